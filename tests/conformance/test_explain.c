@@ -187,7 +187,7 @@ static enum kv_miss cause_of(struct kv_req *r) {
     return x.cause;
 }
 
-static void what_needs_no_cache_to_be_said(void **state) {
+static void causes_that_need_no_cache(void **state) {
     struct kv_manager_config config = kv_fixture_config(N_BLOCKS, BLOCK_SIZE);
     struct kv_manager *mgr = kv_manager_create(&config);
     struct kv_req r;
@@ -256,7 +256,7 @@ static void a_reset_is_an_eviction(void **state) {
 int main(void) {
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_hundred_planted_misses_are_named),
-        cmocka_unit_test(what_needs_no_cache_to_be_said),
+        cmocka_unit_test(causes_that_need_no_cache),
         cmocka_unit_test(the_nearest_prompt_is_compared_with),
         cmocka_unit_test(a_reset_is_an_eviction),
     };

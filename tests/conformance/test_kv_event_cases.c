@@ -188,7 +188,7 @@ static void case_38_and_40_groups_are_annotated(void **state) {
     fixture_close(&w);
 }
 
-static void case_39_and_41_each_group_tells_its_own(void **state) {
+static void case_39_and_41_each_group_reports_its_own_events(void **state) {
     struct kv_manager_config config = kv_fixture_config(5, 16);
     struct kv_event_config events = annotated(2);
     struct kv_req r;
@@ -223,7 +223,7 @@ static void case_39_and_41_each_group_tells_its_own(void **state) {
 }
 
 /* Everything cached is told again, and told once: no reference, no order changes. */
-static void case_42_what_is_cached_can_be_told_again(void **state) {
+static void case_42_cached_blocks_can_be_reported_again(void **state) {
     struct kv_event_digest before, after;
     struct kv_req r, copy;
     struct event_fixture w;
@@ -258,7 +258,7 @@ static void case_42_what_is_cached_can_be_told_again(void **state) {
     fixture_close(&w);
 }
 
-static void case_43_and_44_no_news_no_event(void **state) {
+static void case_43_and_44_no_change_no_event(void **state) {
     struct kv_manager_config config = kv_fixture_config(11, 16);
     struct kv_req r;
     struct event_fixture w;
@@ -319,9 +319,9 @@ int main(void) {
         cmocka_unit_test(case_36_the_adapter_is_named),
         cmocka_unit_test(case_37_the_parent_is_of_the_chain),
         cmocka_unit_test(case_38_and_40_groups_are_annotated),
-        cmocka_unit_test(case_39_and_41_each_group_tells_its_own),
-        cmocka_unit_test(case_42_what_is_cached_can_be_told_again),
-        cmocka_unit_test(case_43_and_44_no_news_no_event),
+        cmocka_unit_test(case_39_and_41_each_group_reports_its_own_events),
+        cmocka_unit_test(case_42_cached_blocks_can_be_reported_again),
+        cmocka_unit_test(case_43_and_44_no_change_no_event),
         cmocka_unit_test(only_the_last_copy_is_removed),
     };
 

@@ -190,7 +190,7 @@ static void case_87_preemption_asks_the_store_again(void **state) {
     fixture_close(&f);
 }
 
-static void what_is_not_known_yet_holds_nobody_up(void **state) {
+static void an_unknown_remote_length_delays_no_other_request(void **state) {
     struct fixture_options o = fixture_defaults();
     struct sched_fixture f;
     struct store s;
@@ -283,7 +283,7 @@ int main(void) {
         cmocka_unit_test(case_85_external_statistics),
         cmocka_unit_test(case_86_no_room_for_external_tokens),
         cmocka_unit_test(case_87_preemption_asks_the_store_again),
-        cmocka_unit_test(what_is_not_known_yet_holds_nobody_up),
+        cmocka_unit_test(an_unknown_remote_length_delays_no_other_request),
         cmocka_unit_test(a_load_that_falls_short_or_is_cancelled),
         cmocka_unit_test(case_91_a_step_behind_a_token_not_known_yet),
     };

@@ -183,12 +183,12 @@ def test_every_metric_that_something_scales_on_is_exported(fleet):
     assert all(f'"{name}"' in (ROOT / "router/fleet/engine_stats.c").read_text() for name in sglang)
 
 
-def test_the_model_that_is_scaled_on_is_the_one_that_the_router_knows(fleet):
+def test_the_autoscaler_reads_the_model_that_the_router_serves(fleet):
     page = http(fleet["router", "admin"] + "/metrics").body
     assert 'incipit_saturation{model="incipit-demo"}' in page
 
 
-def test_adapter_rules_serve_what_the_autoscaler_asks():
+def test_adapter_rules_serve_the_autoscalers_queries():
     rules = yaml.safe_load((KUSTOMIZE / "components/hpa/prometheus-adapter.yaml").read_text())["rules"]["external"]
     served = {rule["name"]["as"] for rule in rules}
     asked = {m["external"]["metric"]["name"] for objects in RENDERS.values()

@@ -58,7 +58,7 @@ def restricted(pod):
 
 
 @each_render
-def test_pods_of_ours_are_restricted_and_told_no_service_links(objects):
+def test_pods_of_ours_are_restricted_and_get_no_service_links(objects):
     for deployment in of_kind(objects, "Deployment"):
         # A service called incipit sets INCIPIT_PORT=tcp://..., which is an option.
         assert deployment["spec"]["template"]["spec"]["enableServiceLinks"] is False
@@ -248,7 +248,7 @@ def seconds(duration):
 
 
 @each_render
-def test_the_router_takes_its_options_and_listens_where_it_is_asked(objects, tmp_path):
+def test_the_router_takes_its_options_and_listens_at_the_given_port(objects, tmp_path):
     for router in routers(objects):
         file, c = tmp_path / "router.yaml", container_of(router)
         file.write_text(options_of(objects, router))
@@ -281,7 +281,7 @@ def test_the_secret_has_what_the_router_calls_so(objects):
 
 
 @each_render
-def test_workers_take_their_arguments_and_listen_where_they_are_asked(objects):
+def test_workers_take_their_arguments_and_listen_at_the_given_port(objects):
     for worker in our_workers(objects):
         c = container_of(worker)
         options = effective("incipit-worker", c["args"])
@@ -296,7 +296,7 @@ def test_workers_take_their_arguments_and_listen_where_they_are_asked(objects):
 
 
 @each_render
-def test_who_drains_is_not_restarted(objects):
+def test_a_draining_pod_is_not_restarted(objects):
     for d in routers(objects) + our_workers(objects):
         c = container_of(d)
         assert c["livenessProbe"]["httpGet"]["path"] == c["startupProbe"]["httpGet"]["path"] == "/livez"
@@ -444,7 +444,7 @@ def test_a_single_router_does_not_keep_its_node_from_being_drained():
     ({"workers": [{"model": "a/b"}]}, "name"), ({"workers": [{"name": "a", "gpus": 1}]}, "gpus"),
     ({"router": {"port": 0}}, "0"), ({"router": {"extraArgs": ["x"]}}, "x"), ({"history": {}}, "history"),
 ])
-def test_a_value_that_means_nothing_is_refused_by_name(values, word):
+def test_an_unknown_value_is_refused_by_name(values, word):
     jsonschema = pytest.importorskip("jsonschema")
     with pytest.raises(jsonschema.ValidationError, match=word):
         jsonschema.validate(values, SCHEMA)

@@ -58,7 +58,7 @@ def lower(headers):
     return {name.lower(): value for name, value in headers.items()}
 
 
-def test_who_finds_no_place_waits_for_one(narrow):
+def test_a_request_without_a_slot_waits_for_one(narrow):
     router = narrow()
     first = Stream(router)
     waits = [Asked(router) for _ in range(3)]
@@ -72,7 +72,7 @@ def test_who_finds_no_place_waits_for_one(narrow):
     assert http(router.admin_url + "/metrics").body.count("incipit_queue_wait_seconds_count 3") == 1
 
 
-def test_a_full_queue_is_said_at_once_and_by_name(narrow):
+def test_a_full_queue_refuses_at_once_and_by_name(narrow):
     router = narrow("--queue-size", 1)
     first = Stream(router)
     waits = Asked(router)
@@ -166,7 +166,7 @@ def test_a_flood_of_one_tenant_leaves_the_other_its_turn(narrow, tmp_path):
     assert max(served.index(c) for c in calm) <= 5
 
 
-def test_a_worker_says_how_much_it_takes(programs):
+def test_a_worker_reports_its_capacity(programs):
     worker = programs(Worker, "--backend", "sim", "--sim-speed", 1, "--max-num-seqs", 2).ready()
     assert worker.get("/server_info").json["max_num_seqs"] == 2
     router = programs(Router, "--worker-urls", worker.url, "--queue-size", 0).ready(1)
@@ -180,7 +180,7 @@ def test_a_worker_says_how_much_it_takes(programs):
     assert extra.answer.code == 200
 
 
-def test_a_drain_serves_those_who_wait(narrow):
+def test_a_drain_serves_waiting_requests(narrow):
     router = narrow()
     first = Stream(router)
     waits = Asked(router)

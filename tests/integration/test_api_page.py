@@ -145,7 +145,7 @@ def worker():
 
 
 @pytest.mark.parametrize("call, name, kind", EVERY)
-def test_a_field_is_taken_as_the_page_says(worker, call, name, kind):
+def test_a_field_is_handled_as_the_page_states(worker, call, name, kind):
     for value in [*good_values(call, name, kind), *([] if name in ("prompt", "messages", "text", "input_ids", "tokens")
                                                       else [None])]:
         answer = ask(worker, call, name, value)
@@ -172,7 +172,7 @@ def test_what_the_page_refuses_is_refused(worker, name):
         assert ask(worker, call, name, None).code == 200
 
 
-def test_what_the_page_says_is_ignored_is():
+def test_fields_that_the_page_lists_as_ignored_are_ignored():
     text = section("Refused").split("Ignored: ")[1]
     assert set(re.findall(r"`(\w+)`", text)) & {name for _, name, _ in EVERY} == set()
 

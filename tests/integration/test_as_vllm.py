@@ -162,7 +162,7 @@ def test_an_echo_continues_the_assistant_s_message(demo_api):
     assert "".join(e["choices"][0]["delta"].get("content", "") for e in events) == echoed["content"]
 
 
-def test_an_echo_of_somebody_else_s_message_changes_nothing(shared_api):
+def test_an_echo_of_another_message_changes_nothing(shared_api):
     request = {"messages": HELLO, "max_tokens": 3, "temperature": 0}
     plain = shared_api.post("/v1/chat/completions", request).json["choices"][0]["message"]
     assert shared_api.post("/v1/chat/completions", {**request, "echo": True}).json["choices"][0]["message"] == plain
@@ -180,7 +180,7 @@ def test_what_would_change_the_answer_is_refused(shared_api, field, value):
 @pytest.mark.parametrize("field, value", [
     ("tool_choice", "none"), ("tool_choice", None), ("audio", None), ("function_call", "auto"), ("kv_transfer_params", None),
 ])
-def test_what_asks_for_nothing_is_taken(shared_api, field, value):
+def test_fields_without_effect_are_accepted(shared_api, field, value):
     assert shared_api.post("/v1/chat/completions", {"messages": HELLO, "max_tokens": 1, field: value}).code == 200
 
 

@@ -332,7 +332,7 @@ def test_a_request_that_may_leave_something_behind_is_sent_once(engines, fleet):
     connection.close()
 
 
-def test_lies_in_usage_are_not_charged_to_a_key(engines, fleet, tmp_path):
+def test_false_usage_is_not_charged_to_a_key(engines, fleet, tmp_path):
     keys = tmp_path / "keys"
     keys.write_text("sk-one tenant=a tokens_per_s=5000\n")
     keys.chmod(0o600)

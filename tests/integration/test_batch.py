@@ -54,7 +54,7 @@ def test_a_refused_request_is_an_answer_too(tmp_path):
     assert by_id["r2"]["body"]["error"]["param"] == "temperature"
 
 
-def test_what_was_answered_is_not_asked_again(tmp_path):
+def test_answered_requests_are_not_sent_again(tmp_path):
     (tmp_path / "in").write_text("".join(line(i) for i in range(20)))
     run(tmp_path)
     whole = (tmp_path / "out").read_text().splitlines(keepends=True)
@@ -109,7 +109,7 @@ def test_a_signal_lets_what_is_under_way_be_written(tmp_path):
     (line(1, body={"prompt": "a", "stream": True}), "leave \"stream\" out"),
     ("\n", "holds no requests"),
 ])
-def test_a_wrong_file_is_refused_before_anything_is_asked(tmp_path, text, words):
+def test_a_wrong_file_is_refused_before_any_request_is_sent(tmp_path, text, words):
     (tmp_path / "in").write_text(text)
     done = run(tmp_path)
     assert done.returncode == 2 and words in done.stderr, done.stderr

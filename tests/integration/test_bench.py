@@ -32,7 +32,7 @@ def test_streams_are_read_to_their_end_and_timed(sim):
     assert report["ttft_s"]["histogram"][-1][1] == 20
 
 
-def test_failures_are_told_apart(sim):
+def test_failures_are_distinguished(sim):
     nobody = bench(f"http://127.0.0.1:{free_port()}", "--rps", 50, "--requests", 5)
     assert nobody["outcomes"] == {"connect": 5} and nobody["failed"] == 5
     unknown = bench(sim.url, "--rps", 50, "--requests", 5, "--model", "nobody-serves-this")

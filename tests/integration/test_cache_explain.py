@@ -105,7 +105,7 @@ def test_request_with_a_salt_is_explained_by_what_that_salt_has_cached(start):
     assert dry(worker, prompt=TEXT, cache_salt="theirs")["cause"] == "none"
 
 
-def test_what_may_be_told_is_the_operators_choice(start):
+def test_the_operator_chooses_what_is_explained(start):
     off, full = start(level="off"), start(level="full")
     refused = complete(off, TEXT)
     assert refused.code == 400 and "--cache-explain" in refused.json["error"]["message"]
@@ -123,7 +123,7 @@ def test_samples_and_beams_are_explained_by_their_prompt(start):
         assert explained(complete(worker, prompt, **more))["cause"] == "none"
 
 
-def test_other_tenants_prompts_are_not_told_of(start):
+def test_other_tenants_prompts_are_not_revealed(start):
     worker = start("--trust-router", level=None)
     salt = {"x-incipit-salt": "ab" * 32}
     worker.post("/v1/completions", {"prompt": TEXT, "max_tokens": 1}, headers=salt)

@@ -32,7 +32,7 @@ def test_it_exports_one_symbol_and_needs_the_c_library_alone():
     assert needed <= {"libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "ld-linux-x86-64.so.2"}
 
 
-def test_it_says_at_once_why_it_cannot_run():
+def test_it_reports_at_once_why_it_cannot_run():
     took = []
     for _ in range(3):  # the quickest counts: others use this machine too
         answer = run(BUILD / "tests/integration/backend_probe", OBJECT)
@@ -42,7 +42,7 @@ def test_it_says_at_once_why_it_cannot_run():
     assert min(took) < 1000000  # at once: not after a driver's time-out
 
 
-def test_a_worker_told_to_use_cuda_says_why_not_and_ends():
+def test_a_worker_that_must_use_cuda_reports_why_not_and_ends():
     result = run(BUILD / "incipit-worker", "--model", DEMO_MODEL, "--backend", "cuda", "--port", 0)
     assert result.returncode != 0 and NO_DRIVER in result.stderr, result.stderr
 

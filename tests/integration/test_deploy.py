@@ -102,7 +102,7 @@ def test_the_chart_has_the_version_of_the_programs():
     ("common/a.c", ["*", "!common"], False), ("build/x", ["*", "!common"], True), ("deploy/helm/a", ["*", "!deploy", "deploy/helm"], True),
     ("deploy/deps", ["*", "!deploy", "deploy/helm"], False), ("a/b/README.md", ["*", "!a", "**/*.md"], True), ("a.md", ["**/*.md"], True),
 ])
-def test_what_the_check_believes_of_dockerignore(path, rules, out):
+def test_the_check_reads_dockerignore(path, rules, out):
     assert images.ignored(path, rules) is out
 
 
@@ -114,7 +114,7 @@ def site_of_the_page():
     return text
 
 
-def test_the_page_says_where_every_image_of_ours_comes_from():
+def test_the_page_names_the_source_of_every_image():
     text = site_of_the_page()
     [overlay] = re.findall(r"\.\./(deploy/kustomize/overlays/\w+)", text)
     assert (ROOT / overlay / "kustomization.yaml").exists()

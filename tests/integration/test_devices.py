@@ -48,7 +48,7 @@ def test_devices_are_listed_for_programs():
     (LIBRARY, {"INCIPIT_TEST_NO_DRIVER": "1"}, "no driver"),
     (["--backend-library", "/no/such.so"], {}, "/no/such.so"),
 ])
-def test_without_a_device_the_reason_is_said_and_the_exit_code_tells(args, env, words):
+def test_without_a_device_the_reason_is_printed_and_the_exit_code_is_set(args, env, words):
     for form in [], ["--json"]:
         result = run("devices", *form, *args, **env)
         assert result.returncode == 2 and words in result.stderr
@@ -73,7 +73,7 @@ def test_the_gpu_that_was_named_is_the_one(programs, args, index):
     assert metric(page, "incipit_steps_in_flight") in (0, 1, 2)
 
 
-def test_a_worker_without_a_gpu_uses_the_cpu_and_says_why(programs):
+def test_a_worker_without_a_gpu_uses_the_cpu_and_logs_the_reason(programs):
     os.environ["INCIPIT_TEST_NO_DRIVER"] = "1"
     try:
         worker = programs(Worker, DEMO_MODEL, *LIBRARY).ready()
@@ -101,7 +101,7 @@ def test_a_device_that_cannot_be_had_is_refused(args, env, words):
         assert word in result.stderr, result.stderr
 
 
-def test_the_size_of_a_batch_that_was_not_said_gives_way(programs):
+def test_a_default_batch_size_gives_way(programs):
     def n_seqs(*args):
         return programs(Worker, DEMO_MODEL, "--device", "cpu", *args).ready().get("/server_info").json["max_num_seqs"]
     assert n_seqs() == 64
@@ -140,7 +140,7 @@ def test_too_little_memory_names_the_longest_context_that_would_fit():
     assert result.returncode == 2 and "30.00 GiB" in result.stderr and "would fit" in result.stderr
 
 
-def test_inspect_says_what_the_device_has_and_whether_the_model_fits():
+def test_inspect_reports_the_device_and_whether_the_model_fits():
     result = run("inspect", DEMO_MODEL, *LIBRARY, "--device", "GPU-2c")
     assert result.returncode == 0
     assert re.search(rf"device +cuda: Fake GPU 2, fake, {UUIDS[2]}; memory 24.0 GiB, 23.0 free", result.stdout)
@@ -159,7 +159,7 @@ def test_a_lost_device_fails_every_request_with_its_sentence_and_ends_the_proces
     assert "the device was lost: the fake GPU has fallen off its bus" in worker.log
 
 
-def test_a_second_step_goes_in_unless_it_is_told_not_to(programs):
+def test_a_second_step_is_queued_unless_disabled(programs):
     assert programs(Worker, "--backend", "sim").ready().field("worker_ready", "steps_in_flight") == "2"
     alone = programs(Worker, "--backend", "sim", "--no-async-scheduling").ready()
     assert alone.field("worker_ready", "steps_in_flight") == "1"

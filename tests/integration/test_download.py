@@ -176,7 +176,7 @@ def start(programs, hub, cache, *args, **env):
     return programs(Worker, environment(hub, cache, **env), "--model", NAME, *args).ready()
 
 
-def test_a_model_is_fetched_once_and_lies_as_other_tools_expect(programs, hub, tmp_path):
+def test_a_model_is_fetched_once_into_the_layout_of_the_hub_cache(programs, hub, tmp_path):
     worker = start(programs, hub, tmp_path)
     assert worker.get("/v1/models").json["data"][0]["id"] == NAME
     assert worker.post("/v1/completions", {"model": NAME, "prompt": "Hello", "max_tokens": 2}).code == 200
@@ -257,7 +257,7 @@ def test_the_token_may_be_in_the_file_of_other_tools(programs, hub, tmp_path):
     ((401, "", "/api/"), "hf_x", ["the token in HF_TOKEN may not read it"]),
     ((404, "RepoNotFound", "/api/"), None, [f"neither a folder {NAME}", "404"]),
 ])
-def test_a_refusal_says_what_to_do(hub, tmp_path, refuses, token, words):
+def test_a_refusal_names_the_remedy(hub, tmp_path, refuses, token, words):
     hub.refuses = refuses
     env = environment(hub, tmp_path, **({"HF_TOKEN": token} if token else {}))
     said, _ = fails(env, "--model", NAME)
@@ -275,7 +275,7 @@ def test_a_revision_has_a_ref_of_its_own(programs, hub, tmp_path):
     start(programs, None, tmp_path, "--revision", COMMIT, "--offline").stop()
 
 
-def test_offline_says_what_is_missing(programs, hub, tmp_path):
+def test_offline_names_the_missing_files(programs, hub, tmp_path):
     for env, args in ((environment(hub, tmp_path), ["--offline"]),
                       (environment(hub, tmp_path, HF_HUB_OFFLINE="1"), [])):
         said, code = fails(env, "--model", NAME, *args)

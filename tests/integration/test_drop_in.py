@@ -170,7 +170,7 @@ def texts(programs, *args, n=3, **body):
     return [worker.post("/v1/completions", {"prompt": "Once", "max_tokens": 24, **body}).json["choices"][0]["text"] for _ in range(n)]
 
 
-def test_sampling_defaults_are_overridden_for_requests_that_are_silent(programs, tmp_path):
+def test_sampling_defaults_are_overridden_for_requests_without_the_field(programs, tmp_path):
     assert len(set(texts(programs, "--override-generation-config", '{"temperature": 0}'))) == 1
     hot = '{"temperature": 2, "top_k": 0, "top_p": 1}'
     assert len(set(texts(programs, "--override-generation-config", hot))) == 3
@@ -211,7 +211,7 @@ api-key: k
     assert "--compilation-config has no effect" in worker.log
 
 
-def test_serve_is_a_word_that_may_stand_first(programs):
+def test_serve_is_accepted_as_the_first_argument(programs):
     worker = programs(Program, "incipit-worker", ["serve", MODEL, "--port", "0", "--backend", "sim", "--num-gpu-blocks-override", "512"])
     assert http(f"http://127.0.0.1:{worker.field('worker_ready', 'port')}/health").code == 200
 

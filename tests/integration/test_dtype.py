@@ -112,7 +112,7 @@ def test_a_gpu_has_bfloat16_only(programs, tmp_path):
 
 
 @pytest.mark.parametrize("head_dim, fits", [(2, True), (18, True), (512, True), (514, False), (1024, False)])
-def test_inspect_agrees_with_what_loading_says(programs, tmp_path, head_dim, fits):
+def test_inspect_agrees_with_loading(programs, tmp_path, head_dim, fits):
     model = write_model(tmp_path / "m", head_dim=head_dim)
     said = run("inspect", model, *CPU)
     assert said.returncode == 0, said.stderr

@@ -50,7 +50,7 @@ def test_a_launched_worker_that_cannot_start_ends_the_router():
     assert result.returncode != 0 and "/no/such/folder" in result.stderr
 
 
-def test_a_folder_without_a_model_says_what_one_holds(tmp_path):
+def test_a_folder_without_a_model_is_refused_with_what_one_holds(tmp_path):
     result = run("incipit-worker", tmp_path)
     assert result.returncode == 2 and "config.json" in result.stderr and "safetensors" in result.stderr
 

@@ -224,7 +224,7 @@ def test_the_calls_of_sglang_router(programs, scripted):
     ({"url": "http://127.0.0.1:1", "labels": {"a": "b" * 300}}, 413, "have room for"),
     ({"url": "http://127.0.0.1:1", "max_in_flight": -1}, 400, "max_in_flight"),
 ])
-def test_what_is_wrong_with_a_new_worker_is_said(programs, scripted, body, code, words):
+def test_a_faulty_new_worker_is_reported_with_the_reason(programs, scripted, body, code, words):
     (a,) = scripted(1)
     router = programs(Router, "--worker-urls", a.url).ready(1)
     answer = admin(router, "/workers", body)
@@ -367,7 +367,7 @@ def test_what_waits_for_a_stopped_worker_is_answered_by_another(programs, script
     nothing_is_left(router)
 
 
-def test_a_worker_that_says_it_drains_is_spared(programs, scripted):
+def test_a_worker_that_reports_draining_gets_no_requests(programs, scripted):
     a, b = scripted(2)
     router = programs(Router, "--worker-urls", a.url, b.url, "--policy", "round_robin", "--probe-interval", "1h").ready(2)
     a.load = a.load.replace("draining=0", "draining=1")
@@ -392,7 +392,7 @@ def test_on_sigterm_it_still_serves_for_a_while(programs, scripted):
     assert router.stop(signal.SIGTERM) == 0
 
 
-def test_streams_that_outlast_the_drain_are_told(programs):
+def test_streams_that_outlast_the_drain_get_an_error(programs):
     worker = programs(Worker, "--backend", "sim", "--sim-speed", 0.2).ready()
     router = programs(Router, "--worker-urls", worker.url, "--drain-timeout", "200ms").ready(1)
     seen = []
@@ -407,7 +407,7 @@ def test_streams_that_outlast_the_drain_are_told(programs):
 # --- who may ------------------------------------------------------------------------------------------
 
 
-def test_an_admin_key_opens_what_changes_and_what_tells(programs, scripted, tmp_path, monkeypatch):
+def test_an_admin_key_is_required_for_changes_and_reports(programs, scripted, tmp_path, monkeypatch):
     (a,) = scripted(1)
     keys = tmp_path / "keys"
     keys.write_text("open-sesame\n")
@@ -455,7 +455,7 @@ def test_an_api_key_is_no_admin_key(programs, scripted, monkeypatch):
     assert router.get("/workers", headers=boss).code == 200
 
 
-def test_the_client_port_changes_nothing_unless_told(programs, scripted):
+def test_the_client_port_changes_nothing_unless_allowed(programs, scripted):
     a, b = scripted(2)
     router = programs(Router, "--worker-urls", a.url).ready(1)
     for method, path in (("POST", "/workers"), ("DELETE", "/workers/0"), ("POST", "/flush_cache"),
@@ -482,7 +482,7 @@ def test_the_client_port_shows_nothing_of_the_fleet(programs, scripted, tmp_path
         assert open_to_all.get(path).code == 200, path
 
 
-def test_who_may_not_is_told_before_the_body(programs, scripted, monkeypatch):
+def test_an_unauthorized_request_is_refused_before_its_body(programs, scripted, monkeypatch):
     (a,) = scripted(1)
     monkeypatch.setenv("INCIPIT_API_KEY", "client")
     monkeypatch.setenv("INCIPIT_ADMIN_API_KEY", "admin")

@@ -68,7 +68,7 @@ def fleet_hits(kind, seed, programs, foreign):
     return found
 
 
-def test_a_fleet_that_says_nothing_finds_nearly_as_much(programs, foreign):
+def test_a_fleet_without_reports_finds_nearly_as_much(programs, foreign):
     hits = dict.fromkeys(["headers", *KINDS], 0)
     for seed in SEEDS:
         for kind in hits:

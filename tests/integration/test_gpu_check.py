@@ -60,20 +60,20 @@ def test_each_bar_has_its_figure_and_verdict(measured):
     assert bars["8B prefill 8k"]["holds"] is None
 
 
-def test_the_table_says_what_was_not_measured(measured, capsys):
+def test_the_table_names_what_was_not_measured(measured, capsys):
     gpu_check.print_table(measured, gpu_check.bars(measured))
     out = capsys.readouterr().out
     assert "8B prefill 8k" in out and "not measured" in out and "no GPU" not in out
     assert "decode_attention" in out and "83.2" in out
 
 
-def test_a_program_that_hangs_is_ended_and_what_it_said_is_kept(measured):
+def test_a_hung_program_is_ended_and_its_output_is_kept(measured):
     with pytest.raises(gpu_check.Failed, match="ended after"):
         measured.run(["sh", "-c", "echo '{\"row\": \"early\"}'; sleep 600"], 1)
     assert measured.find(row="early")
 
 
-def test_a_phase_that_fails_is_told_and_the_rest_goes_on(measured, capsys):
+def test_a_failed_phase_is_reported_and_the_others_run(measured, capsys):
     measured.phase("one", lambda: measured.run(["sh", "-c", "echo 'x: error: broken' >&2; exit 3"], 20))
     measured.phase("two", lambda: "fine")
     assert [p[:2] for p in measured.phases] == [["one", "FAILED"], ["two", "ok"]]
@@ -95,7 +95,7 @@ def test_a_device_that_crashes_is_not_taken_for_none(measured, monkeypatch, tmp_
     assert measured.phases[0][1] == status and word in measured.phases[0][3]
 
 
-def test_what_make_says_is_told_rather_than_that_it_stopped(measured):
+def test_the_error_of_make_is_reported(measured):
     said = "make: there is no nvcc\nmake: *** [Makefile:131: flags] Error 1\nmake: Target 'x' not remade because of errors."
     with pytest.raises(gpu_check.Failed, match="there is no nvcc"):
         measured.run(["sh", "-c", f'echo "{said}" >&2; exit 2'], 20)

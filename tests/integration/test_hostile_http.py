@@ -522,7 +522,7 @@ def test_a_redirect_is_not_passed_on(router, upstream):
     good(router, upstream)
 
 
-def test_what_a_worker_says_of_its_own_site_ends_here(router, upstream):
+def test_headers_of_a_workers_own_site_are_dropped(router, upstream):
     site = [b"Set-Cookie: a=b", b"Location: /x", b"Content-Location: /x", b"WWW-Authenticate: Basic", b"Authentication-Info: x",
             b"Alt-Svc: h2=\":1\"", b"Refresh: 0", b"Clear-Site-Data: *", b"Strict-Transport-Security: max-age=9", b"set-COOKIE: c=d"]
     for code in (b"200 OK", b"201 Created", b"401 Unauthorized"):
@@ -549,7 +549,7 @@ def test_answers_that_turn_bad_end_visibly_incomplete(router, upstream):
     assert wrong == []
 
 
-def test_what_comes_with_a_good_answer_stays_here(router, upstream):
+def test_bytes_after_a_good_answer_are_dropped(router, upstream):
     for name, data in GOOD_ANSWERS:
         upstream.answer, upstream.closes = data, False
         assert parse_answer(ask_and_close(router).until_closed()) == (200, b"{}", True), name

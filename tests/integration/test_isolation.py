@@ -68,7 +68,7 @@ def test_keys_in_a_file_are_kept_apart_by_default(programs, sim, tmp_path):
     assert hit >= 0.9 * n and "tenants_share_caches" not in router.log
 
 
-def test_tenants_share_when_the_operator_says_so_and_the_log_warns(programs, sim, tmp_path):
+def test_tenants_share_when_the_operator_allows_it_and_the_log_warns(programs, sim, tmp_path):
     (tmp_path / "keys").write_text(KEYS)
     router = programs(Router, "--worker-urls", sim.url, "--api-keys-file", tmp_path / "keys", "--isolate-by", "none").ready(1)
     assert cached(router, "sk-one", prompt(1))[0] == 0
@@ -203,7 +203,7 @@ def test_a_foreign_engine_gets_the_salt_in_the_body_and_nothing_else_changes(iso
     assert not any(b"x-incipit" in head or b"authorization" in head for head in vllm.heads)
 
 
-def test_a_gateway_may_say_whose_a_request_is(programs, vllm):
+def test_a_gateway_may_name_the_tenant_of_a_request(programs, vllm):
     router = programs(Router, "--worker-urls", vllm.url, "--trust-tenant-header", "--isolate-by", "tenant").ready(1)
     assert "isolation_secret_is_random" in router.log
     salt = {}
@@ -225,7 +225,7 @@ def test_launched_workers_trust_their_router(programs, tmp_path):
 
 @pytest.mark.skipif(bool(SANITIZER), reason="a clock says nothing under a sanitizer")
 @pytest.mark.skipif(not (DEMO_MODEL / "model.safetensors").exists(), reason="deploy/demo/model has no weights")
-def test_the_clock_tells_tenants_apart_from_nobody(programs, isolated):
+def test_timing_of_other_tenants_prompts_is_printed(programs, isolated):
     """Times to first token of another's prompt, beside cold and warm ones: printed, not judged."""
     worker = programs(Worker, DEMO_MODEL, "--kv-cache-memory-bytes", "64MiB", "--trust-router").ready()
     router = isolated(worker.url)

@@ -144,7 +144,7 @@ def test_a_list_goes_on_at_the_version_of_its_first_page_and_an_expired_continue
     assert len(cached["items"]) == 6, "a list from the cache knows no limit"
 
 
-def test_a_version_too_old_is_told_inside_a_200_that_ends_in_order(api):
+def test_an_expired_version_is_reported_inside_a_200_that_ends_in_order(api):
     api.put(pod("a"))
     api.command("compact")
     code, _, event = Wire(api).ask(f"{PODS}?watch=true&resourceVersion=1").answer()
@@ -175,7 +175,7 @@ def test_a_watch_is_bookmarked_before_its_end_and_its_connection_stays(api):
     assert wire.ask("/version").answer()[0] == 200
 
 
-def test_a_label_removed_is_deleted_for_a_selector_and_modified_for_everybody(api):
+def test_a_removed_label_is_a_deletion_for_its_selector_and_a_change_for_others(api):
     rv = api.command("put", object=pod("a"))["rv"]
     some = Wire(api).ask(f"{PODS}?watch=1&labelSelector=app%3Dincipit-worker&resourceVersion={rv}")
     every = Wire(api).ask(f"{PODS}?watch=1&resourceVersion={rv}")

@@ -301,7 +301,7 @@ def test_a_watch_whose_time_is_over_goes_on_over_the_same_connection_without_a_l
     cluster.nothing_failed()
 
 
-def test_a_version_too_old_is_an_error_inside_a_200_and_means_a_new_list(cluster):
+def test_an_expired_version_inside_a_200_causes_a_new_list(cluster):
     cluster.start()
     cluster.watching()
     cluster.api.command("listen", on=False)
@@ -316,7 +316,7 @@ def test_a_version_too_old_is_an_error_inside_a_200_and_means_a_new_list(cluster
     cluster.nothing_failed()
 
 
-def test_an_open_watch_may_be_told_410_too(cluster):
+def test_an_open_watch_may_receive_410(cluster):
     cluster.start()
     cluster.watching()
     lists = cluster.stats()["lists"]
@@ -361,7 +361,7 @@ def test_a_watch_that_was_blind_is_followed_by_a_list(cluster):
     cluster.nothing_failed()
 
 
-def test_what_is_forbidden_is_said_with_the_role_that_is_missing_and_changes_nothing(cluster):
+def test_forbidden_is_reported_with_the_missing_role_and_changes_nothing(cluster):
     router = cluster.start()
     cluster.watching()
     cluster.api.command("forbid", verb="list")
@@ -485,7 +485,7 @@ def test_events_that_are_held_up_by_a_proxy_come_all_at_once(cluster):
     cluster.nothing_failed()
 
 
-def test_events_that_are_told_twice_do_no_harm(cluster):
+def test_events_delivered_twice_do_no_harm(cluster):
     cluster.start()
     cluster.join(3, 4)
     cluster.leave(2)
@@ -512,7 +512,7 @@ def test_events_out_of_order_do_not_bring_back_what_was(cluster):
 
 
 @pytest.mark.parametrize("on", ["list", "watch"])
-def test_who_is_told_to_come_back_later_does(cluster, on):
+def test_retry_after_is_respected(cluster, on):
     cluster.start()
     cluster.watching()
     cluster.api.command("answer", on=on, status=429, reason="TooManyRequests", retry_after=1, message="too many requests")
@@ -541,7 +541,7 @@ def test_a_list_that_makes_no_sense_changes_nothing(cluster, raw):
     cluster.nothing_failed()
 
 
-def test_an_event_that_makes_no_sense_means_a_new_list(cluster):
+def test_an_unreadable_event_causes_a_new_list(cluster):
     cluster.start()
     cluster.watching()
     cluster.api.command("watches", act="raw", bytes='{"type":"MODIFIED","object":{"metadata":{\n')
@@ -562,7 +562,7 @@ def test_another_authority_signs_the_certificate_and_is_trusted_when_its_file_ha
     cluster.nothing_failed()
 
 
-def test_a_server_that_an_unknown_authority_vouches_for_is_not_believed(cluster):
+def test_a_server_of_an_unknown_authority_is_rejected(cluster):
     router = cluster.start()
     cluster.watching()
     cluster.api.command("authority")
@@ -592,7 +592,7 @@ def test_a_list_of_5000_pods_of_which_a_few_are_workers_yet(cluster, paged):
     cluster.nothing_failed()
 
 
-def test_while_the_server_is_away_the_workers_stay_and_the_age_of_the_news_is_told(cluster):
+def test_without_a_server_the_workers_stay_and_the_age_of_the_list_is_reported(cluster):
     router = cluster.start(first=(1, 2, 3))
     cluster.watching()
     assert http(router.admin_url + "/metrics").body
@@ -612,7 +612,7 @@ def test_while_the_server_is_away_the_workers_stay_and_the_age_of_the_news_is_to
     cluster.nothing_failed()
 
 
-def test_a_router_that_finds_no_server_is_not_ready_and_one_that_finds_no_pods_says_so(cluster):
+def test_a_router_without_a_server_is_not_ready_and_one_without_pods_reports_it(cluster):
     cluster.api.command("listen", on=False)
     router = cluster.programs(Router, "--service-discovery", "k8s", "--k8s-api-server", cluster.api.url, "--k8s-token-file",
                               cluster.token, "--k8s-ca-file", cluster.ca, "--k8s-selector", SELECTOR)
@@ -624,7 +624,7 @@ def test_a_router_that_finds_no_server_is_not_ready_and_one_that_finds_no_pods_s
     wait_for(lambda: http(admin + "/readyz").code == 200, "it to be ready")
 
 
-def test_what_is_told_is_in_effect_in_a_moment(cluster):
+def test_an_event_takes_effect_at_once(cluster):
     """Reported, and held against a second: how long after the change the router shows it."""
     cluster.start()
     cluster.watching()
@@ -670,7 +670,7 @@ def test_a_kubeconfig_may_show_a_client_certificate_instead_of_a_token(cluster, 
     cluster.nothing_failed()
 
 
-def test_plain_http_on_loopback_is_believed_as_kubectl_proxy_needs(programs, tmp_path):
+def test_plain_http_is_accepted_on_loopback_for_kubectl_proxy(programs, tmp_path):
     with contextlib.closing(Cluster(programs, tmp_path, "--plain")) as cluster:
         cluster.api.command("tokens", tokens=[])
         cluster.start(flags=["--k8s-api-server", cluster.api.url, "--k8s-namespace", "default", "--k8s-selector", SELECTOR])
@@ -698,7 +698,7 @@ def test_endpoint_slices_of_a_service_name_workers_too(cluster):
     cluster.nothing_failed()
 
 
-def test_an_inference_pool_says_which_pods_and_ports_and_is_followed(cluster):
+def test_an_inference_pool_selects_pods_and_ports_and_is_followed(cluster):
     def pool(labels):
         return {"kind": "InferencePool", "metadata": {"name": "llm"},
                 "spec": {"selector": {"matchLabels": labels}, "targetPorts": [{"number": cluster.herd.port}],

@@ -214,7 +214,7 @@ def test_cut_and_resumed_by_number(start):
     assert picture.n_snapshots == 0
 
 
-def test_who_comes_late_gets_a_snapshot(start):
+def test_a_late_subscriber_gets_a_snapshot(start):
     worker = start("--kv-events", "--num-gpu-blocks-override", "300", "--kv-events-buffer-bytes", "64KiB")
     load(worker, 400)
     d = settled(worker)
@@ -225,7 +225,7 @@ def test_who_comes_late_gets_a_snapshot(start):
         assert picture.n_snapshots == 1
 
 
-def test_a_reset_is_told(start):
+def test_a_reset_is_published(start):
     worker = start("--kv-events-config", '{"enable_kv_cache_events": true, "buffer_steps": 500}')
     load(worker, 5)
     assert worker.post("/reset_prefix_cache", {}).code == 200
@@ -248,7 +248,7 @@ def test_live_events_arrive_as_they_happen(start):
     assert seen[-1][0] == "closed" and "shutting down" in seen[-1][2]["reason"]
 
 
-def test_frames_say_what_events_say(start):
+def test_frames_equal_events(start):
     worker = start("--kv-events", "--kv-events-int-hashes")
     load(worker, 4)
     d = settled(worker)

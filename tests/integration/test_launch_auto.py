@@ -71,7 +71,7 @@ def test_a_number_of_workers_starts_when_the_program_cannot_list_gpus(programs, 
     assert router.stop() == 0
 
 
-def test_auto_is_a_word_and_256_the_largest_number(tmp_path):
+def test_auto_is_accepted_and_256_is_the_largest_number(tmp_path):
     refused = subprocess.run([BUILD / "incipit-router", "--launch", "257", "--model", "m"], capture_output=True, text=True)
     assert refused.returncode == 2 and "256" in refused.stderr
     shown = subprocess.run([BUILD / "incipit-router", "--launch", "auto", "--model", "m", "--dump-config"],
@@ -79,7 +79,7 @@ def test_auto_is_a_word_and_256_the_largest_number(tmp_path):
     assert re.search(r"^launch: auto\b", shown, re.M), shown
 
 
-def test_workers_that_are_told_their_device_are_not_told_another(programs):
+def test_workers_with_a_given_device_get_no_other(programs):
     router = programs(Router, "--launch", 2, "--model", DEMO_MODEL, "--worker-base-port", free_port(),
                       f"--worker-arg=--backend-library={FAKE}", "--worker-arg=--num-gpu-blocks-override=300",
                       "--worker-arg=--device=cuda:3").ready(2)
@@ -93,7 +93,7 @@ def test_more_gpus_wanted_by_a_worker_than_there_are(programs):
     wait_for(lambda: "wants 8 GPUs" in router.log and "there are 4" in router.log, "the sentence")
 
 
-def test_a_gpu_that_is_left_over_is_told(programs):
+def test_an_unused_gpu_is_reported(programs):
     """The worker then refuses, for the heads of its model do not divide by 3."""
     router = launch(programs, "--worker-arg=--tensor-parallel-size=3")
     assert router.process.wait(30) != 0

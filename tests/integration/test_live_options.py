@@ -419,7 +419,7 @@ def test_each_source_is_shown_and_a_runtime_value_lasts_until_the_file_names_it(
     assert now() == start
 
 
-def test_who_changed_what_is_always_in_the_log(live):
+def test_every_change_and_its_author_is_in_the_log(live):
     router = live(n=1, **{"log-rate": 1})
     router.put({"log-level": "error"})
     for i in range(5):

@@ -80,7 +80,7 @@ def complete(program, *words):
     return [line for line in done.stdout.splitlines() if line]
 
 
-def test_bash_completes_names_values_and_words(tmp_path):
+def test_bash_completes_names_values_and_subcommands(tmp_path):
     policies = re.search(r"--policy NAME.*?one of ([a-z_, ]+)", printed("incipit-router", "--help", "policy"), re.S)
     assert complete("incipit-router", "--poli") == ["--policy"]
     assert set(complete("incipit-router", "--policy", "")) >= {"prefix", "round_robin"}, policies
@@ -121,6 +121,6 @@ def test_zsh_takes_it_for_the_program(program, tmp_path):
 
 
 @both
-def test_a_shell_that_is_not_known_is_said(program):
+def test_an_unknown_shell_is_reported(program):
     done = subprocess.run([BUILD / program, "completion", "csh"], capture_output=True, text=True)
     assert done.returncode == 2 and "bash, zsh or fish" in done.stderr and done.stdout == ""

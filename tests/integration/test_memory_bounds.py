@@ -68,7 +68,7 @@ def long_call(url, n):
 # --- descriptors and connections ----------------------------------------------------------------------
 
 
-def test_silent_connections_leave_descriptors_for_the_others(programs, sim):
+def test_idle_connections_leave_descriptors_for_the_others(programs, sim):
     router = programs(Router, "--worker-urls", sim.url, "--threads", 2, *NEVER, descriptors=256).ready(1)
     established = http.client.HTTPConnection("127.0.0.1", port_of(router), timeout=PATIENCE_S)
     assert call(established) == 200
@@ -84,7 +84,7 @@ def test_silent_connections_leave_descriptors_for_the_others(programs, sim):
     assert "connections_limited" in router.log and "http_closed port=client reason=room" in router.log
 
 
-def test_silent_connections_to_the_admin_port_do_not_close_it(programs, sim):
+def test_idle_connections_to_the_admin_port_do_not_close_it(programs, sim):
     router = programs(Router, "--worker-urls", sim.url, "--threads", 1, *NEVER, descriptors=256).ready(1)
     admin = int(router.admin_url.rsplit(":", 1)[1])
     silent = [socket.create_connection(("127.0.0.1", admin)) for _ in range(300)]

@@ -53,7 +53,7 @@ def test_what_was_cached_is_in_the_usage(client):
     assert again.prompt_tokens_details.cached_tokens > 0.9 * again.prompt_tokens
 
 
-def test_a_chat_and_its_stream_say_the_same(client):
+def test_a_chat_and_its_stream_are_equal(client):
     request = {"model": "synthetic", "messages": HELLO, "max_tokens": 24, "temperature": 0}
     whole = client.chat.completions.create(**request).choices[0].message
     assert whole.role == "assistant" and whole.content
@@ -261,7 +261,7 @@ def test_errors_are_the_classes_of_the_client(client, kind, code, param, words, 
         assert error.status_code == code and error.param == param and words in error.message
 
 
-def test_nobody_there_is_a_connection_error(programs):
+def test_a_closed_port_is_a_connection_error(programs):
     worker = programs(Worker, "--backend", "sim").ready()
     client = client_of(worker)
     worker.stop()
@@ -352,7 +352,7 @@ def busy():
 
 
 @both_ways
-def test_the_client_comes_back_when_it_is_told_to(programs, busy, way):
+def test_the_client_retries_after_retry_after(programs, busy, way):
     """Retry-After arrives as the worker said it: 30 s would be too long for this test, 5 ms are not."""
     api = busy if way == "worker" else programs(Router, "--worker-urls", busy.url).ready(1)
     with client_of(api, max_retries=3) as client:
@@ -361,7 +361,7 @@ def test_the_client_comes_back_when_it_is_told_to(programs, busy, way):
 
 
 @both_ways
-def test_a_client_without_patience_is_told_why(programs, busy, way):
+def test_a_client_without_retries_gets_the_reason(programs, busy, way):
     api = busy if way == "worker" else programs(Router, "--worker-urls", busy.url).ready(1)
     with client_of(api) as client, pytest.raises(openai.RateLimitError) as caught:
         client.completions.create(model="m", prompt="a")

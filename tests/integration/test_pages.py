@@ -72,7 +72,7 @@ VALUES = {"--log-level": "info", "--prometheus-host": "127.0.0.1", "--static-bac
 @pytest.mark.parametrize("flag, value, is_refused", sorted(
     {(flag.replace("*", "x"), value, row[1].startswith("refused")) for row in migrating_rows()
      for flag, value in re.findall(r"`(--[a-z0-9-]+\*?) ?([^ `]*)`", row[0])}))
-def test_their_side_of_the_migration_page_does_what_it_says(flag, value, is_refused):
+def test_their_side_of_the_migration_page_works_as_written(flag, value, is_refused):
     """A flag that is not refused starts the router; one that is says why. Unknown is none of them."""
     for args in ([flag], [flag, value or VALUES.get(flag, "1")]):
         done = subprocess.run([BUILD / "incipit-router", "--worker-urls=http://127.0.0.1:1", *args, "--dump-config"],

@@ -55,7 +55,7 @@ def test_the_header_of_a_session_is_an_option(programs):
     assert len({ask(headers={"X-User-Id": "me"}) for _ in range(10)}) == 1
 
 
-def test_what_other_routers_can_and_this_one_cannot_is_said():
+def test_an_unsupported_option_of_other_routers_is_refused_by_name():
     done = subprocess.run([BUILD / "incipit-router", "--worker-urls", "http://127.0.0.1:1",
                            "--pd-disaggregation"], capture_output=True, text=True)
     assert done.returncode != 0

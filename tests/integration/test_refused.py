@@ -114,7 +114,7 @@ def changes(router):
     return [m.groups() for m in map(CHANGE.search, router.lines) if m]
 
 
-def test_admin_changes_are_logged_with_who_and_from_where(programs, two_workers, tmp_path):
+def test_admin_changes_are_logged_with_key_and_address(programs, two_workers, tmp_path):
     a, b = two_workers
     keys = tmp_path / "admin-keys"
     keys.write_text("named tenant=ops\nplain\n")

@@ -101,7 +101,7 @@ def check_story(seen, is_over=True):
 # --- one request ----------------------------------------------------------------------------------
 
 
-def test_a_request_is_told_from_its_coming_to_its_end(sim):
+def test_events_follow_a_request_from_start_to_end(sim):
     follower = Follower(sim, "from=now")
     hello = follower.wait("hello")
     assert not hello["is_gap"] and hello["generation"] == sim.get("/server_info").json["generation"]
@@ -191,7 +191,7 @@ def some_request(worker, rng, i):
             worker.post("/v1/completions", body)
 
 
-def test_whatever_becomes_of_a_request_it_ends_once(programs):
+def test_every_request_ends_once(programs):
     worker = programs(Worker, "--backend", "sim", "--sim-speed", 20, "--max-waiting", 12, "--max-num-seqs", 6).ready()
     follower = Follower(worker)
 
@@ -268,7 +268,7 @@ def test_a_follower_goes_on_where_it_was(sim):
         assert answer.code == 400 and answer.json["error"]["param"] == "from"
 
 
-def test_who_does_not_read_is_overtaken_and_begins_anew(programs):
+def test_a_follower_that_does_not_read_is_overtaken_and_restarts(programs):
     worker = programs(Worker, "--backend", "sim", "--sim-speed", 1000, "--request-events-buffer-bytes", "64KiB").ready()
     slow = frames(worker, "from=oldest", rcvbuf=4096)
     assert next(slow)[1][5] is False
@@ -292,7 +292,7 @@ def test_who_does_not_read_is_overtaken_and_begins_anew(programs):
     assert worker.metric("incipit_request_events_gaps_total") == 1
 
 
-def test_too_many_followers_are_told_the_limit(programs):
+def test_too_many_followers_are_refused_with_the_limit(programs):
     worker = programs(Worker, "--backend", "sim", "--request-events-subscribers", 2).ready()
     followers = [Follower(worker), Follower(worker)]
     for f in followers:
@@ -317,7 +317,7 @@ def test_it_can_be_switched_off(programs):
 # --- load -----------------------------------------------------------------------------------------
 
 
-def test_load_is_told_as_it_changes_and_as_a_heartbeat(programs):
+def test_load_is_published_on_change_and_periodically(programs):
     worker = programs(Worker, "--backend", "sim", "--sim-speed", 1).ready()
     follower = Follower(worker, "from=now")
     wait_for(lambda: len(follower.of("load")) >= 2, "two while nothing happens")

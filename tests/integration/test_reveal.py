@@ -300,7 +300,7 @@ def but_for_cached_tokens(heard):
 
 
 @pytest.mark.parametrize("mode", ["no keys", "one key", "keys that share"])
-def test_who_shares_a_cache_learns_which_whole_blocks_are_cached_and_no_more(deploy, mode):
+def test_a_client_of_a_shared_cache_learns_which_whole_blocks_are_cached_and_no_more(deploy, mode):
     keys, more, key = {"no keys": ("", (), None), "one key": ("", (), "sk-only"),
                        "keys that share": (KEYS, ("--isolate-by", "none"), "sk-bob")}[mode]
     pair = [deploy("plain", keys=keys, more=more, only_key=key if mode == "one key" else None) for _ in range(2)]
@@ -314,7 +314,7 @@ def test_who_shares_a_cache_learns_which_whole_blocks_are_cached_and_no_more(dep
         assert json.loads(heard[2])["usage"]["prompt_tokens_details"]["cached_tokens"] in (wanted, wanted + 16), n
 
 
-def test_tenants_whom_a_gateway_names_learn_nothing_of_each_other(deploy):
+def test_tenants_named_by_a_gateway_learn_nothing_of_each_other(deploy):
     pair = [deploy("plain", keys="", more=("--trust-tenant-header",)) for _ in range(2)]
     for one, prompt in zip(pair, (SECRET, INNOCENT)):
         said = ask(one.router.url + "/v1/completions", {"prompt": prompt, "max_tokens": 1, "temperature": 0}, headers={"X-Smg-Tenant-Id": "alice"})
@@ -363,7 +363,7 @@ def test_an_explanation_is_refused_without_an_admin_key(deploy, monkeypatch):
     assert told.json["usage"]["prompt_tokens_details"]["cache_explain"]["cause"] in ("none", "never_seen")  # under the tenant's salt
 
 
-def test_explained_clients_who_are_kept_apart_learn_nothing_of_each_others_prompts(deploy):
+def test_isolated_clients_with_explanations_learn_nothing_of_each_others_prompts(deploy):
     pair = taught(deploy, "plain", more=("--explain-to-clients",))
     time = re.compile(r"\b((?:next_)?(?:u_s|cost_s|wait_s|mem_s))=[0-9.e-]+")  # learned speed and load, not prompts
     hide = lambda heard: (heard[0], [(k, time.sub(r"\1", v)) for k, v in heard[1]], heard[2])

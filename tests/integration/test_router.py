@@ -130,7 +130,7 @@ def test_bodies_that_no_worker_could_read_stop_at_the_router(sim_fleet, body, wo
     assert answer.code == 400 and words.lower() in answer.json["error"]["message"].lower(), answer.body
 
 
-def test_a_model_that_nobody_serves(sim_fleet):
+def test_a_model_without_workers(sim_fleet):
     answer = sim_fleet(n=1).post("/v1/completions", {"prompt": "a", "model": "gpt-0"})
     assert answer.code == 404 and "synthetic" in answer.json["error"]["message"]
 
@@ -332,7 +332,7 @@ def test_options_in_the_environment_are_the_routers_alone(programs, monkeypatch)
     programs(Router, "--launch", 1, "--worker-base-port", free_port(), "--worker-arg=--backend=sim").ready(1)
 
 
-def test_no_worker_at_all_is_said(programs):
+def test_no_worker_at_all_is_reported(programs):
     router = programs(Router, "--worker-urls", f"http://127.0.0.1:{free_port()}")
     router.url = f"http://127.0.0.1:{router.field('router_listening', 'port')}"
     answer = router.post("/v1/completions", {"prompt": "a"})
@@ -351,7 +351,7 @@ def test_metrics_add_up(sim_fleet):
     assert metric(page, "incipit_predicted_cached_tokens_total") > 0
 
 
-def test_the_metrics_page_shows_what_each_worker_is_believed_to_hold(programs):
+def test_the_metrics_page_shows_the_estimated_cache_of_each_worker(programs):
     workers = [programs(Worker, "--backend", "sim", "--sim-speed", 20).ready() for _ in range(2)]
     router = programs(Router, "--worker-urls", *(w.url for w in workers)).ready(2)
     for i in range(3):
@@ -494,7 +494,7 @@ def test_the_decision_log_has_hashes_and_costs_and_no_prompts(sim_fleet, tmp_pat
     assert router.stop() == 0
 
 
-def test_a_decision_log_that_cannot_be_kept_is_said_at_once(programs, tmp_path):
+def test_an_unwritable_decision_log_is_an_error_at_start(programs, tmp_path):
     short = tmp_path / "short"
     short.write_text("abc")
     for args, words in ((("--decision-log", tmp_path / "none" / "x"), "cannot open the decision log"),

@@ -46,7 +46,7 @@ def start(programs, path, *args, **options):
 
 
 @pytest.mark.parametrize("path", ["avx512bf16", "avx512", "avx2", "neon", "plain"])
-def test_whatever_happens_around_it(programs, path):
+def test_an_answer_is_the_same_under_any_load(programs, path):
     skip_unless_useful(path)
     long_ = LONG if path != "plain" and not SANITIZER else SHORT * 2
     prompts = [(p, how) for p in (long_, SHORT) for how in (GREEDY, SEEDED)]

@@ -66,7 +66,7 @@ def answering(router, body=SLOW):
         stream.close()
 
 
-def test_equal_openings_end_at_the_same_worker_whichever_router_is_asked(programs, workers):
+def test_equal_openings_end_at_the_same_worker_through_any_router(programs, workers):
     routers = [in_front(programs, urls(workers)) for _ in range(2)]
     homes = set()
     for i in range(8):
@@ -84,7 +84,7 @@ def test_equal_openings_end_at_the_same_worker_whichever_router_is_asked(program
         assert router.metric("incipit_requests_total", code="200") == 8
 
 
-def test_routers_that_share_nothing_do_not_know(programs, workers):
+def test_routers_that_share_nothing_choose_apart(programs, workers):
     first, second = [in_front(programs, urls(workers), "--share", "none", n_followed=0) for _ in range(2)]
     ask(first, prompt(1))
     assert ask(second, prompt(1))[1] == 0
@@ -153,7 +153,7 @@ def test_routers_that_hash_in_another_way_share_load_alone(programs, workers, mo
         wait_for(lambda: second.metric("incipit_shared_requests_in_flight") == 1, "its load")
 
 
-def test_workers_that_tell_nothing_are_routed_to_as_ever(programs):
+def test_workers_without_request_events_are_routed_to(programs):
     plain = [programs(Worker, "--backend", "sim", "--sim-speed", 20, "--request-events-buffer-bytes", 0).ready()
              for _ in range(2)]
     router = in_front(programs, [w.url for w in plain], n_followed=0)
@@ -163,7 +163,7 @@ def test_workers_that_tell_nothing_are_routed_to_as_ever(programs):
     assert router.metric("incipit_worker_followed") == 0
 
 
-def test_a_worker_that_restarts_is_followed_in_its_new_life(programs):
+def test_a_restarted_worker_is_followed(programs):
     port = free_port()
     old = programs(Worker, "--backend", "sim", "--sim-speed", 20, port=port).ready()
     routers = [in_front(programs, [old.url]) for _ in range(2)]

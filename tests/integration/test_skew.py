@@ -62,7 +62,7 @@ def test_prefixes_are_found_and_streams_are_whole(fleet, router, workers):
 
 
 @pairs
-def test_a_worker_that_drains_costs_nobody_anything(fleet, router, workers):
+def test_a_draining_worker_fails_no_request(fleet, router, workers):
     router, running = fleet(router, *workers)
     model = router.get("/v1/models").json["data"][0]["id"]
     codes, is_over = [], threading.Event()

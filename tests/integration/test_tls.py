@@ -193,7 +193,7 @@ def test_a_worker_reads_its_certificate_again_too(programs, certs):
     assert worker.stop() == 0
 
 
-def test_a_ticket_of_one_loop_is_good_at_all_of_them(programs, certs):
+def test_a_ticket_of_one_loop_is_valid_at_all_loops(programs, certs):
     router = tls_router(programs, certs, "https://127.0.0.1:1", "--threads", 4)
     address = ("127.0.0.1", int(router.field("router_listening", "port")))
     context = ssl.create_default_context(cafile=certs.ca)
@@ -218,7 +218,7 @@ def test_a_worker_that_wants_a_certificate_gets_one_or_gets_nothing(programs, ce
 
 
 @pytest.mark.parametrize("extra, healthy", [((), 0), (("--worker-tls-insecure",), 1)])
-def test_a_worker_of_another_authority_is_not_believed_unless_told_so(programs, certs, extra, healthy):
+def test_a_worker_of_another_authority_is_rejected_unless_allowed(programs, certs, extra, healthy):
     worker = programs(Worker, "--backend", "sim", "--ssl-certfile", certs.other, "--ssl-keyfile", certs.other_key)
     url = f"https://127.0.0.1:{worker.field('worker_ready', 'port')}"
     router = tls_router(programs, certs, url, "--probe-interval", "50ms", *extra)
@@ -232,7 +232,7 @@ def test_a_worker_of_another_authority_is_not_believed_unless_told_so(programs, 
     assert ("workers_not_verified" in router.log) == bool(healthy)
 
 
-def test_plain_http_on_the_tls_port_is_told_so(programs, certs):
+def test_plain_http_on_the_tls_port_gets_a_clear_error(programs, certs):
     _, url = tls_worker(programs, certs)
     router = tls_router(programs, certs, url).ready(1)
     answer = plain_http(router.url + "/v1/completions", BODY)

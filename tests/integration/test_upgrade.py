@@ -38,7 +38,7 @@ TEXTS = [f"Conversation {i}: " + PROMPT for i in range(8)]
 
 
 @pytest.mark.parametrize("share", ["none", "workers"])
-def test_a_restarted_router_knows_what_its_workers_hold(programs, workers, tmp_path, share):
+def test_a_restarted_router_restores_the_index_of_its_workers(programs, workers, tmp_path, share):
     """What the snapshot has is not taken from the workers' events as well: that would count what they hold twice."""
     args = options(workers, "--state-dir", tmp_path, share=share)
     entries = lambda router: router.workers()["stats"]["index_entries"]
@@ -58,7 +58,7 @@ def test_a_restarted_router_knows_what_its_workers_hold(programs, workers, tmp_p
     assert known_on(second, TEXTS) >= 0.97 * warm
 
 
-def test_a_restarted_worker_is_not_believed_to_hold_anything(programs, tmp_path):
+def test_a_restarted_worker_has_an_empty_index(programs, tmp_path):
     port = free_port()
     worker = programs(Worker, "--backend", "sim", "--sim-speed", 20, port=port).ready()
     args = options([worker], "--state-dir", tmp_path)
@@ -72,7 +72,7 @@ def test_a_restarted_worker_is_not_believed_to_hold_anything(programs, tmp_path)
 
 
 @pytest.mark.parametrize("damage", [lambda b: b[:-1], lambda b: b[:100] + b"\xff" + b[101:], lambda b: b"", lambda b: b"x" * 500])
-def test_a_broken_snapshot_is_said_and_passed_over(programs, workers, tmp_path, damage):
+def test_a_broken_snapshot_is_reported_and_ignored(programs, workers, tmp_path, damage):
     args = options(workers, "--state-dir", tmp_path)
     first = programs(Router, *args).ready(2)
     known_on(first, TEXTS)
@@ -84,7 +84,7 @@ def test_a_broken_snapshot_is_said_and_passed_over(programs, workers, tmp_path, 
     assert known_on(second, TEXTS) == 0
 
 
-def test_a_successor_takes_over_with_all_that_is_known(programs, workers, tmp_path):
+def test_a_successor_takes_over_the_whole_state(programs, workers, tmp_path):
     """The client's connections end in order, streams end whole, and what was cached is known."""
     os.chmod(tmp_path, 0o700)
     args = options(workers, "--handover", tmp_path / "router", "--threads", 2, "--drain-settle", "2s")
@@ -179,7 +179,7 @@ def test_a_router_starts_its_own_successor(programs, workers, tmp_path):
              "the successor to end")
 
 
-def test_the_place_of_a_router_is_not_given_to_anybody(programs, workers, tmp_path):
+def test_takeover_is_refused_in_a_shared_folder_and_with_launch(programs, workers, tmp_path):
     os.chmod(tmp_path, 0o777)
     router = programs(Router, *options(workers, "--handover", tmp_path / "router"))
     assert router.process.wait(PATIENCE_S) == 2 and router.stop() == 2
@@ -191,7 +191,7 @@ def test_the_place_of_a_router_is_not_given_to_anybody(programs, workers, tmp_pa
 
 @pytest.mark.skipif(SANITIZER != "", reason="a sanitizer is too slow for this load")
 @pytest.mark.parametrize("scenario", ["rolling", "upgrades"])
-def test_nobody_notices_a_restart(scenario):
+def test_no_client_notices_a_restart(scenario):
     """make rolling and make upgrades, in small."""
     done = subprocess.run([sys.executable, ROOT / "tests/bench/rolling.py", scenario, "--quick", "--rps", "50", "--settle",
                            "0.6", "--seconds", "9"], capture_output=True, text=True)
@@ -283,7 +283,7 @@ def test_a_drain_is_the_choreography_that_is_promised(programs, workers):
     assert router.process.wait(PATIENCE_S) == 0 and drain.wait(PATIENCE_S) == 0
 
 
-def test_a_second_signal_tells_those_who_wait(programs, workers):
+def test_a_second_signal_ends_streams_with_an_error(programs, workers):
     router = programs(Router, *options(workers)).ready(2)
     stream = iter(events(router.url + "/v1/completions",
                          {"prompt": "x", "max_tokens": 100000, "stream": True, "ignore_eos": True}))
@@ -294,7 +294,7 @@ def test_a_second_signal_tells_those_who_wait(programs, workers):
     assert list(stream)[-1]["error"]["code"] == "shutting_down"
 
 
-def test_only_who_has_the_key_may_end_it(programs, workers, tmp_path):
+def test_only_the_admin_key_may_end_it(programs, workers, tmp_path):
     (tmp_path / "keys").write_text("# of operators\nsecret\n")
     router = programs(Router, *options(workers, "--admin-api-key-file", tmp_path / "keys"))
     router.admin_url = f"http://127.0.0.1:{router.field('router_listening', 'admin_port')}"

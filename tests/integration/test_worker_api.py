@@ -26,7 +26,7 @@ def test_a_completion_has_the_shape_that_clients_know(api):
     assert "kv_total=" in answer.headers["x-incipit-load"]
 
 
-def test_the_same_prompt_again_is_cached_but_for_its_last_block(api):
+def test_the_same_prompt_again_is_cached_except_its_last_block(api):
     first = api.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 1}).json["usage"]
     again = api.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 1}).json["usage"]
     n = first["prompt_tokens"]
@@ -67,7 +67,7 @@ def test_chat_content_may_come_in_parts(api):
     assert ask(parts) == ask("Hello \nthere")  # joined by line breaks, as elsewhere
 
 
-def test_generate_speaks_as_sglang(api):
+def test_generate_answers_as_sglang(api):
     body = api.post("/generate", {"text": "Hello", "sampling_params": {"max_new_tokens": 4}}).json
     assert len(body["output_ids"]) == 4 and body["meta_info"]["finish_reason"] == {"type": "length", "length": 4}
     several = api.post("/generate", {"text": ["a", "b"], "sampling_params": {"max_new_tokens": 2}}).json
@@ -195,7 +195,7 @@ def test_a_stop_string_ends_the_text_before_it(api):
     ("/generate", {"text": "a", "input_ids": [1]}, 400, "text", "either"),
     ("/v1/nothing", {}, 404, None, "/v1/nothing"),
 ])
-def test_a_wrong_request_is_told_what_to_do(shared_api, path, body, code, param, words):
+def test_a_wrong_request_is_refused_with_the_remedy(shared_api, path, body, code, param, words):
     answer = shared_api.post(path, body)
     error = answer.json["error"]
     assert answer.code == code == error["code"] and error["param"] == param, answer.body
@@ -284,7 +284,7 @@ def test_a_stop_string_is_not_looked_for_before_min_tokens(api):
     assert none["text"] == text and none["finish_reason"] == "length" and none["stop_reason"] is None
 
 
-def test_a_stop_id_ends_and_says_nothing_unless_asked(api):
+def test_a_stop_id_ends_and_is_hidden_unless_requested(api):
     request = {"prompt": PROMPT, "max_tokens": 30, "temperature": 0, "return_token_ids": True}
     whole = api.post("/v1/completions", request).json["choices"][0]
     stop = whole["token_ids"][6]
@@ -384,7 +384,7 @@ def test_a_long_text_is_tokenized_off_the_loop(api):
     assert api.post("/detokenize", {"tokens": tokens["tokens"]}).json["prompt"] == text
 
 
-def test_too_many_waiting_are_told_to_come_back(programs):
+def test_too_many_waiting_requests_get_retry_after(programs):
     worker = programs(Worker, "--backend", "sim", "--sim-speed", 0.5, "--max-waiting", 2, "--max-num-seqs", 1).ready()
     slow = {"prompt": PROMPT, "max_tokens": 20000, "stream": True, "ignore_eos": True}
     threads = [threading.Thread(target=worker.post, args=("/v1/completions", slow)) for _ in range(3)]
@@ -501,7 +501,7 @@ def test_forgetting_the_prefix_cache(sim):
     assert ask() == 0
 
 
-def test_what_it_says_about_itself(sim):
+def test_version_and_models_describe_the_worker(sim):
     info = sim.get("/server_info").json
     assert info["wire"] == 1 and info["backend"] == "sim" and info["n_blocks"] > 0 and info["generation"]
     model = sim.get("/v1/models").json["data"][0]
@@ -527,7 +527,7 @@ def test_sigterm_lets_open_requests_finish(programs):
     assert seen[-1] == "[DONE]" and seen[-2]["usage"]["completion_tokens"] == 100
 
 
-def test_while_draining_it_says_so_and_takes_nothing_new(programs):
+def test_a_draining_worker_reports_it_and_refuses_new_requests(programs):
     worker = programs(Worker, "--backend", "sim", "--sim-speed", 1).ready()
     stream = events(worker.url + "/v1/completions", {"prompt": "a", "max_tokens": 10000, "stream": True, "ignore_eos": True})
     next(stream)
@@ -572,7 +572,7 @@ def test_prefix_caching_can_be_turned_off(programs):
         assert worker.metric("vllm:cache_config_info", enable_prefix_caching="False") == 1
 
 
-def test_blocks_in_use_keep_the_cache_unless_told(programs):
+def test_blocks_in_use_prevent_a_flush_unless_forced(programs):
     worker = programs(Worker, "--backend", "sim", "--sim-speed", 1).ready()
     stream = events(worker.url + "/v1/completions", {"prompt": PROMPT, "max_tokens": 5000, "stream": True, "ignore_eos": True})
     next(stream)
@@ -591,7 +591,7 @@ def test_a_hangup_without_certificates_is_logged_and_no_more(programs):
     assert worker.stop() == 0
 
 
-def test_a_cache_is_flushed_by_post_alone_and_the_log_has_who_did_it(sim):
+def test_a_cache_is_flushed_by_post_alone_and_the_log_names_the_peer(sim):
     refused = sim.get("/flush_cache")
     assert refused.code == 405 and refused.headers["allow"] == "POST" and "use POST" in refused.json["error"]["message"]
     assert sim.post("/flush_cache", {}).code == 200

@@ -84,7 +84,7 @@ def ages(worker):
             for name in ("lifetime", "idle_before_evict", "reuse_gap")]
 
 
-def test_ages_of_blocks_are_told_when_asked(programs):
+def test_ages_of_blocks_are_exported_when_enabled(programs):
     """A cache of 20 blocks of 16 tokens; prompts of 8 full blocks."""
     args = ["--backend", "sim", "--sim-speed", 50, "--num-gpu-blocks-override", 20, "--max-model-len", 256]
     quiet = programs(Worker, *args).ready()

@@ -30,4 +30,4 @@ else
 endif
 replay-foreign: all $(B)/incipit-bench ## cache hits with workers that answer as vLLM, as SGLang, or say nothing
 	@FOREIGN_REQUESTS=1500 FOREIGN_SEEDS=3 FOREIGN_KINDS=vllm,sglang,mute \
-	  tests/run_integration $(B) "$(SAN)" -s -k says_nothing_finds $(ARGS)
+	  tests/run_integration $(B) "$(SAN)" -s -k without_reports_finds $(ARGS)

@@ -301,7 +301,7 @@ static void what_it_cannot_load_is_refused(void **state) {
 }
 
 /* check opens nothing, and says of a model what load_begin says. */
-static void a_check_says_what_loading_would(void **state) {
+static void a_check_reports_what_loading_would(void **state) {
     static const uint32_t head_dims[] = {1, 2, 7, 18, 100, 255, 256, 510, 512, 513, 514, 1024};
     static const enum dtype types[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_I8, DTYPE_F8E4M3};
     static const struct backend_ops *const backends[] = {&backend_cpu, &backend_ref};
@@ -371,7 +371,7 @@ int main(void) {
         cmocka_unit_test(the_path_that_computes_is_named),
         cmocka_unit_test(a_path_that_is_not_there_is_refused_with_those_that_are),
         cmocka_unit_test(what_it_cannot_load_is_refused),
-        cmocka_unit_test(a_check_says_what_loading_would),
+        cmocka_unit_test(a_check_reports_what_loading_would),
         cmocka_unit_test(every_refused_allocation_is_survived),
     };
 

@@ -112,7 +112,7 @@ static void the_event_fd_is_readable_when_a_fence_is_done(void **state) {
 }
 
 /* Who waits for the second of two is woken by the first, takes the signal away, and is woken again. */
-static void the_event_fd_tells_of_a_later_fence_too(void **state) {
+static void the_event_fd_signals_a_later_fence(void **state) {
     struct pollfd p = {.events = POLLIN};
     uint64_t signal;
     struct sim s;
@@ -208,7 +208,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(steps_take_the_modelled_time_one_after_another),
         cmocka_unit_test(the_event_fd_is_readable_when_a_fence_is_done),
-        cmocka_unit_test(the_event_fd_tells_of_a_later_fence_too),
+        cmocka_unit_test(the_event_fd_signals_a_later_fence),
         cmocka_unit_test(the_text_is_words_and_depends_on_the_prompt_alone),
         cmocka_unit_test(wrong_options_get_a_sentence),
         cmocka_unit_test(moves_take_the_time_of_their_link),

@@ -8,7 +8,7 @@
 
 /* --- what the engine hears ------------------------------------------------------------------- */
 
-static void info_speaks_of_all_ranks(void **state) {
+static void info_covers_all_ranks(void **state) {
     struct backend_config config = {.ranks = &backend_cpu, .tp_size = 2, .n_threads = 4};
     struct backend_info one, all;
     struct tiny_setup setup = {&backend_tp, NULL, 4, 16, 2, 32, 0, &backend_cpu, 2};
@@ -316,7 +316,7 @@ static void a_rank_that_fails_in_a_step_leaves_none_waiting(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(info_speaks_of_all_ranks),
+        cmocka_unit_test(info_covers_all_ranks),
         cmocka_unit_test(each_rank_takes_a_device),
         cmocka_unit_test(a_lost_rank_is_not_waited_for),
         cmocka_unit_test(what_cannot_be_is_refused),

@@ -68,7 +68,7 @@ static struct frontend *create(struct fixture *fx) {
     return f;
 }
 
-static void one_that_never_ran_can_be_told_to_drain(void **state) {
+static void a_frontend_that_never_ran_can_drain(void **state) {
     struct fixture fx;
     struct frontend *f;
 
@@ -141,7 +141,7 @@ static void a_second_call_shortens_the_first(void **state) {
     finish(&fx);
 }
 
-static void while_it_settles_it_still_serves_and_says_goodbye(void **state) {
+static void while_settling_it_serves_and_closes_connections(void **state) {
     struct client kept, fresh;
     struct frontend *f;
     struct fixture fx;
@@ -214,10 +214,10 @@ static void other_limits_hold_for_requests_to_come(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_that_never_ran_can_be_told_to_drain),
+        cmocka_unit_test(a_frontend_that_never_ran_can_drain),
         cmocka_unit_test(several_share_a_port_and_end_when_they_are_drained),
         cmocka_unit_test(a_second_call_shortens_the_first),
-        cmocka_unit_test(while_it_settles_it_still_serves_and_says_goodbye),
+        cmocka_unit_test(while_settling_it_serves_and_closes_connections),
         cmocka_unit_test(other_limits_hold_for_requests_to_come),
     };
 

@@ -49,7 +49,7 @@ static void progress_has_bytes_and_percent(void **state) {
     assert_non_null(strstr(text, "mib_per_s="));
 }
 
-static void nothing_is_said_before_it_is_time(void **state) {
+static void nothing_is_logged_before_the_first_interval(void **state) {
     struct place p;
     char text[4096];
 
@@ -86,7 +86,7 @@ static void a_folder_is_one_and_a_name_is_the_hubs(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(progress_has_bytes_and_percent),
-        cmocka_unit_test(nothing_is_said_before_it_is_time),
+        cmocka_unit_test(nothing_is_logged_before_the_first_interval),
         cmocka_unit_test(a_folder_is_one_and_a_name_is_the_hubs),
     };
 

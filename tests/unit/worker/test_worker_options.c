@@ -58,7 +58,7 @@ static void every_flag_is_listed_once(void **state) {
 }
 
 /* A row without an option of ours has a reason; an option of ours exists. */
-static void every_row_says_what_happens(void **state) {
+static void every_compat_row_has_a_target_or_a_reason(void **state) {
     (void)state;
     for (const struct option_compat *row = worker_compat_flags; row->flags; row++) {
         char name[96];
@@ -89,7 +89,7 @@ static void a_device_with_one_block_size_uses_that(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_flag_is_listed_once),
-        cmocka_unit_test(every_row_says_what_happens),
+        cmocka_unit_test(every_compat_row_has_a_target_or_a_reason),
         cmocka_unit_test(a_device_with_one_block_size_uses_that),
     };
 

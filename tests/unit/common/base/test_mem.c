@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-static void allocations_are_there_and_zeroed_when_said(void **state) {
+static void allocations_are_zeroed_on_request(void **state) {
     static const char zeros[100];
     char *p = mem_zalloc(100), *q = mem_calloc(10, 10), *r = mem_alloc(0), *s;
 
@@ -117,7 +117,7 @@ static void arena_pieces_do_not_overlap(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(allocations_are_there_and_zeroed_when_said),
+        cmocka_unit_test(allocations_are_zeroed_on_request),
         cmocka_unit_test(the_nth_try_fails_once),
         cmocka_unit_test(a_refused_realloc_keeps_what_was),
         cmocka_unit_test(aligned_is_aligned),

@@ -63,7 +63,7 @@ static void fractions_are_in_the_unit_interval(void **state) {
     assert_true(fabs(sum / 100000 - 0.5) < 0.006); /* over 6 sigma */
 }
 
-static void a_counter_gives_the_same_number_whenever_asked(void **state) {
+static void a_counter_gives_the_same_number_each_time(void **state) {
     uint64_t forward[100];
     int n_bits = 0;
 
@@ -86,7 +86,7 @@ int main(void) {
         cmocka_unit_test(a_seed_replays),
         cmocka_unit_test(below_is_within_and_even),
         cmocka_unit_test(fractions_are_in_the_unit_interval),
-        cmocka_unit_test(a_counter_gives_the_same_number_whenever_asked),
+        cmocka_unit_test(a_counter_gives_the_same_number_each_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

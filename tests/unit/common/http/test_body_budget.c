@@ -69,7 +69,7 @@ static void without_shares_one_owner_may_hold_all(void **state) {
     body_budget_destroy(b);
 }
 
-static void pressure_is_felt_by_those_who_can_relieve_it(void **state) {
+static void pressure_reaches_connections_that_can_relieve_it(void **state) {
     struct body_budget *b = body_budget_create(64 * MIB, 1);
     struct body_claim holds = {.address = 1}, wants = {.address = 1}, other = {.address = 2};
     struct body_claim third = {.address = 3};
@@ -276,7 +276,7 @@ int main(void) {
         cmocka_unit_test(long_bodies_leave_room_for_short_ones),
         cmocka_unit_test(an_owner_gets_half_and_always_one_body),
         cmocka_unit_test(without_shares_one_owner_may_hold_all),
-        cmocka_unit_test(pressure_is_felt_by_those_who_can_relieve_it),
+        cmocka_unit_test(pressure_reaches_connections_that_can_relieve_it),
         cmocka_unit_test(few_may_wait),
         cmocka_unit_test(behaves_like_the_model),
         cmocka_unit_test(threads_share_it),

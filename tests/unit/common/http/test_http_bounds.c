@@ -124,7 +124,7 @@ static void a_connection_without_a_byte_falls_under_the_head_timeout(void **stat
     finish_bounded(&b);
 }
 
-static void at_the_limit_the_silent_go_before_the_idle(void **state) {
+static void at_the_limit_unused_connections_close_before_idle_ones(void **state) {
     const struct http_limits limits = {.max_connections = 3};
     struct bounded b;
     struct client kept, silent[2], fresh[3];
@@ -177,7 +177,7 @@ static void at_the_limit_the_address_with_the_most_gives_way(void **state) {
     finish_bounded(&b);
 }
 
-static void an_answer_makes_room_for_who_waits(void **state) {
+static void an_answer_makes_room_for_a_waiting_connection(void **state) {
     const struct http_limits limits = {.max_connections = 1};
     struct bounded b;
     struct client busy, next;
@@ -626,9 +626,9 @@ static void random_clients_leave_nothing_behind(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_connection_without_a_byte_falls_under_the_head_timeout),
-        cmocka_unit_test(at_the_limit_the_silent_go_before_the_idle),
+        cmocka_unit_test(at_the_limit_unused_connections_close_before_idle_ones),
         cmocka_unit_test(at_the_limit_the_address_with_the_most_gives_way),
-        cmocka_unit_test(an_answer_makes_room_for_who_waits),
+        cmocka_unit_test(an_answer_makes_room_for_a_waiting_connection),
         cmocka_unit_test(a_body_that_stops_is_refused),
         cmocka_unit_test(a_long_body_waits_for_memory),
         cmocka_unit_test(a_wait_that_is_too_long_ends_with_503),

@@ -241,7 +241,7 @@ static void hear(struct fixture *fx, struct str what) {
     }
 }
 
-static void a_stream_is_told_as_it_comes(void **state) {
+static void a_stream_is_delivered_as_it_arrives(void **state) {
     struct fixture fx;
 
     (void)state;
@@ -341,7 +341,7 @@ static void a_stream_may_be_cancelled_by_its_own_piece(void **state) {
     finish(&fx);
 }
 
-static void failures_say_which(void **state) {
+static void failures_are_distinguished(void **state) {
     struct fixture fx;
     uint16_t port;
 
@@ -403,7 +403,7 @@ static void malformed_calls_are_refused(void **state) {
     finish(&fx);
 }
 
-static void cancelled_calls_are_not_told(void **state) {
+static void cancelled_calls_are_not_reported(void **state) {
     struct http_client_request r = {0};
     struct http_call *pending, *other;
     struct fixture fx;
@@ -423,7 +423,7 @@ static void cancelled_calls_are_not_told(void **state) {
     assert_int_equal(fx.n_answers, 0);
 }
 
-static void a_call_goes_where_it_is_sent_and_names_whom_it_means(void **state) {
+static void a_call_goes_to_its_address_and_names_its_host(void **state) {
     struct http_client_request request = {.url = "http://no-such-name.invalid:80/echo"};
     struct fixture fx;
     char address[32];
@@ -553,16 +553,16 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(calls_carry_method_headers_and_body),
         cmocka_unit_test(any_code_is_an_answer_and_redirects_are_not_followed),
-        cmocka_unit_test(a_stream_is_told_as_it_comes),
+        cmocka_unit_test(a_stream_is_delivered_as_it_arrives),
         cmocka_unit_test(a_stream_that_is_held_holds_its_sender),
         cmocka_unit_test(a_stream_that_falls_silent_ends),
         cmocka_unit_test(a_stream_that_is_held_is_not_silent),
         cmocka_unit_test(a_stream_may_be_cancelled_by_its_own_piece),
-        cmocka_unit_test(failures_say_which),
+        cmocka_unit_test(failures_are_distinguished),
         cmocka_unit_test(a_piece_that_is_too_long_ends_its_stream),
         cmocka_unit_test(malformed_calls_are_refused),
-        cmocka_unit_test(cancelled_calls_are_not_told),
-        cmocka_unit_test(a_call_goes_where_it_is_sent_and_names_whom_it_means),
+        cmocka_unit_test(cancelled_calls_are_not_reported),
+        cmocka_unit_test(a_call_goes_to_its_address_and_names_its_host),
         cmocka_unit_test(a_name_server_that_is_slow_holds_nothing_up),
         cmocka_unit_test(https_calls_verify_and_show_certificates),
     };

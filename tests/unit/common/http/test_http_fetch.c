@@ -47,7 +47,7 @@ static void what_is_no_url_has_none(void **state) {
     assert_null(strstr(err.message, "secret"));
 }
 
-static void a_port_where_nobody_listens_is_worth_another_attempt(void **state) {
+static void a_closed_port_is_tried_again(void **state) {
     struct http_fetch_request request = {.url = "http://127.0.0.1:9/x?signature=secret",
                                          .allows_http = true};
     struct http_fetch *f = NULL;
@@ -68,7 +68,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_origin_is_scheme_host_and_port),
         cmocka_unit_test(what_is_no_url_has_none),
-        cmocka_unit_test(a_port_where_nobody_listens_is_worth_another_attempt),
+        cmocka_unit_test(a_closed_port_is_tried_again),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -358,7 +358,7 @@ static void a_late_end_still_leaves_time_for_a_request(void **state) {
     finish(&fx);
 }
 
-static void a_request_that_has_come_is_answered_by_who_leaves(void **state) {
+static void a_draining_server_answers_a_received_request(void **state) {
     struct fixture fx;
     struct client c;
 
@@ -427,7 +427,7 @@ int main(void) {
         cmocka_unit_test(a_slow_reader_gets_all_of_its_last_answer),
         cmocka_unit_test(an_idle_connection_has_time_for_one_more_request),
         cmocka_unit_test(a_late_end_still_leaves_time_for_a_request),
-        cmocka_unit_test(a_request_that_has_come_is_answered_by_who_leaves),
+        cmocka_unit_test(a_draining_server_answers_a_received_request),
         cmocka_unit_test(a_request_that_meets_the_end_is_not_reset),
         cmocka_unit_test(destroying_aborts_what_is_open),
     };

@@ -185,7 +185,7 @@ static void answers_without_content_have_no_length(void **state) {
     finish(&fx);
 }
 
-static void unknown_paths_and_methods_are_told_what_exists(void **state) {
+static void unknown_paths_and_methods_are_refused_with_what_exists(void **state) {
     struct fixture fx;
     struct client c;
 
@@ -478,7 +478,7 @@ int main(void) {
         cmocka_unit_test(large_bodies_arrive_intact),
         cmocka_unit_test(head_is_answered_without_body),
         cmocka_unit_test(answers_without_content_have_no_length),
-        cmocka_unit_test(unknown_paths_and_methods_are_told_what_exists),
+        cmocka_unit_test(unknown_paths_and_methods_are_refused_with_what_exists),
         cmocka_unit_test(expect_continue_is_answered_before_the_body),
         cmocka_unit_test(old_clients_get_old_answers),
         cmocka_unit_test(writes_of_one_turn_leave_in_one_send),

@@ -150,7 +150,7 @@ static void a_body_larger_than_any_buffer_comes_back(void **state) {
     mem_free(body);
 }
 
-static void plain_http_on_a_tls_port_is_told_so(void **state) {
+static void plain_http_on_a_tls_port_gets_a_clear_error(void **state) {
     struct tls_fixture fx;
     struct client c;
 
@@ -169,7 +169,7 @@ static void plain_http_on_a_tls_port_is_told_so(void **state) {
     finish_tls(&fx);
 }
 
-static void who_is_slow_to_shake_hands_is_closed(void **state) {
+static void a_slow_handshake_is_closed(void **state) {
     static const struct http_limits limits = {.handshake_timeout_ms = 40};
     static const char *const parts[] = {"", "\x16", "\x16\x03\x01\x02\x00\x01"};
     struct tls_fixture fx;
@@ -257,8 +257,8 @@ int main(void) {
         cmocka_unit_test(requests_and_streams_are_as_without),
         cmocka_unit_test(pipelined_requests_that_come_with_the_handshake_are_answered),
         cmocka_unit_test(a_body_larger_than_any_buffer_comes_back),
-        cmocka_unit_test(plain_http_on_a_tls_port_is_told_so),
-        cmocka_unit_test(who_is_slow_to_shake_hands_is_closed),
+        cmocka_unit_test(plain_http_on_a_tls_port_gets_a_clear_error),
+        cmocka_unit_test(a_slow_handshake_is_closed),
         cmocka_unit_test(a_broken_answer_cannot_be_taken_for_a_complete_one),
         cmocka_unit_test(draining_closes_handshakes_and_ends_what_is_open),
     };

@@ -226,7 +226,7 @@ static void paused_ones_are_not_read(void **state) {
     finish(&p);
 }
 
-static void a_full_peer_is_waited_for_and_told_of(void **state) {
+static void a_full_peer_is_waited_for_and_reported(void **state) {
     static char piece[50000];
     struct buf got;
     struct pair p;
@@ -296,7 +296,7 @@ static void what_is_lent_is_not_copied(void **state) {
     finish(&p);
 }
 
-static void the_end_is_told_once(void **state) {
+static void the_end_is_reported_once(void **state) {
     struct pair p;
 
     (void)state;
@@ -315,7 +315,7 @@ static void the_end_is_told_once(void **state) {
     finish(&p);
 }
 
-static void a_failed_write_is_told_later_and_not_inside(void **state) {
+static void a_failed_write_is_reported_later_and_not_inside(void **state) {
     struct pair p;
 
     (void)state;
@@ -407,7 +407,7 @@ static void bytes_written_before_it_is_up_are_sent(void **state) {
     finish(&p);
 }
 
-static void a_refused_connection_is_told_at_once(void **state) {
+static void a_refused_connection_is_reported_at_once(void **state) {
     struct sockaddr_in addr;
     struct pair p;
 
@@ -527,14 +527,14 @@ int main(void) {
         cmocka_unit_test(pinned_input_stays_and_fills_no_more_than_its_room),
         cmocka_unit_test(input_grows_to_what_is_wanted_and_no_further),
         cmocka_unit_test(paused_ones_are_not_read),
-        cmocka_unit_test(a_full_peer_is_waited_for_and_told_of),
+        cmocka_unit_test(a_full_peer_is_waited_for_and_reported),
         cmocka_unit_test(what_is_lent_is_not_copied),
-        cmocka_unit_test(the_end_is_told_once),
-        cmocka_unit_test(a_failed_write_is_told_later_and_not_inside),
+        cmocka_unit_test(the_end_is_reported_once),
+        cmocka_unit_test(a_failed_write_is_reported_later_and_not_inside),
         cmocka_unit_test(an_owner_may_end_it_inside_its_callback),
         cmocka_unit_test(refused_memory_ends_the_stream),
         cmocka_unit_test(bytes_written_before_it_is_up_are_sent),
-        cmocka_unit_test(a_refused_connection_is_told_at_once),
+        cmocka_unit_test(a_refused_connection_is_reported_at_once),
         cmocka_unit_test(a_silent_address_times_out),
         cmocka_unit_test(random_steps_carry_every_byte),
     };

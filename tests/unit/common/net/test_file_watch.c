@@ -57,7 +57,7 @@ static int teardown(void **state) {
     return 0;
 }
 
-static void files_that_change_together_are_told_once(void **state) {
+static void files_that_change_together_are_reported_once(void **state) {
     struct fixture *f = *state;
     struct file_watch *w;
 
@@ -86,7 +86,7 @@ static void a_link_that_is_swapped_is_a_change(void **state) {
     file_watch_destroy(w);
 }
 
-static void what_was_read_meanwhile_is_not_told(void **state) {
+static void a_change_already_read_is_not_reported(void **state) {
     struct fixture *f = *state;
     struct file_watch *w;
 
@@ -107,9 +107,10 @@ static void what_was_read_meanwhile_is_not_told(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(files_that_change_together_are_told_once, setup, teardown),
+        cmocka_unit_test_setup_teardown(files_that_change_together_are_reported_once, setup,
+                                        teardown),
         cmocka_unit_test_setup_teardown(a_link_that_is_swapped_is_a_change, setup, teardown),
-        cmocka_unit_test_setup_teardown(what_was_read_meanwhile_is_not_told, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_change_already_read_is_not_reported, setup, teardown),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -296,7 +296,7 @@ static void read_one(unsigned ready, void *arg) {
     if (c == '!') loop_fd_fini(&fx->fd);
 }
 
-static void watched_descriptors_are_told_while_ready(void **state) {
+static void watched_descriptors_are_reported_while_ready(void **state) {
     struct fixture fx;
 
     (void)state;
@@ -377,7 +377,7 @@ int main(void) {
         cmocka_unit_test(stopping_the_earliest_leaves_the_others),
         cmocka_unit_test(a_timer_that_starts_itself_at_once_rings_once_a_tick),
         cmocka_unit_test(time_stands_still_within_a_turn),
-        cmocka_unit_test(watched_descriptors_are_told_while_ready),
+        cmocka_unit_test(watched_descriptors_are_reported_while_ready),
         cmocka_unit_test(signals_come_as_events),
         cmocka_unit_test(a_task_may_free_itself),
     };

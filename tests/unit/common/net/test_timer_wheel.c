@@ -53,7 +53,7 @@ static void pop_all(struct model *m) {
     assert_true(earliest_tick(m) > now_tick);
 }
 
-static void a_wheel_without_timers_wants_nothing(void **state) {
+static void a_wheel_without_timers_has_no_deadline(void **state) {
     struct timer_wheel_entry e = {0};
     struct timer_wheel wheel;
 
@@ -83,7 +83,7 @@ static void a_timer_is_never_early_and_late_by_less_than_a_tick(void **state) {
 
 /* A sleeper that wakes when the wheel says so wakes for a timer alone just when it is due, and for one
  * of many once per row at most. */
-static void nobody_is_woken_needlessly(void **state) {
+static void no_sleeper_wakes_early(void **state) {
     static struct model m;
 
     (void)state;
@@ -179,9 +179,9 @@ static void random_steps_agree_with_a_list_of_due_times(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_wheel_without_timers_wants_nothing),
+        cmocka_unit_test(a_wheel_without_timers_has_no_deadline),
         cmocka_unit_test(a_timer_is_never_early_and_late_by_less_than_a_tick),
-        cmocka_unit_test(nobody_is_woken_needlessly),
+        cmocka_unit_test(no_sleeper_wakes_early),
         cmocka_unit_test(what_is_due_in_the_past_comes_at_the_next_tick),
         cmocka_unit_test(due_ones_may_be_stopped_and_started_between_pops),
         cmocka_unit_test(random_steps_agree_with_a_list_of_due_times),

@@ -204,7 +204,7 @@ static void bytes_go_both_ways_and_idle_ones_own_no_buffer(void **state) {
     finish(&p);
 }
 
-static void peers_that_cannot_be_verified_are_not_spoken_to(void **state) {
+static void unverifiable_peers_are_rejected(void **state) {
     static const struct {
         const char *cert, *key, *ca, *name, *failure;
     } cases[] = {
@@ -228,7 +228,7 @@ static void peers_that_cannot_be_verified_are_not_spoken_to(void **state) {
     }
 }
 
-static void names_addresses_and_hashed_folders_are_good(void **state) {
+static void names_addresses_and_hashed_folders_are_accepted(void **state) {
     static const char *const names[] = {"localhost", "127.0.0.1", "::1", "x.wild.test"};
     struct pair p;
 
@@ -251,7 +251,7 @@ static void insecure_clients_take_any_certificate(void **state) {
     finish(&p);
 }
 
-static void servers_with_authorities_want_a_certificate(void **state) {
+static void servers_with_authorities_require_a_certificate(void **state) {
     struct pair p;
 
     (void)state;
@@ -419,7 +419,7 @@ static void random_writes_arrive_as_they_were_made(void **state) {
 }
 
 /* What does not fit stays inside OpenSSL: nothing on the wire would ever tell of it again. */
-static void bytes_held_back_for_want_of_room_come_when_there_is_room(void **state) {
+static void bytes_held_back_for_lack_of_room_arrive_when_there_is_room(void **state) {
     static char much[15000];
     struct pair p;
 
@@ -611,7 +611,7 @@ static void the_end_of_a_certificate_is_known(void **state) {
     tls_destroy(client);
 }
 
-static void late_settings_read_their_files_when_told(void **state) {
+static void late_settings_read_their_files_on_demand(void **state) {
     struct tls_config config = {.ca = at("later.pem"), .is_late = true};
     struct error err = {0};
     struct tls *tls = NULL;
@@ -688,16 +688,16 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(files_that_cannot_be_used_are_refused_with_a_sentence),
         cmocka_unit_test(bytes_go_both_ways_and_idle_ones_own_no_buffer),
-        cmocka_unit_test(peers_that_cannot_be_verified_are_not_spoken_to),
-        cmocka_unit_test(names_addresses_and_hashed_folders_are_good),
+        cmocka_unit_test(unverifiable_peers_are_rejected),
+        cmocka_unit_test(names_addresses_and_hashed_folders_are_accepted),
         cmocka_unit_test(insecure_clients_take_any_certificate),
-        cmocka_unit_test(servers_with_authorities_want_a_certificate),
+        cmocka_unit_test(servers_with_authorities_require_a_certificate),
         cmocka_unit_test(a_goodbye_is_an_end_and_a_cut_is_not),
         cmocka_unit_test(our_end_can_be_shut_while_the_other_is_read),
         cmocka_unit_test(a_reset_or_unsent_bytes_are_no_orderly_end),
         cmocka_unit_test(megabytes_go_through_with_back_pressure),
         cmocka_unit_test(random_writes_arrive_as_they_were_made),
-        cmocka_unit_test(bytes_held_back_for_want_of_room_come_when_there_is_room),
+        cmocka_unit_test(bytes_held_back_for_lack_of_room_arrive_when_there_is_room),
         cmocka_unit_test(garbage_ends_the_handshake),
         cmocka_unit_test(random_garbage_never_connects),
         cmocka_unit_test(a_handshake_cut_anywhere_ends),
@@ -706,7 +706,7 @@ int main(void) {
         cmocka_unit_test(a_second_connection_is_resumed_unless_trust_changed),
         cmocka_unit_test(a_reload_is_for_new_connections_and_a_bad_one_for_none),
         cmocka_unit_test(the_end_of_a_certificate_is_known),
-        cmocka_unit_test(late_settings_read_their_files_when_told),
+        cmocka_unit_test(late_settings_read_their_files_on_demand),
         cmocka_unit_test(settings_may_go_before_their_connections),
     };
 

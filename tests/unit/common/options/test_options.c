@@ -104,7 +104,7 @@ static void a_family_takes_the_flags_that_are_named_nowhere(void **state) {
     options_destroy(o);
 }
 
-static void flags_of_other_programs_may_stand_for_ours(void **state) {
+static void flags_of_other_programs_are_aliases_of_ours(void **state) {
     char said[512];
     struct target t;
     struct options *o = parse_loud(&t, "--no-color", said, sizeof(said));
@@ -792,7 +792,7 @@ int main(void) {
         cmocka_unit_test(a_choice_has_other_names),
         cmocka_unit_test(flags_of_other_programs_are_passed_over),
         cmocka_unit_test(a_family_takes_the_flags_that_are_named_nowhere),
-        cmocka_unit_test(flags_of_other_programs_may_stand_for_ours),
+        cmocka_unit_test(flags_of_other_programs_are_aliases_of_ours),
         cmocka_unit_test(a_value_decides_whether_a_flag_is_refused),
         cmocka_unit_test(flags_are_written_as_other_programs_write_them),
         cmocka_unit_test(a_beginning_of_two_options_is_refused),

@@ -324,7 +324,7 @@ static void what_is_not_a_stream_of_ours_is_refused(void **state) {
 }
 
 /* The widest values that are taken, and the next ones, which are not. */
-static void limits_are_where_they_are_said_to_be(void **state) {
+static void limits_hold_at_their_documented_values(void **state) {
     static char text[70000];
     struct request_event e = {.kind = REQUEST_FIRST, .prompt_tokens = INT32_MAX}, back;
     uint64_t sequence;
@@ -558,7 +558,7 @@ int main(void) {
         cmocka_unit_test(a_payload_cut_anywhere_is_refused),
         cmocka_unit_test(a_newer_writer_is_understood),
         cmocka_unit_test(what_is_not_a_stream_of_ours_is_refused),
-        cmocka_unit_test(limits_are_where_they_are_said_to_be),
+        cmocka_unit_test(limits_hold_at_their_documented_values),
         cmocka_unit_test(a_frame_ends_where_it_ends),
         cmocka_unit_test(half_a_block_is_refused),
         cmocka_unit_test(the_header_is_this_text),

@@ -108,7 +108,7 @@ static void after_reopening_lines_go_to_the_new_file(void **state) {
     unlink(after);
 }
 
-static void reopening_while_nothing_is_said_is_fine(void **state) {
+static void reopening_without_lines_is_fine(void **state) {
     char before[64], between[64], after[64];
     struct line_sink *s;
 
@@ -188,7 +188,7 @@ int main(void) {
         cmocka_unit_test(lines_of_threads_arrive_whole_or_are_counted),
         cmocka_unit_test(a_line_that_is_too_long_is_dropped),
         cmocka_unit_test(after_reopening_lines_go_to_the_new_file),
-        cmocka_unit_test(reopening_while_nothing_is_said_is_fine),
+        cmocka_unit_test(reopening_without_lines_is_fine),
         cmocka_unit_test(a_line_that_was_cut_spoils_no_other),
         cmocka_unit_test(a_file_that_ends_amid_a_line_gets_its_end_first),
     };

@@ -207,7 +207,7 @@ static void other_rates_hold_for_events_that_were_there(void **state) {
     close(fx.fds[1]);
 }
 
-static void what_is_always_written_knows_no_limit_and_no_level(void **state) {
+static void unconditional_lines_pass_limit_and_level(void **state) {
     int n = 0;
 
     (void)state;
@@ -346,7 +346,7 @@ int main(void) {
         cmocka_unit_test(what_a_terminal_obeys_is_escaped),
         cmocka_unit_test(one_event_may_have_a_limit_of_its_own),
         cmocka_unit_test(other_rates_hold_for_events_that_were_there),
-        cmocka_unit_test(what_is_always_written_knows_no_limit_and_no_level),
+        cmocka_unit_test(unconditional_lines_pass_limit_and_level),
         cmocka_unit_test(long_values_and_lines_are_cut),
         cmocka_unit_test(too_many_names_share_one_limit),
         cmocka_unit_test(lines_of_threads_do_not_mix),

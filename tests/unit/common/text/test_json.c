@@ -51,7 +51,7 @@ static void accepts_what_rfc_8259_accepts(void **state) {
         json_destroy(parse(texts[i]));
 }
 
-static void refuses_the_rest_and_says_where(void **state) {
+static void refuses_the_rest_and_names_the_position(void **state) {
     static const struct {
         struct str text;
         const char *message; /* a part of it */
@@ -481,7 +481,7 @@ static void mutated_documents_never_break_it(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(accepts_what_rfc_8259_accepts),
-        cmocka_unit_test(refuses_the_rest_and_says_where),
+        cmocka_unit_test(refuses_the_rest_and_names_the_position),
         cmocka_unit_test(keeps_to_the_limits),
         cmocka_unit_test(deep_nesting_ends_at_the_limit),
         cmocka_unit_test(walks_and_asks),

@@ -79,7 +79,7 @@ static void every_rank_gets_the_sum_and_all_parts_in_order(void **state) {
     }
 }
 
-static void a_rank_without_nccl_sends_everyone_home(void **state) {
+static void a_rank_without_nccl_ends_every_rank(void **state) {
     (void)state;
     for (uint32_t missing = 0; missing < 3; missing++) {
         struct rank ranks[MAX_N] = {{.rank = 0}};
@@ -108,7 +108,7 @@ static void one_rank_needs_no_nccl(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_rank_gets_the_sum_and_all_parts_in_order),
-        cmocka_unit_test(a_rank_without_nccl_sends_everyone_home),
+        cmocka_unit_test(a_rank_without_nccl_ends_every_rank),
         cmocka_unit_test(one_rank_needs_no_nccl),
     };
 

@@ -247,7 +247,7 @@ static void a_product_that_nothing_can_do_is_refused_at_load(void **state) {
     example_free(&e);
 }
 
-static void without_the_library_the_sentence_says_what_to_install(void **state) {
+static void without_the_library_the_error_names_what_to_install(void **state) {
     struct gpu *gpu;
     struct gemm *g = NULL;
     struct error err;
@@ -273,7 +273,7 @@ int main(void) {
         cmocka_unit_test(small_weights_are_timed_cold),
         cmocka_unit_test(a_shape_that_was_not_tuned_sticks),
         cmocka_unit_test(a_product_that_nothing_can_do_is_refused_at_load),
-        cmocka_unit_test(without_the_library_the_sentence_says_what_to_install),
+        cmocka_unit_test(without_the_library_the_error_names_what_to_install),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -83,7 +83,7 @@ static void each_way_to_have_no_gpu_has_its_sentence(void **state) {
     unsetenv("CUDA_VISIBLE_DEVICES");
 }
 
-static void a_busy_device_and_one_that_is_not_there_are_told_apart(void **state) {
+static void a_busy_device_differs_from_a_missing_one(void **state) {
     struct gpu *gpu = NULL;
     struct error err;
 
@@ -152,7 +152,7 @@ static void *allocate_elsewhere(void *gpu) {
     return p;
 }
 
-static void each_thread_means_the_device_that_it_calls(void **state) {
+static void each_thread_uses_the_device_that_it_calls(void **state) {
     struct gpu *one = NULL, *two = NULL;
     void *p = NULL;
     pthread_t thread;
@@ -384,7 +384,7 @@ static void what_is_recorded_runs_at_each_launch(void **state) {
     close_all(gpu, s);
 }
 
-static void a_recording_that_fails_says_so(void **state) {
+static void a_failed_recording_is_reported(void **state) {
     struct gpu *gpu = opened();
     struct gpu_stream *s = stream_of(gpu);
     struct gpu_graph *g = NULL;
@@ -400,7 +400,7 @@ static void a_recording_that_fails_says_so(void **state) {
 }
 
 /* The driver's answer to the end of a recording hides what went wrong in it. */
-static void a_kernel_that_cannot_be_recorded_is_told_first(void **state) {
+static void an_unrecordable_kernel_is_reported_first(void **state) {
     struct gpu *gpu = opened();
     struct gpu_stream *s = stream_of(gpu);
     struct gpu_graph *g = NULL;
@@ -433,11 +433,11 @@ static void a_recording_without_room_is_no_fault_of_the_device(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_way_to_have_no_gpu_has_its_sentence),
-        cmocka_unit_test(a_busy_device_and_one_that_is_not_there_are_told_apart),
+        cmocka_unit_test(a_busy_device_differs_from_a_missing_one),
         cmocka_unit_test(a_device_is_described),
         cmocka_unit_test(memory_that_is_refused_is_named_with_both_figures),
         cmocka_unit_test(freeing_what_was_not_given_sticks),
-        cmocka_unit_test(each_thread_means_the_device_that_it_calls),
+        cmocka_unit_test(each_thread_uses_the_device_that_it_calls),
         cmocka_unit_test(the_first_mistake_sticks),
         cmocka_unit_test(a_kernel_that_was_not_launched_is_noticed),
         cmocka_unit_test(an_object_for_other_devices_names_the_remedy),
@@ -446,8 +446,8 @@ int main(void) {
         cmocka_unit_test(an_announced_event_makes_the_fd_readable),
         cmocka_unit_test(an_event_may_be_closed_while_it_is_announced),
         cmocka_unit_test(what_is_recorded_runs_at_each_launch),
-        cmocka_unit_test(a_recording_that_fails_says_so),
-        cmocka_unit_test(a_kernel_that_cannot_be_recorded_is_told_first),
+        cmocka_unit_test(a_failed_recording_is_reported),
+        cmocka_unit_test(an_unrecordable_kernel_is_reported_first),
         cmocka_unit_test(a_recording_without_room_is_no_fault_of_the_device),
     };
 

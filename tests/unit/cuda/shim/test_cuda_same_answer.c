@@ -126,7 +126,7 @@ static void with_windows_too(void **state) {
     check_ways(&shape);
 }
 
-static void only_a_deterministic_model_says_so(void **state) {
+static void only_a_deterministic_model_reports_it(void **state) {
     struct backend_info info;
     struct cuda_fixture_setup loose = setup;
 
@@ -146,7 +146,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_answer_is_the_same_every_time),
         cmocka_unit_test(with_windows_too),
-        cmocka_unit_test(only_a_deterministic_model_says_so),
+        cmocka_unit_test(only_a_deterministic_model_reports_it),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

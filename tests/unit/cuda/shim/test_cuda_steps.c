@@ -107,7 +107,7 @@ static void tokens_come_from_the_step_in_flight_of_two_ranks(void **state) {
 }
 
 /* Row 1 is given to another while a step that penalises its old tokens is under way. */
-static void a_row_is_bound_anew_while_its_step_runs(void **state) {
+static void a_row_is_bound_again_while_its_step_runs(void **state) {
     static const uint32_t other[20] = {1, 2, 3};
     int32_t want[N_SEQS];
 
@@ -318,7 +318,7 @@ static void a_wrong_step_is_a_sentence(void **state) {
     cuda_fixture_close(s);
 }
 
-static void after_a_fault_everything_says_lost(void **state) {
+static void after_a_fault_every_call_returns_lost(void **state) {
     struct cuda_fixture *s = cuda_fixture_open_alone(&cuda_fixture_llama, &two_slots, 2);
     struct backend_step step;
     struct backend_copy pair = {1, 2};
@@ -410,14 +410,14 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tokens_come_from_the_step_in_flight),
         cmocka_unit_test(tokens_come_from_the_step_in_flight_of_two_ranks),
-        cmocka_unit_test(a_row_is_bound_anew_while_its_step_runs),
+        cmocka_unit_test(a_row_is_bound_again_while_its_step_runs),
         cmocka_unit_test(graphs_and_single_launches_give_the_same_bits),
         cmocka_unit_test(outputs_beyond_one_piece_agree),
         cmocka_unit_test(masks_and_biases_choose),
         cmocka_unit_test(few_rows_take_the_faster_products),
         cmocka_unit_test(fences_come_and_are_announced),
         cmocka_unit_test(a_wrong_step_is_a_sentence),
-        cmocka_unit_test(after_a_fault_everything_says_lost),
+        cmocka_unit_test(after_a_fault_every_call_returns_lost),
         cmocka_unit_test(a_kernel_may_fail_anywhere),
     };
 

@@ -325,7 +325,7 @@ static void misuse_ends_the_process(void **state) {
 }
 
 /* --- products */
-static void products_are_what_gemm_h_says(void **state) {
+static void products_match_gemm_h(void **state) {
     enum { M = 3, OUT = 16, K = 24 };
     uint16_t *x, *w, *bias, *y, *host;
     struct gemm *gemm;
@@ -426,7 +426,7 @@ int main(void) {
         cmocka_unit_test(a_kernel_that_fails_sticks),
         cmocka_unit_test(shared_memory_must_be_asked_for),
         cmocka_unit_test(misuse_ends_the_process),
-        cmocka_unit_test(products_are_what_gemm_h_says),
+        cmocka_unit_test(products_match_gemm_h),
         cmocka_unit_test(ranks_sum_and_gather),
     };
 

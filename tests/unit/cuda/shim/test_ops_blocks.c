@@ -86,7 +86,7 @@ static void make_updates(struct kernel_fixture *k, struct update_tables_args *a,
     kernel_fixture_want(k, table, DTYPE_I32, want);
 }
 
-static void tables_take_as_many_updates_as_the_device_is_told(void **state) {
+static void tables_take_as_many_updates_as_the_device_gets(void **state) {
     static const uint32_t counts[][2] = {{0, 1}, {1, 1}, {5, 300}, {300, 300}, {10000, 12000}};
 
     (void)state;
@@ -123,7 +123,7 @@ static void nothing_is_launched_for_nothing(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(whole_blocks_are_copied),
-        cmocka_unit_test(tables_take_as_many_updates_as_the_device_is_told),
+        cmocka_unit_test(tables_take_as_many_updates_as_the_device_gets),
         cmocka_unit_test(block_planted_bugs_are_caught),
         cmocka_unit_test(nothing_is_launched_for_nothing),
     };

@@ -168,7 +168,7 @@ static void biases_add_up_in_their_order(void **state) {
 /* --- independence */
 
 /* An output gives the same bits alone in a grid of one as anywhere among others. */
-static void neither_place_nor_company_changes_a_bit(void **state) {
+static void neither_row_nor_batch_changes_a_bit(void **state) {
     struct kernel_fixture *s = kernel_fixture_create(6000, support_seed()),
                           *alone = kernel_fixture_create(6000, 1);
 
@@ -537,7 +537,7 @@ int main(void) {
         cmocka_unit_test(everything_at_once_is_as_on_the_host),
         cmocka_unit_test(each_setting_alone_over_all_kinds_of_logits),
         cmocka_unit_test(biases_add_up_in_their_order),
-        cmocka_unit_test(neither_place_nor_company_changes_a_bit),
+        cmocka_unit_test(neither_row_nor_batch_changes_a_bit),
         cmocka_unit_test(masses_are_those_of_the_host),
         cmocka_unit_test(draws_are_fair),
         cmocka_unit_test(histories_grow_by_what_was_sampled),

@@ -51,7 +51,7 @@ static void a_copy_read_before_its_wait_is_poison(void **state) {
         assert_true(product_error(seed, SHIM_COPIES_LATE) == INFINITY);
     shim_plant(NULL);
 }
-static void shuffles_and_ballots_are_as_cuda_says(void **state) {
+static void shuffles_and_ballots_match_cuda(void **state) {
     uint32_t out[5][32];
 
     (void)state;
@@ -161,7 +161,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(fragments_are_matrices),
         cmocka_unit_test(a_copy_read_before_its_wait_is_poison),
-        cmocka_unit_test(shuffles_and_ballots_are_as_cuda_says),
+        cmocka_unit_test(shuffles_and_ballots_match_cuda),
         cmocka_unit_test(bank_conflicts_are_counted),
         cmocka_unit_test(races_show_under_every_seed),
         cmocka_unit_test(shared_memory_is_poisoned_before_each_block),

@@ -30,7 +30,7 @@ static enum status enter(struct keys *k, const char *key, double tokens, uint64_
     return st;
 }
 
-static void without_any_nobody_is_asked(void **state) {
+static void without_keys_every_client_may_enter(void **state) {
     struct keys *k = NULL;
 
     (void)state;
@@ -44,7 +44,7 @@ static void without_any_nobody_is_asked(void **state) {
     keys_destroy(k);
 }
 
-static void a_file_says_who_may_and_how_much(void **state) {
+static void a_file_gives_keys_and_limits(void **state) {
     struct keys *k = make("# ours\n\n  alpha tenant=a rps=2.5 priority=-3 # the first\r\n"
                           "be#ta\tmax_concurrent=2 tokens_per_s=100 # more\ngamma");
     struct key_use use = {0}, other = {0};
@@ -107,7 +107,7 @@ static void what_is_wrong_is_named_by_its_line_and_changes_nothing(void **state)
     keys_destroy(k);
 }
 
-static void a_limit_refuses_says_which_and_when(void **state) {
+static void a_limit_refuses_with_its_name_and_retry_time(void **state) {
     struct keys *k = make("r rps=2\nt tokens_per_s=100\nc max_concurrent=2\n");
     struct key_use use[4] = {{0}};
     struct error err = {0};
@@ -169,7 +169,7 @@ static void a_key_has_a_name_for_the_log(void **state) {
     keys_destroy(none);
 }
 
-static void a_reload_keeps_what_was_used_and_refuses_who_is_gone(void **state) {
+static void a_reload_keeps_usage_and_refuses_removed_keys(void **state) {
     struct keys *k = make("stays rps=1\ngoes\nmoves tenant=a\n");
     struct key_use stays = {0}, goes = {0}, moves = {0}, again = {0};
     uint64_t wait_us;
@@ -296,12 +296,12 @@ static void other_keys_are_prepared_and_committed_or_change_nothing(void **state
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(without_any_nobody_is_asked),
-        cmocka_unit_test(a_file_says_who_may_and_how_much),
+        cmocka_unit_test(without_keys_every_client_may_enter),
+        cmocka_unit_test(a_file_gives_keys_and_limits),
         cmocka_unit_test(what_is_wrong_is_named_by_its_line_and_changes_nothing),
-        cmocka_unit_test(a_limit_refuses_says_which_and_when),
+        cmocka_unit_test(a_limit_refuses_with_its_name_and_retry_time),
         cmocka_unit_test(a_key_has_a_name_for_the_log),
-        cmocka_unit_test(a_reload_keeps_what_was_used_and_refuses_who_is_gone),
+        cmocka_unit_test(a_reload_keeps_usage_and_refuses_removed_keys),
         cmocka_unit_test(the_file_is_read_again),
         cmocka_unit_test(a_key_is_found_in_its_headers),
         cmocka_unit_test(loops_and_a_reload_do_not_meet),

@@ -104,7 +104,7 @@ static void reasons_are_apart(void **state) {
 
 /* However many others come before and between, who sends a tenth is named, with a count that is not
  * too low. */
-static void who_comes_most_is_named_among_thousands(void **state) {
+static void the_most_frequent_client_is_named_among_thousands(void **state) {
     struct fixture fx;
     char address[32];
     const char *at;
@@ -147,7 +147,7 @@ int main(void) {
         cmocka_unit_test(a_flood_is_a_line_at_once_and_one_for_each_period),
         cmocka_unit_test(after_a_period_of_peace_the_next_is_written_at_once),
         cmocka_unit_test(reasons_are_apart),
-        cmocka_unit_test(who_comes_most_is_named_among_thousands),
+        cmocka_unit_test(the_most_frequent_client_is_named_among_thousands),
         cmocka_unit_test(what_has_no_line_yet_is_written_at_the_end),
     };
 

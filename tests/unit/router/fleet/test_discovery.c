@@ -111,7 +111,7 @@ static void on_set(const struct discovery_set *set, void *arg) {
     snprintf(told->first, sizeof(told->first), "%s", set->n ? set->workers[0].url.url : "");
 }
 
-static void the_command_line_is_told_once(void **state) {
+static void the_command_line_is_reported_once(void **state) {
     const char *const good[] = {"http://127.0.0.1:1", "http://b:2"};
     const char *const bad[] = {"http://127.0.0.1:1", "http://127.0.0.1:1/"};
     struct option_list urls = {good, 2};
@@ -157,7 +157,7 @@ static void write_file(const char *path, const char *text) {
     fclose(f);
 }
 
-static void a_file_is_read_again_when_it_changes_or_is_asked_for(void **state) {
+static void a_file_is_read_again_on_change_or_on_demand(void **state) {
     struct discovery *d = NULL;
     struct told told = {0};
     struct loop *loop;
@@ -220,8 +220,8 @@ int main(void) {
         cmocka_unit_test(no_line_is_no_worker),
         cmocka_unit_test(what_is_wrong_is_named_with_its_line),
         cmocka_unit_test(a_set_holds_no_more_than_it_may),
-        cmocka_unit_test(the_command_line_is_told_once),
-        cmocka_unit_test(a_file_is_read_again_when_it_changes_or_is_asked_for),
+        cmocka_unit_test(the_command_line_is_reported_once),
+        cmocka_unit_test(a_file_is_read_again_on_change_or_on_demand),
         cmocka_unit_test(a_start_with_a_wrong_file_fails),
     };
 

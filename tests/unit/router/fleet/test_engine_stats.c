@@ -87,7 +87,7 @@ static void an_sglang_page_is_read(void **state) {
     assert_near(s.block_size, 16);
 }
 
-static void server_info_tells_the_size_of_an_older_sglang(void **state) {
+static void server_info_gives_the_size_of_an_older_sglang(void **state) {
     struct engine_stats s;
 
     (void)state;
@@ -119,7 +119,7 @@ static void what_is_not_a_sample_is_passed_over(void **state) {
     assert_false(prom_next(&page, &s));
 }
 
-static void numbers_beyond_reason_are_not_believed(void **state) {
+static void numbers_out_of_range_are_ignored(void **state) {
     struct engine_stats s;
 
     (void)state;
@@ -144,7 +144,7 @@ static void numbers_beyond_reason_are_not_believed(void **state) {
     assert_near(s.n_blocks, -1);
 }
 
-static void a_page_of_something_else_says_nothing(void **state) {
+static void a_page_of_another_program_gives_no_stats(void **state) {
     struct engine_stats s;
 
     (void)state;
@@ -171,10 +171,10 @@ int main(void) {
         cmocka_unit_test(a_vllm_page_is_read),
         cmocka_unit_test(of_old_and_new_spellings_the_new_one_counts),
         cmocka_unit_test(an_sglang_page_is_read),
-        cmocka_unit_test(server_info_tells_the_size_of_an_older_sglang),
+        cmocka_unit_test(server_info_gives_the_size_of_an_older_sglang),
         cmocka_unit_test(what_is_not_a_sample_is_passed_over),
-        cmocka_unit_test(numbers_beyond_reason_are_not_believed),
-        cmocka_unit_test(a_page_of_something_else_says_nothing),
+        cmocka_unit_test(numbers_out_of_range_are_ignored),
+        cmocka_unit_test(a_page_of_another_program_gives_no_stats),
         cmocka_unit_test(labels_are_found_by_name),
     };
 

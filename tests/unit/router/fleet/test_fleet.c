@@ -156,7 +156,7 @@ static void on_added(enum status st, uint32_t id, const struct error *err, void 
 
 /* -------------------------------------------------------------------------------------------------*/
 
-static void a_set_adds_what_is_new_and_drains_what_is_gone(void **state) {
+static void a_set_adds_new_workers_and_drains_missing_ones(void **state) {
     struct registry_view view;
     struct fixture fx;
     struct sent open;
@@ -184,7 +184,7 @@ static void a_set_adds_what_is_new_and_drains_what_is_gone(void **state) {
     finish(&fx);
 }
 
-static void one_that_is_wanted_again_stays(void **state) {
+static void a_worker_that_returns_to_the_set_stays(void **state) {
     struct fixture fx;
     struct sent open;
     uint32_t id;
@@ -378,7 +378,7 @@ static void a_source_may_drain_one_and_change_its_mind(void **state) {
     finish(&fx);
 }
 
-static void another_worker_behind_an_old_address_knows_nothing(void **state) {
+static void another_worker_behind_an_old_address_has_an_empty_index(void **state) {
     static const char url[] = "http://127.0.0.1:1";
     struct registry_view before, after;
     struct fixture fx;
@@ -421,7 +421,7 @@ static void found_addresses_are_judged(void **state) {
     finish(&fx);
 }
 
-static void who_finds_no_room_comes_in_when_one_leaves(void **state) {
+static void a_worker_beyond_the_limit_is_added_when_one_leaves(void **state) {
     struct fixture fx;
 
     (void)state;
@@ -479,17 +479,17 @@ static void random_sets_settle(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_set_adds_what_is_new_and_drains_what_is_gone),
-        cmocka_unit_test(one_that_is_wanted_again_stays),
+        cmocka_unit_test(a_set_adds_new_workers_and_drains_missing_ones),
+        cmocka_unit_test(a_worker_that_returns_to_the_set_stays),
         cmocka_unit_test(patience_with_a_draining_one_ends),
         cmocka_unit_test(sources_leave_each_others_workers_alone),
         cmocka_unit_test(strangers_addresses_are_judged_and_ours_are_not),
         cmocka_unit_test(a_name_is_looked_up_and_a_wrong_one_is_forgotten_or_tried_again),
         cmocka_unit_test(an_operator_stops_one_and_lets_it_go_on),
         cmocka_unit_test(a_source_may_drain_one_and_change_its_mind),
-        cmocka_unit_test(another_worker_behind_an_old_address_knows_nothing),
+        cmocka_unit_test(another_worker_behind_an_old_address_has_an_empty_index),
         cmocka_unit_test(found_addresses_are_judged),
-        cmocka_unit_test(who_finds_no_room_comes_in_when_one_leaves),
+        cmocka_unit_test(a_worker_beyond_the_limit_is_added_when_one_leaves),
         cmocka_unit_test(random_sets_settle),
     };
 

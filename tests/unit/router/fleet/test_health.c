@@ -197,7 +197,7 @@ static void misses_take_it_out_and_hits_bring_it_back(void **state) {
     finish(&fx);
 }
 
-static void one_that_is_gone_is_not_taken_for_hung(void **state) {
+static void an_exited_worker_is_not_hung(void **state) {
     struct fixture fx;
 
     (void)state;
@@ -212,7 +212,7 @@ static void one_that_is_gone_is_not_taken_for_hung(void **state) {
     finish(&fx);
 }
 
-static void one_that_hangs_is_told_once(void **state) {
+static void a_hung_worker_is_reported_once(void **state) {
     struct fixture fx;
 
     (void)state;
@@ -235,7 +235,7 @@ static void one_that_hangs_is_told_once(void **state) {
     finish(&fx);
 }
 
-static void a_hit_ends_what_the_worker_said_of_draining(void **state) {
+static void a_success_ends_the_reported_draining(void **state) {
     struct fixture fx;
 
     (void)state;
@@ -260,7 +260,7 @@ static void a_restart_between_two_probes_is_noticed(void **state) {
     finish(&fx);
 }
 
-static void one_that_is_unwatched_is_left_alone(void **state) {
+static void an_unwatched_worker_is_not_probed(void **state) {
     struct fixture fx;
     int before;
 
@@ -340,11 +340,11 @@ int main(void) {
         cmocka_unit_test(a_worker_is_ready_once_it_has_described_itself),
         cmocka_unit_test(an_engine_that_is_not_ours_is_known_by_its_models),
         cmocka_unit_test(misses_take_it_out_and_hits_bring_it_back),
-        cmocka_unit_test(one_that_is_gone_is_not_taken_for_hung),
-        cmocka_unit_test(one_that_hangs_is_told_once),
-        cmocka_unit_test(a_hit_ends_what_the_worker_said_of_draining),
+        cmocka_unit_test(an_exited_worker_is_not_hung),
+        cmocka_unit_test(a_hung_worker_is_reported_once),
+        cmocka_unit_test(a_success_ends_the_reported_draining),
         cmocka_unit_test(a_restart_between_two_probes_is_noticed),
-        cmocka_unit_test(one_that_is_unwatched_is_left_alone),
+        cmocka_unit_test(an_unwatched_worker_is_not_probed),
     };
 
     signal(SIGPIPE, SIG_IGN);

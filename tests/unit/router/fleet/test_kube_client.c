@@ -185,7 +185,7 @@ static void a_kubeconfig_may_name_files_or_hold_them(void **state) {
     finish(&fx);
 }
 
-static void the_server_must_be_the_one_meant(void **state) {
+static void the_server_must_be_verified(void **state) {
     struct fixture fx;
     char config[160], ca[160], server[64], line[8000], *other;
 
@@ -243,7 +243,7 @@ static void authorities_are_read_for_each_new_connection(void **state) {
     finish(&fx);
 }
 
-static void what_a_kubeconfig_says_and_we_cannot_do_is_refused(void **state) {
+static void unsupported_kubeconfig_entries_are_refused(void **state) {
     static const struct {
         const char *cluster, *user, *why;
     } cases[] = {
@@ -497,9 +497,9 @@ static void queries_are_encoded(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_kubeconfig_may_name_files_or_hold_them),
-        cmocka_unit_test(the_server_must_be_the_one_meant),
+        cmocka_unit_test(the_server_must_be_verified),
         cmocka_unit_test(authorities_are_read_for_each_new_connection),
-        cmocka_unit_test(what_a_kubeconfig_says_and_we_cannot_do_is_refused),
+        cmocka_unit_test(unsupported_kubeconfig_entries_are_refused),
         cmocka_unit_test(a_token_of_its_own_needs_no_user),
         cmocka_unit_test(contexts_are_chosen_by_name),
         cmocka_unit_test(in_a_pod_everything_is_where_the_kubelet_puts_it),

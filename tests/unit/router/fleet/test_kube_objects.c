@@ -43,7 +43,7 @@ static const char *ports_of(const struct pod_text *text) {
     return out;
 }
 
-static void a_pod_says_all_of_itself(void **state) {
+static void every_field_of_a_pod_is_read(void **state) {
     struct kube_object o =
         read_pod(&(struct pod_text){.ip = "10.1.2.3",
                                     .version = 18446744073709551614u,
@@ -64,7 +64,7 @@ static void a_pod_says_all_of_itself(void **state) {
     kube_object_fini(&o);
 }
 
-static void its_phase_and_conditions_say_what_it_is_good_for(void **state) {
+static void phase_and_conditions_decide_readiness(void **state) {
     static const struct {
         struct pod_text text;
         enum kube_use use;
@@ -215,7 +215,7 @@ static const char slice[] =
     "\"ports\":[{\"name\":\"grpc\",\"port\":9000,\"protocol\":\"TCP\"},"
     "{\"name\":\"http\",\"port\":8080,\"protocol\":\"TCP\"}]}";
 
-static void endpoints_are_ready_unless_it_is_said(void **state) {
+static void endpoints_are_ready_unless_marked(void **state) {
     static const enum kube_use uses[] = {KUBE_USE,    KUBE_USE,    KUBE_DRAIN,
                                          KUBE_UNUSED, KUBE_UNUSED, KUBE_USE,
                                          KUBE_UNUSED, KUBE_UNUSED, KUBE_USE};
@@ -304,13 +304,13 @@ static void a_pool_that_would_select_anything_is_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_pod_says_all_of_itself),
-        cmocka_unit_test(its_phase_and_conditions_say_what_it_is_good_for),
+        cmocka_unit_test(every_field_of_a_pod_is_read),
+        cmocka_unit_test(phase_and_conditions_decide_readiness),
         cmocka_unit_test(ports_are_named_in_the_ways_of_several_routers),
         cmocka_unit_test(one_half_of_a_pair_is_left_out),
         cmocka_unit_test(without_a_uid_the_name_is_the_key),
         cmocka_unit_test(what_is_no_pod_is_refused),
-        cmocka_unit_test(endpoints_are_ready_unless_it_is_said),
+        cmocka_unit_test(endpoints_are_ready_unless_marked),
         cmocka_unit_test(a_slice_may_be_empty),
         cmocka_unit_test(both_versions_of_a_pool_select),
         cmocka_unit_test(a_pool_that_would_select_anything_is_refused),

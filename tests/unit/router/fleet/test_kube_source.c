@@ -194,7 +194,7 @@ static struct discovery_stats stats_of(struct fixture *fx) {
     return stats;
 }
 
-static void nothing_is_told_before_the_first_list_is_whole(void **state) {
+static void nothing_is_reported_before_the_first_complete_list(void **state) {
     struct fixture fx;
 
     (void)state;
@@ -290,7 +290,7 @@ static void a_pool_goes_by_its_older_group_where_the_newer_is_unknown_or_forbidd
 }
 
 /* A server that begins has no definitions of its own for a while. */
-static void a_pool_that_is_unknown_by_both_names_is_asked_for_again_soon(void **state) {
+static void a_pool_unknown_by_both_names_is_requested_again_soon(void **state) {
     struct fixture fx;
 
     (void)state;
@@ -307,7 +307,7 @@ static void a_pool_that_is_unknown_by_both_names_is_asked_for_again_soon(void **
 }
 
 /* Each watch knows only since when it asks itself. */
-static void what_is_stale_stays_so_when_the_watch_begins_anew(void **state) {
+static void a_stale_source_stays_stale_when_the_watch_restarts(void **state) {
     struct fixture fx;
 
     (void)state;
@@ -339,7 +339,7 @@ static void pool(const char *selector, const char *ports) {
     events_of(0)->object(str_of(text), arg_of(0));
 }
 
-static void a_pool_says_who_and_where(void **state) {
+static void a_pool_selects_pods_and_ports(void **state) {
     struct fixture fx;
 
     (void)state;
@@ -383,7 +383,7 @@ static void a_pool_says_who_and_where(void **state) {
     finish(&fx);
 }
 
-static void what_is_wrong_with_the_configuration_is_said(void **state) {
+static void configuration_errors_are_reported(void **state) {
     struct kube_config server = {.context = "missing"};
     struct discovery_kube_config config = {.server = &server, .role_label = "r"};
     struct discovery *source = NULL;
@@ -442,7 +442,7 @@ static void a_cost_is_written_when_it_has_changed_by_much(void **state) {
     loop_destroy(fx.loop);
 }
 
-static void small_changes_are_no_news(void **state) {
+static void small_changes_of_cost_are_not_reported(void **state) {
     (void)state;
     assert_false(kube_costs_differ(0, 0));
     assert_false(kube_costs_differ(0, 255));
@@ -455,16 +455,16 @@ static void small_changes_are_no_news(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(nothing_is_told_before_the_first_list_is_whole),
+        cmocka_unit_test(nothing_is_reported_before_the_first_complete_list),
         cmocka_unit_test(a_pool_goes_by_its_older_group_where_the_newer_is_unknown_or_forbidden),
-        cmocka_unit_test(a_pool_that_is_unknown_by_both_names_is_asked_for_again_soon),
+        cmocka_unit_test(a_pool_unknown_by_both_names_is_requested_again_soon),
         cmocka_unit_test(the_events_of_a_turn_are_one_set_in_that_turn),
         cmocka_unit_test(slices_go_by_their_older_name_where_the_newer_is_unknown),
-        cmocka_unit_test(what_is_stale_stays_so_when_the_watch_begins_anew),
-        cmocka_unit_test(a_pool_says_who_and_where),
-        cmocka_unit_test(what_is_wrong_with_the_configuration_is_said),
+        cmocka_unit_test(a_stale_source_stays_stale_when_the_watch_restarts),
+        cmocka_unit_test(a_pool_selects_pods_and_ports),
+        cmocka_unit_test(configuration_errors_are_reported),
         cmocka_unit_test(a_cost_is_written_when_it_has_changed_by_much),
-        cmocka_unit_test(small_changes_are_no_news),
+        cmocka_unit_test(small_changes_of_cost_are_not_reported),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -108,7 +108,7 @@ static void a_late_event_changes_nothing(void **state) {
     kube_store_destroy(s);
 }
 
-static void an_address_belongs_to_who_uses_it_now(void **state) {
+static void an_address_belongs_to_its_current_pod(void **state) {
     struct kube_store *s = kube_store_create(KUBE_PODS, ROLE);
     struct discovery_set set = {0};
     struct kube_store_stats stats;
@@ -149,7 +149,7 @@ static void every_port_is_a_worker(void **state) {
     kube_store_destroy(s);
 }
 
-static void ports_that_mean_nothing_are_as_if_unsaid_and_counted(void **state) {
+static void invalid_ports_are_ignored_and_counted(void **state) {
     struct kube_store *s = kube_store_create(KUBE_PODS, ROLE);
     struct kube_store_stats stats;
 
@@ -455,7 +455,7 @@ static void compare_fleet(struct fixture *fx, const struct discovery_set *set) {
     assert_int_equal(n_open, n_used);
 }
 
-static void whatever_comes_the_workers_are_those_of_the_cluster(void **state) {
+static void after_any_events_the_workers_are_those_of_the_cluster(void **state) {
     struct kube_store *s = kube_store_create(KUBE_PODS, ROLE);
     struct cluster c = {0};
     struct fixture fx;
@@ -492,13 +492,13 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_a_list_does_not_name_is_forgotten),
         cmocka_unit_test(a_late_event_changes_nothing),
-        cmocka_unit_test(an_address_belongs_to_who_uses_it_now),
+        cmocka_unit_test(an_address_belongs_to_its_current_pod),
         cmocka_unit_test(every_port_is_a_worker),
-        cmocka_unit_test(ports_that_mean_nothing_are_as_if_unsaid_and_counted),
+        cmocka_unit_test(invalid_ports_are_ignored_and_counted),
         cmocka_unit_test(where_there_are_too_many_the_young_wait),
         cmocka_unit_test(slices_of_a_service_are_one_set),
         cmocka_unit_test(endpoints_are_counted_not_slices),
-        cmocka_unit_test(whatever_comes_the_workers_are_those_of_the_cluster),
+        cmocka_unit_test(after_any_events_the_workers_are_those_of_the_cluster),
     };
 
     signal(SIGPIPE, SIG_IGN);

@@ -83,7 +83,7 @@ static void an_event_of_a_megabyte_is_one_line_and_more_is_too_much(void **state
 
 /* --- events --------------------------------------------------------------------------------------*/
 
-static void events_say_type_object_and_version(void **state) {
+static void events_have_type_object_and_version(void **state) {
     struct kube_event e;
 
     (void)state;
@@ -224,7 +224,7 @@ static void a_list_is_the_same_however_it_is_cut(void **state) {
     }
 }
 
-static void an_empty_list_may_say_null(void **state) {
+static void an_empty_list_may_be_null(void **state) {
     static const char *const lists[] = {
         "{\"metadata\":{\"resourceVersion\":\"1\"},\"items\":null}",
         "{\"metadata\":{\"resourceVersion\":\"1\"},\"items\":[]}",
@@ -333,11 +333,11 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lines_are_the_same_however_they_are_cut),
         cmocka_unit_test(an_event_of_a_megabyte_is_one_line_and_more_is_too_much),
-        cmocka_unit_test(events_say_type_object_and_version),
+        cmocka_unit_test(events_have_type_object_and_version),
         cmocka_unit_test(an_error_event_carries_a_status),
         cmocka_unit_test(what_is_no_event_is_refused_with_a_reason),
         cmocka_unit_test(a_list_is_the_same_however_it_is_cut),
-        cmocka_unit_test(an_empty_list_may_say_null),
+        cmocka_unit_test(an_empty_list_may_be_null),
         cmocka_unit_test(what_is_no_list_is_refused),
         cmocka_unit_test(an_item_without_end_is_too_large),
         cmocka_unit_test(nesting_has_a_limit),

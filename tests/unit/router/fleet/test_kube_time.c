@@ -267,7 +267,7 @@ static void ten_minutes_without_a_server_change_nothing_and_are_made_good_in_a_m
     fini(&w);
 }
 
-static void a_server_that_stalls_for_ten_minutes_is_asked_now_and_then_and_no_more(void **state) {
+static void a_server_that_stalls_for_ten_minutes_is_asked_with_backoff(void **state) {
     struct fixture w;
     uint64_t connections;
 
@@ -285,7 +285,7 @@ static void a_server_that_stalls_for_ten_minutes_is_asked_now_and_then_and_no_mo
     fini(&w);
 }
 
-static void a_watch_that_says_nothing_at_all_is_given_up_after_150_s(void **state) {
+static void a_watch_without_any_data_is_ended_after_150_s(void **state) {
     struct fixture w;
     double took_s;
 
@@ -298,7 +298,7 @@ static void a_watch_that_says_nothing_at_all_is_given_up_after_150_s(void **stat
     fini(&w);
 }
 
-static void a_blind_watch_is_made_good_by_the_list_of_every_ten_minutes(void **state) {
+static void a_blind_watch_is_corrected_by_the_list_of_every_ten_minutes(void **state) {
     struct fixture w;
 
     (void)state;
@@ -410,9 +410,9 @@ static void tokens_of_an_hour_are_followed_for_three(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ten_minutes_without_a_server_change_nothing_and_are_made_good_in_a_minute),
-        cmocka_unit_test(a_server_that_stalls_for_ten_minutes_is_asked_now_and_then_and_no_more),
-        cmocka_unit_test(a_watch_that_says_nothing_at_all_is_given_up_after_150_s),
-        cmocka_unit_test(a_blind_watch_is_made_good_by_the_list_of_every_ten_minutes),
+        cmocka_unit_test(a_server_that_stalls_for_ten_minutes_is_asked_with_backoff),
+        cmocka_unit_test(a_watch_without_any_data_is_ended_after_150_s),
+        cmocka_unit_test(a_blind_watch_is_corrected_by_the_list_of_every_ten_minutes),
         cmocka_unit_test(three_idle_hours_cost_a_list_every_ten_minutes_and_few_connections),
         cmocka_unit_test(a_role_that_is_given_later_is_noticed_within_half_a_minute),
         cmocka_unit_test(

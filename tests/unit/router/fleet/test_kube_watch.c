@@ -108,7 +108,7 @@ static void pages_that_go_round_are_no_list(void **state) {
 }
 
 /* A server's memory answers the first list whole, whatever the limit says. */
-static void a_list_of_any_length_is_told_item_by_item(void **state) {
+static void a_list_of_any_length_is_reported_item_by_item(void **state) {
     enum { N = 1500, BYTES = 20000 };
     struct fixture fx;
     struct buf body;
@@ -133,7 +133,7 @@ static void a_list_of_any_length_is_told_item_by_item(void **state) {
     finish(&fx);
 }
 
-static void the_list_is_made_anew_from_time_to_time(void **state) {
+static void the_list_is_repeated_periodically(void **state) {
     struct fixture fx;
 
     (void)state;
@@ -202,7 +202,7 @@ static void a_list_that_is_needed_is_not_put_off(void **state) {
 
 /* --- watches that end ---------------------------------------------------------------------------------*/
 
-static void a_watch_in_which_nothing_was_heard_was_blind(void **state) {
+static void a_watch_without_events_was_blind(void **state) {
     struct fixture fx;
 
     (void)state;
@@ -219,7 +219,7 @@ static void a_watch_in_which_nothing_was_heard_was_blind(void **state) {
 }
 
 /* Each watch is judged by itself. */
-static void what_was_heard_before_does_not_count(void **state) {
+static void earlier_events_do_not_count(void **state) {
     struct fixture fx;
 
     (void)state;
@@ -234,7 +234,7 @@ static void what_was_heard_before_does_not_count(void **state) {
     finish(&fx);
 }
 
-static void what_merely_ended_goes_on_at_once_but_not_again_and_again(void **state) {
+static void an_ended_watch_resumes_at_once_and_then_backs_off(void **state) {
     struct fixture fx;
 
     (void)state;
@@ -283,7 +283,7 @@ static void a_list_that_is_due_does_not_disturb_one_under_way(void **state) {
     finish(&fx);
 }
 
-static void a_silent_watch_is_given_up(void **state) {
+static void a_watch_without_data_is_ended(void **state) {
     struct fixture fx;
 
     (void)state;
@@ -323,7 +323,7 @@ static void a_cut_in_the_middle_of_an_event_goes_on_from_the_last_one(void **sta
     finish(&fx);
 }
 
-static void gone_in_whatever_form_means_list_anew(void **state) {
+static void every_form_of_gone_causes_a_new_list(void **state) {
     static const struct answer forms[] = {
         {0, GONE},
         {0, EVENT("ADDED", "z", "11") GONE EVENT("ADDED", "y", "12")},
@@ -352,7 +352,7 @@ static void gone_in_whatever_form_means_list_anew(void **state) {
     }
 }
 
-static void what_cannot_be_read_means_list_anew(void **state) {
+static void an_unreadable_event_causes_a_new_list(void **state) {
     static const struct answer forms[] = {
         {0, "<html>\n"},
         {0, EVENT("SYNCED", "b", "11")},
@@ -382,7 +382,7 @@ static void what_cannot_be_read_means_list_anew(void **state) {
 
 /* --- lists that fail ----------------------------------------------------------------------------------*/
 
-static void a_page_that_has_expired_begins_the_list_anew(void **state) {
+static void an_expired_page_restarts_the_list(void **state) {
     struct fixture fx;
 
     (void)state;
@@ -408,7 +408,7 @@ static void a_page_that_has_expired_begins_the_list_anew(void **state) {
     "\"code\":504}"
 
 /* Neither by a list nor by a watch. */
-static void a_version_of_the_future_is_not_asked_for_again(void **state) {
+static void a_future_version_is_not_requested_again(void **state) {
     struct fixture fx;
 
     (void)state;
@@ -427,7 +427,7 @@ static void a_version_of_the_future_is_not_asked_for_again(void **state) {
     finish(&fx);
 }
 
-static void what_asking_again_does_not_mend_is_said_with_its_remedy(void **state) {
+static void permanent_errors_are_reported_with_the_remedy(void **state) {
     struct fixture fx;
 
     (void)state;
@@ -513,22 +513,22 @@ int main(void) {
         cmocka_unit_test(several_events_of_one_read_are_one_change),
         cmocka_unit_test(pages_are_one_list),
         cmocka_unit_test(pages_that_go_round_are_no_list),
-        cmocka_unit_test(a_list_of_any_length_is_told_item_by_item),
-        cmocka_unit_test(the_list_is_made_anew_from_time_to_time),
+        cmocka_unit_test(a_list_of_any_length_is_reported_item_by_item),
+        cmocka_unit_test(the_list_is_repeated_periodically),
         cmocka_unit_test(a_list_that_is_merely_due_may_be_put_off),
         cmocka_unit_test(a_list_that_is_needed_is_not_put_off),
-        cmocka_unit_test(a_watch_in_which_nothing_was_heard_was_blind),
-        cmocka_unit_test(what_was_heard_before_does_not_count),
-        cmocka_unit_test(what_merely_ended_goes_on_at_once_but_not_again_and_again),
+        cmocka_unit_test(a_watch_without_events_was_blind),
+        cmocka_unit_test(earlier_events_do_not_count),
+        cmocka_unit_test(an_ended_watch_resumes_at_once_and_then_backs_off),
         cmocka_unit_test(a_watch_that_lasted_is_followed_by_the_next_at_once),
         cmocka_unit_test(a_list_that_is_due_does_not_disturb_one_under_way),
-        cmocka_unit_test(a_silent_watch_is_given_up),
+        cmocka_unit_test(a_watch_without_data_is_ended),
         cmocka_unit_test(a_cut_in_the_middle_of_an_event_goes_on_from_the_last_one),
-        cmocka_unit_test(gone_in_whatever_form_means_list_anew),
-        cmocka_unit_test(what_cannot_be_read_means_list_anew),
-        cmocka_unit_test(a_page_that_has_expired_begins_the_list_anew),
-        cmocka_unit_test(a_version_of_the_future_is_not_asked_for_again),
-        cmocka_unit_test(what_asking_again_does_not_mend_is_said_with_its_remedy),
+        cmocka_unit_test(every_form_of_gone_causes_a_new_list),
+        cmocka_unit_test(an_unreadable_event_causes_a_new_list),
+        cmocka_unit_test(an_expired_page_restarts_the_list),
+        cmocka_unit_test(a_future_version_is_not_requested_again),
+        cmocka_unit_test(permanent_errors_are_reported_with_the_remedy),
         cmocka_unit_test(retry_after_is_waited_for),
         cmocka_unit_test(broken_answers_are_tried_again),
         cmocka_unit_test(a_collection_that_is_missing_is_the_listeners_to_judge),

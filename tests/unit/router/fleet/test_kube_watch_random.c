@@ -34,7 +34,7 @@ static void while_the_server_is_away_everything_stays(void **state) {
     finish(&fx);
 }
 
-static void a_list_that_is_whole_is_right_whatever_was_before(void **state) {
+static void a_complete_list_corrects_every_earlier_state(void **state) {
     struct fixture fx;
 
     (void)state;
@@ -211,7 +211,7 @@ static void at_random_the_copy_ends_up_right(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(while_the_server_is_away_everything_stays),
-        cmocka_unit_test(a_list_that_is_whole_is_right_whatever_was_before),
+        cmocka_unit_test(a_complete_list_corrects_every_earlier_state),
         cmocka_unit_test(at_random_the_copy_ends_up_right),
     };
 

@@ -11,7 +11,7 @@
         "pods is forbidden: User \\\"system:serviceaccount:prod:router\\\" cannot list resource "  \
         "\\\"pods\\\" in API group \\\"\\\" in the namespace \\\"prod\\\"")
 
-static void what_is_forbidden_twice_is_said_with_the_role_that_is_missing(void **state) {
+static void a_second_403_is_reported_with_the_missing_role(void **state) {
     struct fixture fx;
     const char *text;
 
@@ -90,7 +90,7 @@ static void each_refusal_is_read_by_itself(void **state) {
     finish(&fx);
 }
 
-static void what_is_forbidden_is_not_asked_for_all_the_time(void **state) {
+static void a_forbidden_request_backs_off(void **state) {
     struct fixture fx;
 
     (void)state;
@@ -225,11 +225,11 @@ static void each_rotation_may_be_met_with_one_401(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_forbidden_twice_is_said_with_the_role_that_is_missing),
+        cmocka_unit_test(a_second_403_is_reported_with_the_missing_role),
         cmocka_unit_test(forbidden_once_is_a_warning_and_tried_again_at_once),
         cmocka_unit_test(a_role_that_stays_missing_is_named_once_in_half_a_minute),
         cmocka_unit_test(each_refusal_is_read_by_itself),
-        cmocka_unit_test(what_is_forbidden_is_not_asked_for_all_the_time),
+        cmocka_unit_test(a_forbidden_request_backs_off),
         cmocka_unit_test(a_new_token_is_shown_by_what_is_new),
         cmocka_unit_test(a_token_that_cannot_be_read_leaves_the_old_one),
         cmocka_unit_test(after_401_the_token_is_read_again_at_once_and_tried_once),

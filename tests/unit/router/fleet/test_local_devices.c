@@ -86,7 +86,7 @@ static enum status ask(const char *script, struct local_devices *out, uint32_t t
     return st;
 }
 
-static void the_program_is_asked_with_the_arguments_given(void **state) {
+static void the_program_runs_with_the_given_arguments(void **state) {
     struct local_devices d;
 
     (void)state;
@@ -99,7 +99,7 @@ static void the_program_is_asked_with_the_arguments_given(void **state) {
     unsetenv("INCIPIT_PORT");
 }
 
-static void a_program_that_fails_is_told_apart_from_one_without_devices(void **state) {
+static void a_failed_program_differs_from_one_without_devices(void **state) {
     struct local_devices d;
     struct error err = {0};
 
@@ -121,8 +121,8 @@ int main(void) {
         cmocka_unit_test(each_device_goes_by_its_uuid_or_its_number),
         cmocka_unit_test(what_is_no_list_of_devices_is_refused),
         cmocka_unit_test(more_than_a_machine_holds_is_refused),
-        cmocka_unit_test(the_program_is_asked_with_the_arguments_given),
-        cmocka_unit_test(a_program_that_fails_is_told_apart_from_one_without_devices),
+        cmocka_unit_test(the_program_runs_with_the_given_arguments),
+        cmocka_unit_test(a_failed_program_differs_from_one_without_devices),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

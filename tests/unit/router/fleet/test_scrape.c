@@ -97,7 +97,7 @@ static struct registry_view view_of(struct fixture *fx) {
     return view;
 }
 
-static void a_vllm_tells_its_size_and_its_load(void **state) {
+static void a_vllm_reports_its_size_and_its_load(void **state) {
     struct fixture fx;
     struct registry_view view;
 
@@ -118,7 +118,7 @@ static void a_vllm_tells_its_size_and_its_load(void **state) {
     finish(&fx);
 }
 
-static void an_sglang_is_asked_for_its_size_once_in_each_life(void **state) {
+static void an_sglang_is_asked_for_its_size_once_per_start(void **state) {
     struct fixture fx;
     int n;
 
@@ -137,7 +137,7 @@ static void an_sglang_is_asked_for_its_size_once_in_each_life(void **state) {
     finish(&fx);
 }
 
-static void counters_that_fall_and_a_new_start_are_a_new_life(void **state) {
+static void falling_counters_and_a_new_start_time_are_a_restart(void **state) {
     struct fixture fx;
     struct registry_view before;
     int n;
@@ -158,7 +158,7 @@ static void counters_that_fall_and_a_new_start_are_a_new_life(void **state) {
     finish(&fx);
 }
 
-static void a_worker_without_metrics_is_asked_ever_less_often(void **state) {
+static void a_worker_without_metrics_is_scraped_ever_less_often(void **state) {
     struct fixture fx;
     uint64_t began_us;
 
@@ -173,7 +173,7 @@ static void a_worker_without_metrics_is_asked_ever_less_often(void **state) {
     finish(&fx);
 }
 
-static void our_own_workers_are_not_asked(void **state) {
+static void our_own_workers_are_not_scraped(void **state) {
     struct fixture fx;
 
     (void)state;
@@ -187,7 +187,7 @@ static void our_own_workers_are_not_asked(void **state) {
     finish(&fx); /* with a call under way, as likely as not */
 }
 
-static void a_worker_that_goes_while_it_is_asked_is_forgotten(void **state) {
+static void a_worker_removed_during_a_scrape_is_forgotten(void **state) {
     struct fixture fx;
 
     (void)state;
@@ -199,7 +199,7 @@ static void a_worker_that_goes_while_it_is_asked_is_forgotten(void **state) {
     finish(&fx);
 }
 
-static void what_it_said_is_not_taken_for_its_successor(void **state) {
+static void a_late_answer_does_not_apply_to_the_successor(void **state) {
     struct fixture fx;
     uint32_t id;
 
@@ -215,13 +215,13 @@ static void what_it_said_is_not_taken_for_its_successor(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_vllm_tells_its_size_and_its_load),
-        cmocka_unit_test(an_sglang_is_asked_for_its_size_once_in_each_life),
-        cmocka_unit_test(counters_that_fall_and_a_new_start_are_a_new_life),
-        cmocka_unit_test(a_worker_without_metrics_is_asked_ever_less_often),
-        cmocka_unit_test(our_own_workers_are_not_asked),
-        cmocka_unit_test(a_worker_that_goes_while_it_is_asked_is_forgotten),
-        cmocka_unit_test(what_it_said_is_not_taken_for_its_successor),
+        cmocka_unit_test(a_vllm_reports_its_size_and_its_load),
+        cmocka_unit_test(an_sglang_is_asked_for_its_size_once_per_start),
+        cmocka_unit_test(falling_counters_and_a_new_start_time_are_a_restart),
+        cmocka_unit_test(a_worker_without_metrics_is_scraped_ever_less_often),
+        cmocka_unit_test(our_own_workers_are_not_scraped),
+        cmocka_unit_test(a_worker_removed_during_a_scrape_is_forgotten),
+        cmocka_unit_test(a_late_answer_does_not_apply_to_the_successor),
     };
 
     signal(SIGPIPE, SIG_IGN);

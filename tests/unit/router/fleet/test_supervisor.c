@@ -219,7 +219,7 @@ static void a_later_one_is_only_tried_again(void **state) {
     finish(&fx);
 }
 
-static void stopping_is_told_once_when_the_last_has_gone(void **state) {
+static void stopping_is_reported_once_after_the_last_exit(void **state) {
     struct fixture fx;
 
     (void)state;
@@ -282,7 +282,7 @@ int main(void) {
         cmocka_unit_test(a_pinned_one_comes_back_on_its_device),
         cmocka_unit_test(a_first_start_that_refuses_its_options_is_fatal_once),
         cmocka_unit_test(a_later_one_is_only_tried_again),
-        cmocka_unit_test(stopping_is_told_once_when_the_last_has_gone),
+        cmocka_unit_test(stopping_is_reported_once_after_the_last_exit),
         cmocka_unit_test(stopping_one_that_waits_to_be_restarted_ends_at_once),
         cmocka_unit_test(what_does_not_listen_to_reason_is_killed),
         cmocka_unit_test(a_program_that_is_not_there_is_named),

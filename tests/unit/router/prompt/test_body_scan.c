@@ -200,7 +200,7 @@ static void an_escaped_key_is_the_same_key(void **state) {
     refused(STR("{\"mo\\u12\":1}"), "wrong escape");
 }
 
-static void what_is_wrong_is_said(void **state) {
+static void each_mistake_is_reported(void **state) {
     char deep[300] = "{\"a\":";
     (void)state;
 
@@ -474,7 +474,7 @@ int main(void) {
         cmocka_unit_test(only_the_top_level_is_searched),
         cmocka_unit_test(the_output_limit_has_three_names),
         cmocka_unit_test(an_escaped_key_is_the_same_key),
-        cmocka_unit_test(what_is_wrong_is_said),
+        cmocka_unit_test(each_mistake_is_reported),
         cmocka_unit_test(depth_64_is_allowed),
         cmocka_unit_test(too_many_keys_are_refused),
         cmocka_unit_test(versions_agree_with_a_plain_reader),

@@ -37,7 +37,7 @@ static uint64_t shown(uint64_t h) {
     return h >> 16 << 16;
 }
 
-static void the_chain_is_what_the_header_says(void **state) {
+static void the_chain_is_as_the_header_defines(void **state) {
     char a[500];
     uint64_t chain[8], h;
     (void)state;
@@ -144,7 +144,7 @@ static void a_remembered_seed_is_the_computed_one(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(equal_openings_share_hashes),
-        cmocka_unit_test(the_chain_is_what_the_header_says),
+        cmocka_unit_test(the_chain_is_as_the_header_defines),
         cmocka_unit_test(schemes_differ_by_secret_and_block_size),
         cmocka_unit_test(equal_hashes_mean_equal_openings),
         cmocka_unit_test(a_short_block_is_not_a_long_one),

@@ -3,7 +3,7 @@
 
 #include "router/proxy/answer.h"
 
-static void answers_are_told_from_what_is_none(void **state) {
+static void answers_are_distinguished_from_errors(void **state) {
     static const struct {
         const char *body;
         enum answer_fault fault, of_completion;
@@ -42,7 +42,7 @@ static void answers_are_told_from_what_is_none(void **state) {
     }
 }
 
-static void errors_of_the_request_are_told_from_those_of_the_worker(void **state) {
+static void errors_of_the_request_are_distinguished_from_those_of_the_worker(void **state) {
     static const struct {
         const char *error;
         bool blames_request;
@@ -64,8 +64,8 @@ static void errors_of_the_request_are_told_from_those_of_the_worker(void **state
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(answers_are_told_from_what_is_none),
-        cmocka_unit_test(errors_of_the_request_are_told_from_those_of_the_worker),
+        cmocka_unit_test(answers_are_distinguished_from_errors),
+        cmocka_unit_test(errors_of_the_request_are_distinguished_from_those_of_the_worker),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -98,7 +98,7 @@ static void fields_that_steer_a_worker_are_refused(void **state) {
     assert_int_equal(check(&f, "{\"session_params\":{\"id\":1}}", &err), ST_FORBIDDEN);
 }
 
-static void kinds_are_known_by_who_owns_the_model(void **state) {
+static void kinds_are_recognized_by_owned_by(void **state) {
     (void)state;
     assert_int_equal(worker_kind_of(false, "cpu"), WORKER_OURS);
     assert_int_equal(worker_kind_of(true, "vllm"), WORKER_VLLM);
@@ -124,7 +124,7 @@ int main(void) {
         cmocka_unit_test(the_operator_adds_paths),
         cmocka_unit_test(options_that_name_nothing_are_refused),
         cmocka_unit_test(fields_that_steer_a_worker_are_refused),
-        cmocka_unit_test(kinds_are_known_by_who_owns_the_model),
+        cmocka_unit_test(kinds_are_recognized_by_owned_by),
         cmocka_unit_test(only_what_is_listed_may_be_sent_twice),
     };
 

@@ -301,7 +301,7 @@ static void a_full_fleet_keeps_its_hits(void **state) {
 }
 
 /* What it is for: a queue that lets everybody in serves everybody too late. */
-static void without_a_bound_nobody_is_served_in_time(void **state) {
+static void without_a_bound_no_request_is_served_in_time(void **state) {
     struct fixture fixture;
     double best = peak(100, 1000000, 2000000);
 
@@ -314,7 +314,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(twice_the_load_keeps_the_goodput),
         cmocka_unit_test(a_full_fleet_keeps_its_hits),
-        cmocka_unit_test(without_a_bound_nobody_is_served_in_time),
+        cmocka_unit_test(without_a_bound_no_request_is_served_in_time),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

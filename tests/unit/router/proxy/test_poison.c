@@ -67,7 +67,7 @@ static void what_was_entered_lately_can_be_forgiven(void **state) {
     poison_destroy(p);
 }
 
-static void without_a_memory_nothing_is_known(void **state) {
+static void without_a_table_no_request_is_poison(void **state) {
     struct poison *p = poison_create(0);
 
     (void)state;
@@ -100,7 +100,7 @@ int main(void) {
         cmocka_unit_test(a_body_is_remembered_for_its_time),
         cmocka_unit_test(a_body_of_others_is_a_rumour),
         cmocka_unit_test(what_was_entered_lately_can_be_forgiven),
-        cmocka_unit_test(without_a_memory_nothing_is_known),
+        cmocka_unit_test(without_a_table_no_request_is_poison),
         cmocka_unit_test(the_oldest_are_forgotten_first),
     };
 

@@ -33,7 +33,7 @@ static void an_answer_is_relayed_and_accounted(void **state) {
     finish(&fx);
 }
 
-static void every_framing_is_made_anew(void **state) {
+static void every_framing_is_rewritten(void **state) {
     static const struct {
         const char *request;
         struct fake_step step;
@@ -194,7 +194,7 @@ static uint32_t n_without_first_token(struct fixture *fx) {
 }
 
 /* With the end it is told by the end; else at once, whatever comes of the answer. */
-static void a_first_token_is_told_before_an_end_that_is_far(void **state) {
+static void a_first_token_is_reported_before_a_distant_end(void **state) {
     static const struct fake_step half = {
         "HTTP/1.1 200 OK\r\nx-incipit-prompt-tokens: 9\r\ncontent-length: 11\r\n\r\n{\"ok\""};
     struct fixture fx;
@@ -309,7 +309,7 @@ static void bodies_that_cannot_be_read_cost_no_worker(void **state) {
 
 /* --- everything at once --------------------------------------------------------------------------*/
 
-static void whatever_happens_load_is_given_back(void **state) {
+static void every_outcome_gives_load_back(void **state) {
     static const struct fake_step all[] = {{JSON_OK},
                                            {JSON_OK, FAKE_CLOSE},
                                            {NULL, FAKE_RESET},
@@ -358,7 +358,7 @@ static void whatever_happens_load_is_given_back(void **state) {
 
 /* --- what is said of who asks --------------------------------------------------------------------*/
 
-static void what_a_client_says_of_its_way_here_is_not_passed_on(void **state) {
+static void forwarding_headers_of_a_client_are_dropped(void **state) {
     static const char *const said[] = {"forwarded: for=9", "x-real-ip", "x-forwarded-for: 9",
                                        "x-forwarded-port", "x-forwarded-host"};
     struct fixture fx;
@@ -407,7 +407,7 @@ static bool told_chain(struct fixture *fx, uint64_t *blocks, struct request_chai
     return true;
 }
 
-static void a_worker_that_tells_gets_the_chain(void **state) {
+static void a_worker_with_request_events_gets_the_chain(void **state) {
     static uint64_t blocks[CHAIN_BLOCKS_MAX];
     struct proxy_config config = usual;
     struct request_chain chain;
@@ -562,23 +562,23 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reason_phrase_is_that_of_the_standard_or_the_workers),
         cmocka_unit_test(an_answer_is_relayed_and_accounted),
-        cmocka_unit_test(what_a_client_says_of_its_way_here_is_not_passed_on),
-        cmocka_unit_test(a_worker_that_tells_gets_the_chain),
+        cmocka_unit_test(forwarding_headers_of_a_client_are_dropped),
+        cmocka_unit_test(a_worker_with_request_events_gets_the_chain),
         cmocka_unit_test(a_long_chain_is_cut_where_the_head_would_be_too_long),
         cmocka_unit_test(a_tenant_named_twice_is_refused),
         cmocka_unit_test(what_was_never_sent_costs_no_tokens),
-        cmocka_unit_test(every_framing_is_made_anew),
+        cmocka_unit_test(every_framing_is_rewritten),
         cmocka_unit_test(an_error_of_a_worker_teaches_nothing),
         cmocka_unit_test(a_tokenize_call_fills_no_cache),
         cmocka_unit_test(a_large_body_goes_whole),
         cmocka_unit_test(a_foreign_worker_leaves_the_waiting_sum_by_prediction),
         cmocka_unit_test(the_first_event_of_a_foreign_stream_is_its_first_token),
-        cmocka_unit_test(a_first_token_is_told_before_an_end_that_is_far),
+        cmocka_unit_test(a_first_token_is_reported_before_a_distant_end),
         cmocka_unit_test(numbers_cut_in_two_are_learned),
         cmocka_unit_test(a_client_that_leaves_frees_the_worker),
         cmocka_unit_test(a_slow_reader_holds_back_its_worker),
         cmocka_unit_test(bodies_that_cannot_be_read_cost_no_worker),
-        cmocka_unit_test(whatever_happens_load_is_given_back),
+        cmocka_unit_test(every_outcome_gives_load_back),
     };
 
     signal(SIGPIPE, SIG_IGN);

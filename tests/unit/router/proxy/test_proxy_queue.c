@@ -33,7 +33,7 @@ static void start_full(struct fixture *fx, struct client *first, struct client *
 }
 
 /* Who gives a place looks at a clock of its own, which may be ahead. */
-static void a_place_from_the_future_is_not_overdue(void **state) {
+static void a_slot_with_a_future_time_is_not_overdue(void **state) {
     static const struct fake_step silent[] = {{NULL}};
     struct proxy_config config = usual;
     struct fixture fx;
@@ -72,7 +72,7 @@ static void a_request_waits_for_the_end_of_another(void **state) {
 }
 
 /* A client leaves before, with or after the place that it waited for. */
-static void who_leaves_while_a_place_is_given_gives_it_back(void **state) {
+static void a_cancel_during_a_grant_returns_the_slot(void **state) {
     (void)state;
     for (int turns = 0; turns < 4; turns++) {
         struct fixture fx;
@@ -92,7 +92,7 @@ static void who_leaves_while_a_place_is_given_gives_it_back(void **state) {
     }
 }
 
-static void an_end_of_all_finds_those_who_wait(void **state) {
+static void a_shutdown_ends_waiting_requests(void **state) {
     struct fixture fx;
     struct client first, second;
 
@@ -110,9 +110,9 @@ static void an_end_of_all_finds_those_who_wait(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_request_waits_for_the_end_of_another),
-        cmocka_unit_test(who_leaves_while_a_place_is_given_gives_it_back),
-        cmocka_unit_test(an_end_of_all_finds_those_who_wait),
-        cmocka_unit_test(a_place_from_the_future_is_not_overdue),
+        cmocka_unit_test(a_cancel_during_a_grant_returns_the_slot),
+        cmocka_unit_test(a_shutdown_ends_waiting_requests),
+        cmocka_unit_test(a_slot_with_a_future_time_is_not_overdue),
     };
 
     signal(SIGPIPE, SIG_IGN);

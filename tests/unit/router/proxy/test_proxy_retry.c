@@ -25,7 +25,7 @@ static void a_worker_that_cannot_be_reached_is_replaced(void **state) {
     finish(&fx);
 }
 
-static void with_no_other_worker_it_is_said(void **state) {
+static void without_another_worker_the_error_is_sent(void **state) {
     struct fixture fx;
     struct client c;
 
@@ -57,7 +57,7 @@ static void a_connection_that_died_idle_costs_nothing(void **state) {
 }
 
 /* What comes before a request was sent, in the very turn in which it is to be sent, is not for it. */
-static void a_worker_that_speaks_unasked_is_not_taken_for_an_answer(void **state) {
+static void unsolicited_bytes_are_not_an_answer(void **state) {
     struct fixture fx;
     struct client c;
 
@@ -235,7 +235,7 @@ static void a_request_that_killed_workers_of_another_is_tried_on_one(void **stat
     poison_destroy(config.poison);
 }
 
-static void a_worker_that_says_it_drains_gets_no_more(void **state) {
+static void a_worker_that_reports_draining_gets_no_more(void **state) {
     struct registry_view view;
     struct fixture fx;
     struct client c;
@@ -286,7 +286,7 @@ static void what_is_not_http_is_replaced(void **state) {
     }
 }
 
-static void a_refusal_is_passed_on_only_when_nobody_else_is_there(void **state) {
+static void a_refusal_is_passed_on_only_without_another_worker(void **state) {
     static const char *const refusals[] = {BUSY("503"), BUSY("429")};
 
     (void)state;
@@ -382,7 +382,7 @@ static void unreached_request_waits_until_a_worker_is_back(void **state) {
     finish(&fx);
 }
 
-static void no_worker_in_time_is_said(void **state) {
+static void no_worker_in_time_is_an_error(void **state) {
     struct fixture fx; /* where nobody waits for long */
     struct client c;
 
@@ -616,9 +616,9 @@ static void a_client_that_leaves_while_a_retry_waits_is_forgotten(void **state) 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_worker_that_cannot_be_reached_is_replaced),
-        cmocka_unit_test(with_no_other_worker_it_is_said),
+        cmocka_unit_test(without_another_worker_the_error_is_sent),
         cmocka_unit_test(unreached_request_waits_until_a_worker_is_back),
-        cmocka_unit_test(no_worker_in_time_is_said),
+        cmocka_unit_test(no_worker_in_time_is_an_error),
         cmocka_unit_test(error_before_first_byte_is_retried),
         cmocka_unit_test(error_of_all_attempts_is_passed_on_and_ejects_none),
         cmocka_unit_test(failures_that_are_not_named_are_passed_on),
@@ -627,16 +627,16 @@ int main(void) {
         cmocka_unit_test(error_that_blames_the_request_is_passed_on),
         cmocka_unit_test(request_that_may_leave_something_behind_is_sent_once),
         cmocka_unit_test(a_connection_that_died_idle_costs_nothing),
-        cmocka_unit_test(a_worker_that_speaks_unasked_is_not_taken_for_an_answer),
+        cmocka_unit_test(unsolicited_bytes_are_not_an_answer),
         cmocka_unit_test(a_held_head_can_still_be_replaced),
         cmocka_unit_test(a_stream_that_breaks_ends_with_an_error_event),
         cmocka_unit_test(a_body_that_ends_early_cannot_be_taken_for_complete),
         cmocka_unit_test(a_request_that_kills_workers_is_not_tried_for_ever),
         cmocka_unit_test(a_request_that_killed_workers_is_refused_at_the_door),
         cmocka_unit_test(a_request_that_killed_workers_of_another_is_tried_on_one),
-        cmocka_unit_test(a_worker_that_says_it_drains_gets_no_more),
+        cmocka_unit_test(a_worker_that_reports_draining_gets_no_more),
         cmocka_unit_test(what_is_not_http_is_replaced),
-        cmocka_unit_test(a_refusal_is_passed_on_only_when_nobody_else_is_there),
+        cmocka_unit_test(a_refusal_is_passed_on_only_without_another_worker),
         cmocka_unit_test(a_worker_that_drains_costs_no_attempt_and_no_strike),
         cmocka_unit_test(when_all_drain_the_refusal_is_passed_on),
         cmocka_unit_test(share_of_a_lost_worker_moves_at_once),

@@ -90,7 +90,7 @@ static void no_first_byte_in_time_is_a_failure(void **state) {
     finish(&fx);
 }
 
-static void a_stream_that_falls_silent_is_ended(void **state) {
+static void a_stalled_stream_is_ended(void **state) {
     struct proxy_config config = usual;
     struct fixture fx;
     struct client c;
@@ -151,7 +151,7 @@ static void a_worker_that_answers_again_has_the_usual_time(void **state) {
     finish(&fx);
 }
 
-static void at_the_end_all_clients_are_told(void **state) {
+static void at_the_end_all_clients_get_an_error(void **state) {
     struct client streaming, waiting;
     struct fixture fx;
 
@@ -196,10 +196,10 @@ int main(void) {
         cmocka_unit_test(many_leave_a_hung_worker_at_once),
         cmocka_unit_test(what_a_client_has_begun_to_read_stays),
         cmocka_unit_test(no_first_byte_in_time_is_a_failure),
-        cmocka_unit_test(a_stream_that_falls_silent_is_ended),
+        cmocka_unit_test(a_stalled_stream_is_ended),
         cmocka_unit_test(a_stream_of_a_worker_that_hangs_is_ended_sooner),
         cmocka_unit_test(a_worker_that_answers_again_has_the_usual_time),
-        cmocka_unit_test(at_the_end_all_clients_are_told),
+        cmocka_unit_test(at_the_end_all_clients_get_an_error),
         cmocka_unit_test(a_silent_worker_ends_in_a_timeout),
     };
 

@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-static void words_of_retry_on_are_bits(void **state) {
+static void names_of_retry_on_are_bits(void **state) {
     static const char *const some[] = {"connect", "503"}, *const all[] = {"all"},
                              *const none[] = {"none"}, *const wrong[] = {"500", "501"},
                              *const both[] = {"none", "500"};
@@ -30,7 +30,7 @@ static void words_of_retry_on_are_bits(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(words_of_retry_on_are_bits),
+        cmocka_unit_test(names_of_retry_on_are_bits),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

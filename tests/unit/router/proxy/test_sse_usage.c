@@ -79,7 +79,7 @@ static void an_sglang_stream_counts_up(void **state) {
                    true, &(struct expected){2, 50, 48, 12, true, false});
 }
 
-static void whole_answers_are_read_wherever_the_numbers_stand(void **state) {
+static void whole_answers_are_read_with_usage_at_any_position(void **state) {
     (void)state;
     assert_learned(
         STR("{\"usage\":{\"prompt_tokens\" : 9,\"completion_tokens\":16,"
@@ -116,7 +116,7 @@ static void only_data_makes_an_event(void **state) {
                    &(struct expected){1, -1, -1, -1, false, false});
 }
 
-static void it_knows_whether_an_event_is_half_said(void **state) {
+static void it_detects_a_partial_event(void **state) {
     struct sse_usage t;
 
     (void)state;
@@ -154,7 +154,7 @@ static void reference(struct str s, struct expected *e) {
     }
 }
 
-static void random_pieces_of_random_answers_say_the_same(void **state) {
+static void random_pieces_of_random_answers_give_equal_usage(void **state) {
     static const char *const words[] = {"\"prompt_tokens\"",
                                         "\"cached_tokens",
                                         "\"completion_tokens\":",
@@ -236,12 +236,12 @@ int main(void) {
         cmocka_unit_test(a_stock_vllm_stream_is_read),
         cmocka_unit_test(a_usage_event_is_read),
         cmocka_unit_test(an_sglang_stream_counts_up),
-        cmocka_unit_test(whole_answers_are_read_wherever_the_numbers_stand),
+        cmocka_unit_test(whole_answers_are_read_with_usage_at_any_position),
         cmocka_unit_test(what_only_looks_like_a_number_is_none),
         cmocka_unit_test(errors_are_no_tokens),
         cmocka_unit_test(only_data_makes_an_event),
-        cmocka_unit_test(it_knows_whether_an_event_is_half_said),
-        cmocka_unit_test(random_pieces_of_random_answers_say_the_same),
+        cmocka_unit_test(it_detects_a_partial_event),
+        cmocka_unit_test(random_pieces_of_random_answers_give_equal_usage),
         cmocka_unit_test(tokens_are_as_reported_or_as_many_as_events),
     };
 

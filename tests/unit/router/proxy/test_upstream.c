@@ -114,7 +114,7 @@ static void the_one_used_last_is_taken_first(void **state) {
     finish(&fx);
 }
 
-static void an_idle_one_that_is_closed_or_speaks_is_let_go(void **state) {
+static void an_idle_connection_that_closes_or_sends_is_dropped(void **state) {
     struct fixture fx;
     struct user u;
 
@@ -195,7 +195,7 @@ static void an_id_that_was_given_to_another_keeps_nothing_of_the_first(void **st
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_one_used_last_is_taken_first),
-        cmocka_unit_test(an_idle_one_that_is_closed_or_speaks_is_let_go),
+        cmocka_unit_test(an_idle_connection_that_closes_or_sends_is_dropped),
         cmocka_unit_test(unread_input_and_too_many_are_not_kept),
         cmocka_unit_test(it_may_be_given_up_inside_its_own_callback),
         cmocka_unit_test(an_id_that_was_given_to_another_keeps_nothing_of_the_first),

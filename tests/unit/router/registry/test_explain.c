@@ -92,7 +92,7 @@ static void the_choice_comes_first_then_the_cheapest(void **state) {
     registry_destroy(r);
 }
 
-static void who_has_no_costs_or_no_choice_says_so(void **state) {
+static void policies_without_costs_or_choice_report_it(void **state) {
     struct registry *r = fleet(2, "round_robin", "m");
     struct registry_candidate scratch[2];
     struct explanation e;
@@ -143,7 +143,7 @@ static void a_thousand_workers_are_all_on_the_page(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_choice_comes_first_then_the_cheapest),
-        cmocka_unit_test(who_has_no_costs_or_no_choice_says_so),
+        cmocka_unit_test(policies_without_costs_or_choice_report_it),
         cmocka_unit_test(a_thousand_workers_are_all_on_the_page),
     };
 

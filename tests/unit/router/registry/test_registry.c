@@ -91,7 +91,7 @@ static uint32_t reasons(struct registry *r, uint32_t id) {
     return view.reasons;
 }
 
-static void a_worker_is_picked_once_it_has_said_who_it_is(void **state) {
+static void a_worker_is_picked_once_it_is_identified(void **state) {
     struct registry *r = create(4);
     struct registry_totals totals;
     struct open_request q;
@@ -168,7 +168,7 @@ static void an_id_is_used_again_when_nothing_of_the_old_one_is_open(void **state
     registry_destroy(r);
 }
 
-static void a_new_generation_forgets_blocks_and_failures(void **state) {
+static void a_restart_clears_blocks_and_failures(void **state) {
     struct registry *r = create(2);
     struct registry_totals totals;
     struct open_request q;
@@ -218,7 +218,7 @@ static void a_worker_may_come_back_with_another_model(void **state) {
 }
 
 /* A fleet may go through any number of models, as long as it has not too many at once. */
-static void models_that_nobody_serves_make_room(void **state) {
+static void models_without_workers_make_room(void **state) {
     struct registry *r = create(2);
     struct open_request q;
     struct registry_totals totals;
@@ -250,7 +250,7 @@ static void models_that_nobody_serves_make_room(void **state) {
     registry_destroy(r);
 }
 
-static void who_was_tried_is_not_who_has_his_id(void **state) {
+static void a_tried_worker_is_not_the_new_owner_of_its_id(void **state) {
     struct registry *r = create(4);
     const char *models[] = {"m0", "m1", "m2"}; /* so that each is chosen */
     uint32_t ids[3], incarnations[3];
@@ -480,7 +480,7 @@ static void a_suspect_waits_only_if_others_can_serve(void **state) {
     registry_destroy(r);
 }
 
-static void random_lives_keep_the_sum_of_loads(void **state) {
+static void random_workers_keep_the_sum_of_loads(void **state) {
     static const char *const models[] = {"m", "n", "o"};
     struct registry *r = create(6);
     static struct open_request open[64];
@@ -547,13 +547,13 @@ static void random_lives_keep_the_sum_of_loads(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_worker_is_picked_once_it_has_said_who_it_is),
+        cmocka_unit_test(a_worker_is_picked_once_it_is_identified),
         cmocka_unit_test(urls_are_checked_and_kept_whole),
         cmocka_unit_test(an_id_is_used_again_when_nothing_of_the_old_one_is_open),
-        cmocka_unit_test(a_new_generation_forgets_blocks_and_failures),
+        cmocka_unit_test(a_restart_clears_blocks_and_failures),
         cmocka_unit_test(a_worker_may_come_back_with_another_model),
-        cmocka_unit_test(models_that_nobody_serves_make_room),
-        cmocka_unit_test(who_was_tried_is_not_who_has_his_id),
+        cmocka_unit_test(models_without_workers_make_room),
+        cmocka_unit_test(a_tried_worker_is_not_the_new_owner_of_its_id),
         cmocka_unit_test(the_last_ones_standing_are_not_ejected),
         cmocka_unit_test(an_ejected_one_is_tried_with_one_request),
         cmocka_unit_test(errors_that_others_do_not_have_eject),
@@ -562,7 +562,7 @@ int main(void) {
         cmocka_unit_test(unreachable_workers_are_all_ejected_until_a_probe_is_answered),
         cmocka_unit_test(first_token_does_not_end_the_trial_of_one_that_broke_later),
         cmocka_unit_test(a_suspect_waits_only_if_others_can_serve),
-        cmocka_unit_test(random_lives_keep_the_sum_of_loads),
+        cmocka_unit_test(random_workers_keep_the_sum_of_loads),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -126,7 +126,7 @@ static uint32_t hear(struct mailbox *box) {
     return n;
 }
 
-static void a_place_goes_to_the_one_who_is_next(void **state) {
+static void a_slot_goes_to_the_next_in_queue(void **state) {
     struct registry *r = make(2, 1, 0, 10);
     struct mailbox *box = mailbox_open_waiting();
     struct request q[5];
@@ -164,7 +164,7 @@ static struct registry_model_stats of_the_model(struct registry *r) {
     return s;
 }
 
-static void saturation_is_how_full_workers_are_and_1_when_somebody_waits(void **state) {
+static void saturation_is_the_mean_load_and_1_when_a_request_waits(void **state) {
     struct registry *r = make(2, 4, 0, 10);
     struct mailbox *box = mailbox_open_waiting();
     struct registry_model_stats s;
@@ -199,7 +199,7 @@ static void saturation_is_how_full_workers_are_and_1_when_somebody_waits(void **
     mailbox_close(box);
 }
 
-static void who_leaves_too_late_gets_his_mail(void **state) {
+static void a_late_cancel_still_receives_its_slot(void **state) {
     struct registry *r = make(1, 1, 0, 10);
     struct mailbox *box = mailbox_open_waiting();
     struct request q[2];
@@ -437,7 +437,7 @@ static void let_wait(struct ramp *s, uint64_t now_us) {
     }
 }
 
-static void who_waits_does_not_get_past_a_slow_start(void **state) {
+static void a_waiting_request_respects_slow_start(void **state) {
     struct ramp *s = mem_zalloc(sizeof(*s));
     uint64_t now_us = 2 * SLOW_START_US; /* that of the fleet is over */
     uint32_t most = 0;
@@ -576,7 +576,7 @@ static void *adopt(void *arg) {
     }
 }
 
-static void two_loops_hand_places_to_each_other(void **state) {
+static void two_loops_hand_slots_to_each_other(void **state) {
     struct registry *r = make(3, 2, 5, 12);
     struct side sides[2] = {{r, 1, support_seed(), 0, 0, 0}, {r, 2, support_seed() + 1, 0, 0, 0}};
     struct others others = {.registry = r};
@@ -636,15 +636,15 @@ static void other_limits_hold_at_once(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_place_goes_to_the_one_who_is_next),
-        cmocka_unit_test(saturation_is_how_full_workers_are_and_1_when_somebody_waits),
-        cmocka_unit_test(who_leaves_too_late_gets_his_mail),
+        cmocka_unit_test(a_slot_goes_to_the_next_in_queue),
+        cmocka_unit_test(saturation_is_the_mean_load_and_1_when_a_request_waits),
+        cmocka_unit_test(a_late_cancel_still_receives_its_slot),
         cmocka_unit_test(a_full_queue_displaces_or_refuses),
         cmocka_unit_test(a_limit_on_all_and_a_worker_that_comes_back),
         cmocka_unit_test(while_the_last_worker_is_away_requests_wait_for_it),
         cmocka_unit_test(a_prompt_goes_where_it_is_cached_past_what_is_enough),
-        cmocka_unit_test(who_waits_does_not_get_past_a_slow_start),
-        cmocka_unit_test(two_loops_hand_places_to_each_other),
+        cmocka_unit_test(a_waiting_request_respects_slow_start),
+        cmocka_unit_test(two_loops_hand_slots_to_each_other),
         cmocka_unit_test(other_limits_hold_at_once),
     };
 

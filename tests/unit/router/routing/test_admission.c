@@ -77,7 +77,7 @@ static void a_smaller_priority_is_always_first(void **state) {
 }
 
 /* Tenant 1 sends long prompts, tenant 2 short ones, 3 one at a time: equal shares of work. */
-static void tenants_get_equal_work_whatever_they_send(void **state) {
+static void tenants_get_equal_work_for_any_mix(void **state) {
     enum { N = 3000 };
     static const double work_s[] = {0, 2.0, 0.25, 1.0};
     struct admission *a = make(1000, 0);
@@ -111,7 +111,7 @@ static void tenants_get_equal_work_whatever_they_send(void **state) {
     mem_free(t);
 }
 
-static void a_full_queue_refuses_but_not_who_has_less(void **state) {
+static void a_full_queue_displaces_the_tenant_with_most(void **state) {
     struct admission *a = make(4, 0);
     struct admission_ticket t[4] = {{{0}}}, more = {{0}}, other = {{0}}, *displaced;
     uint64_t wait_us;
@@ -143,7 +143,7 @@ static void no_queue_is_a_choice(void **state) {
     empty(a);
 }
 
-static void who_would_wait_too_long_is_told_at_once(void **state) {
+static void a_wait_beyond_the_limit_is_refused_at_once(void **state) {
     struct admission *a = make(100, 1000000); /* a second */
     struct admission_ticket t[40] = {{{0}}}, *displaced;
     uint64_t now_us = 1, wait_us = 0;
@@ -168,7 +168,7 @@ static void who_would_wait_too_long_is_told_at_once(void **state) {
     empty(a);
 }
 
-static void who_is_at_home_where_there_is_room_may_pass_a_few_times(void **state) {
+static void a_request_with_a_free_home_worker_may_pass_a_few_times(void **state) {
     enum { N = 2 * ADMISSION_PASSED + 8 };
     struct admission *a = make(N, 0);
     struct admission_ticket t[N] = {{{0}}}, *displaced;
@@ -493,7 +493,7 @@ static void tenants_without_number_need_no_memory(void **state) {
     empty(a);
 }
 
-static void another_size_holds_at_once_and_keeps_who_waits(void **state) {
+static void a_new_size_applies_at_once_and_keeps_waiting_requests(void **state) {
     struct admission *a = make(4, 0);
     struct admission_options options = {.queue_size = 2};
     struct admission_ticket t[300] = {{{0}}};
@@ -522,15 +522,15 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_tenant_is_served_in_order),
         cmocka_unit_test(a_smaller_priority_is_always_first),
-        cmocka_unit_test(tenants_get_equal_work_whatever_they_send),
-        cmocka_unit_test(a_full_queue_refuses_but_not_who_has_less),
+        cmocka_unit_test(tenants_get_equal_work_for_any_mix),
+        cmocka_unit_test(a_full_queue_displaces_the_tenant_with_most),
         cmocka_unit_test(no_queue_is_a_choice),
-        cmocka_unit_test(who_would_wait_too_long_is_told_at_once),
-        cmocka_unit_test(who_is_at_home_where_there_is_room_may_pass_a_few_times),
+        cmocka_unit_test(a_wait_beyond_the_limit_is_refused_at_once),
+        cmocka_unit_test(a_request_with_a_free_home_worker_may_pass_a_few_times),
         cmocka_unit_test(random_steps_keep_every_rule),
         cmocka_unit_test(random_steps_are_those_of_the_definition),
         cmocka_unit_test(tenants_without_number_need_no_memory),
-        cmocka_unit_test(another_size_holds_at_once_and_keeps_who_waits),
+        cmocka_unit_test(a_new_size_applies_at_once_and_keeps_waiting_requests),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

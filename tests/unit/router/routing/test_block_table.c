@@ -119,7 +119,7 @@ static void it_does_what_the_model_does(void **state) {
 
 /* Few workers, which go often and come back under the same number; room for all blocks, so that
  * nothing depends on when it is found again. */
-static void what_a_worker_held_is_gone_at_once(void **state) {
+static void blocks_of_a_removed_worker_vanish_at_once(void **state) {
     enum { N_FEW = 5 };
     struct block_table *t = block_table_create(N_MAX, N_FEW);
     struct model m = {0};
@@ -213,7 +213,7 @@ static void refused_memory_is_an_answer(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(it_does_what_the_model_does),
-        cmocka_unit_test(what_a_worker_held_is_gone_at_once),
+        cmocka_unit_test(blocks_of_a_removed_worker_vanish_at_once),
         cmocka_unit_test(room_is_found_again_in_passing),
         cmocka_unit_test(a_worker_that_returns_as_it_was_keeps_its_blocks),
         cmocka_unit_test(refused_memory_is_an_answer),

@@ -11,7 +11,7 @@
 static const struct worker_spec plain = {
     .block_size = 10, .n_blocks = 100, .prefill_tokens_per_s = 100, .attn_context = 1000};
 
-static void a_worker_is_eligible_iff_nothing_speaks_against_it(void **state) {
+static void a_worker_is_eligible_iff_no_reason_is_set(void **state) {
     struct load l;
     (void)state;
 
@@ -394,7 +394,7 @@ static void a_slow_start_that_has_its_share_is_no_room(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_worker_is_eligible_iff_nothing_speaks_against_it),
+        cmocka_unit_test(a_worker_is_eligible_iff_no_reason_is_set),
         cmocka_unit_test(prefill_is_linear_plus_attention),
         cmocka_unit_test(the_wait_is_what_was_sent_less_what_the_head_has_had),
         cmocka_unit_test(memory_is_waited_for_only_when_it_is_short),

@@ -104,7 +104,7 @@ static void a_session_is_bounded_by_factor_and_floor(void **state) {
 /* --- prefix: homes --------------------------------------------------------------------------- */
 
 /* Two routers that hear nothing of each other see different loads. */
-static void with_a_home_weight_prompts_that_nobody_holds_go_home_at_any_load(void **state) {
+static void with_a_home_weight_uncached_prompts_go_home_at_any_load(void **state) {
     struct policy_options options;
     uint32_t n_moved[2] = {0};
     struct policy_fixture s;
@@ -129,7 +129,7 @@ static void with_a_home_weight_prompts_that_nobody_holds_go_home_at_any_load(voi
     assert_int_equal(n_moved[1], 0);
 }
 
-static void a_home_weight_does_not_move_what_somebody_holds(void **state) {
+static void a_home_weight_does_not_move_cached_prompts(void **state) {
     struct policy_options options;
     struct policy_fixture s;
     (void)state;
@@ -358,8 +358,8 @@ int main(void) {
         cmocka_unit_test(power_of_two_takes_the_lighter_of_two),
         cmocka_unit_test(a_session_stays_and_moves_alone),
         cmocka_unit_test(a_session_is_bounded_by_factor_and_floor),
-        cmocka_unit_test(with_a_home_weight_prompts_that_nobody_holds_go_home_at_any_load),
-        cmocka_unit_test(a_home_weight_does_not_move_what_somebody_holds),
+        cmocka_unit_test(with_a_home_weight_uncached_prompts_go_home_at_any_load),
+        cmocka_unit_test(a_home_weight_does_not_move_cached_prompts),
         cmocka_unit_test(the_ring_has_256_points_a_worker),
         cmocka_unit_test(chwbl_divides_the_keys_and_moves_few),
         cmocka_unit_test(chwbl_keys_on_the_block_of_the_100th_byte),

@@ -156,7 +156,7 @@ static void hash_trie_has_a_least_match(void **state) {
 
 /* --- aibrix ----------------------------------------------------------------------------------- */
 
-static void aibrix_asks_only_the_least_beyond_8(void **state) {
+static void aibrix_picks_the_least_loaded_beyond_8(void **state) {
     struct policy_fixture s;
     (void)state;
 
@@ -170,7 +170,7 @@ static void aibrix_asks_only_the_least_beyond_8(void **state) {
     policy_fixture_fini(&s);
 }
 
-static void aibrix_passes_over_who_is_above_one_sigma(void **state) {
+static void aibrix_skips_workers_above_one_sigma(void **state) {
     struct policy_options o;
     struct policy_fixture s;
     (void)state;
@@ -319,8 +319,8 @@ int main(void) {
         cmocka_unit_test(cache_aware_remembers_max_tree_size),
         cmocka_unit_test(hash_trie_draws_among_those_with_the_longest),
         cmocka_unit_test(hash_trie_has_a_least_match),
-        cmocka_unit_test(aibrix_asks_only_the_least_beyond_8),
-        cmocka_unit_test(aibrix_passes_over_who_is_above_one_sigma),
+        cmocka_unit_test(aibrix_picks_the_least_loaded_beyond_8),
+        cmocka_unit_test(aibrix_skips_workers_above_one_sigma),
         cmocka_unit_test(aibrix_sorts_by_percent_then_load),
         cmocka_unit_test(aibrix_holds_200000_blocks_of_4_bytes),
         cmocka_unit_test(aibrix_forgets_after_20_minutes),

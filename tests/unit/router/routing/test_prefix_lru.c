@@ -384,13 +384,13 @@ static void behaves_like_arrays_that_are_searched(void **state) {
 }
 
 /* Where a set of workers is ids, or a row. */
-static void a_large_fleet_behaves_likewise(void **state) {
+static void a_large_fleet_matches_the_model(void **state) {
     (void)state;
     compare_with_arrays(100, 14, 50000, 3);
 }
 
 /* The first steps, many times: the index is growing in all of them. */
-static void an_index_that_grows_behaves_likewise(void **state) {
+static void an_index_that_grows_matches_the_model(void **state) {
     (void)state;
     for (uint64_t seed = 0; seed < 200; seed++)
         compare_with_arrays(seed % 2 ? 100 : N_WORKERS, seed % 2 ? 14 : 1, 300, seed);
@@ -516,8 +516,8 @@ int main(void) {
         cmocka_unit_test(a_large_worker_is_forgotten_in_one_stroke),
         cmocka_unit_test(a_lowered_capacity_is_worked_off),
         cmocka_unit_test(behaves_like_arrays_that_are_searched),
-        cmocka_unit_test(a_large_fleet_behaves_likewise),
-        cmocka_unit_test(an_index_that_grows_behaves_likewise),
+        cmocka_unit_test(a_large_fleet_matches_the_model),
+        cmocka_unit_test(an_index_that_grows_matches_the_model),
         cmocka_unit_test(the_dead_never_match),
         cmocka_unit_test(a_starved_pool_stays_whole),
     };

@@ -138,7 +138,7 @@ static void a_restart_drops_what_the_worker_held(void **state) {
     routing_destroy(r);
 }
 
-static void a_worker_that_left_is_not_picked_and_still_owes_its_requests(void **state) {
+static void a_removed_worker_is_not_picked_and_its_requests_still_count(void **state) {
     struct routing *r = fleet(2, "prefix");
     struct prompt p = prompt_of(5, 40, 0, 40);
     struct route_ticket t = {0}, u = {0};
@@ -269,7 +269,7 @@ static void the_terms_are_those_of_the_formula(void **state) {
 }
 
 /* Worker 0 decodes for five, worker 1 has one short prompt waiting: that is where queues form. */
-static void a_long_prompt_goes_where_nobody_waits(void **state) {
+static void a_long_prompt_goes_to_an_idle_worker(void **state) {
     struct routing *r = fleet(2, "prefix");
     struct prompt shorts[6], large = prompt_of(50, 50, 0, 50);
     struct route_ticket t[6] = {0}, u = {0};
@@ -497,7 +497,7 @@ static void assert_same_books(struct routing *a, struct routing *b, const struct
     }
 }
 
-static void who_adopts_has_the_books_of_who_routed(void **state) {
+static void adopting_requests_gives_equal_load_tables(void **state) {
     static struct route_ticket mine[60], theirs[60];
     static struct prompt p[60];
     static uint32_t guesses[60][PROMPT_BLOCKS_MAX + 1];
@@ -603,19 +603,19 @@ int main(void) {
         cmocka_unit_test(cold_requests_spread),
         cmocka_unit_test(pending_counts_and_an_abort_takes_it_back),
         cmocka_unit_test(a_restart_drops_what_the_worker_held),
-        cmocka_unit_test(a_worker_that_left_is_not_picked_and_still_owes_its_requests),
+        cmocka_unit_test(a_removed_worker_is_not_picked_and_its_requests_still_count),
         cmocka_unit_test(a_retry_goes_elsewhere),
         cmocka_unit_test(two_instances_agree_on_cold_prompts),
         cmocka_unit_test(a_widely_held_opening_does_not_choose_the_home),
         cmocka_unit_test(the_terms_are_those_of_the_formula),
-        cmocka_unit_test(a_long_prompt_goes_where_nobody_waits),
+        cmocka_unit_test(a_long_prompt_goes_to_an_idle_worker),
         cmocka_unit_test(a_cached_prompt_still_computes_a_token),
         cmocka_unit_test(no_worker_goes_far_above_the_mean),
         cmocka_unit_test(round_robin_takes_each_in_turn),
         cmocka_unit_test(least_load_rotates_among_equals),
         cmocka_unit_test(options_are_checked),
         cmocka_unit_test(random_traffic_keeps_the_invariants),
-        cmocka_unit_test(who_adopts_has_the_books_of_who_routed),
+        cmocka_unit_test(adopting_requests_gives_equal_load_tables),
         cmocka_unit_test(strange_requests_are_adopted_all_the_same),
     };
 

@@ -238,7 +238,7 @@ static void frequent_misses_shrink_the_capacity(void **state) {
     routing_destroy(r);
 }
 
-static void a_hit_nobody_predicted_opens_a_search_that_a_miss_ends(void **state) {
+static void an_unpredicted_hit_opens_a_search_that_a_miss_ends(void **state) {
     struct routing *r = fleet(1, "prefix");
     struct prompt p = prompt_of(5, 50, 0, 50), unknown = prompt_of(6, 50, 0, 50);
     double found, searched;
@@ -261,7 +261,7 @@ static void a_hit_nobody_predicted_opens_a_search_that_a_miss_ends(void **state)
 
 /* Half of the prompt is in the books and the worker had nearly all of it: the edge of what it has
  * forgotten is in there, and was guessed wrong by that much. */
-static void a_hit_predicted_by_half_says_nothing_of_the_capacity(void **state) {
+static void a_half_predicted_hit_leaves_the_capacity(void **state) {
     struct routing *r = fleet(1, "prefix");
     struct prompt p = prompt_of(5, 50, 0, 50), half = prompt_of(5, 25, 1, 50);
     (void)state;
@@ -420,8 +420,8 @@ int main(void) {
         cmocka_unit_test(a_wrong_ratio_does_not_look_like_a_miss),
         cmocka_unit_test(rare_misses_leave_the_capacity_alone),
         cmocka_unit_test(frequent_misses_shrink_the_capacity),
-        cmocka_unit_test(a_hit_nobody_predicted_opens_a_search_that_a_miss_ends),
-        cmocka_unit_test(a_hit_predicted_by_half_says_nothing_of_the_capacity),
+        cmocka_unit_test(an_unpredicted_hit_opens_a_search_that_a_miss_ends),
+        cmocka_unit_test(a_half_predicted_hit_leaves_the_capacity),
         cmocka_unit_test(what_fills_no_block_alone_is_counted_with_the_next),
         cmocka_unit_test(a_prompt_being_computed_takes_room_from_the_cache),
         cmocka_unit_test(prompts_without_blocks_teach_no_capacity),

@@ -421,7 +421,7 @@ static void without_a_stream_open_requests_are_closed(void **state) {
     finish(&fx);
 }
 
-static void who_falls_too_far_behind_goes_on_from_the_oldest(void **state) {
+static void a_follower_too_far_behind_resumes_at_the_oldest(void **state) {
     struct fixture fx;
     struct publisher *t;
     double cached = 0;
@@ -446,7 +446,7 @@ static void who_falls_too_far_behind_goes_on_from_the_oldest(void **state) {
     finish(&fx);
 }
 
-static void a_gap_on_the_way_is_told_by_a_hello(void **state) {
+static void a_gap_on_the_way_is_reported_by_a_hello(void **state) {
     struct fixture fx;
     struct publisher *t;
     (void)state;
@@ -491,7 +491,7 @@ static void a_restarted_worker_is_replayed_once_it_is_described(void **state) {
 }
 
 /* Its probe may see that before its stream does. */
-static void the_stream_of_a_former_life_is_dropped(void **state) {
+static void the_stream_of_a_former_start_is_dropped(void **state) {
     struct fixture fx;
     struct publisher *t;
     (void)state;
@@ -530,7 +530,7 @@ static void workers_that_leave_take_theirs_along(void **state) {
     finish(&fx);
 }
 
-static void a_worker_that_does_not_tell_is_not_asked(void **state) {
+static void a_worker_without_request_events_is_not_followed(void **state) {
     struct fixture fx;
     (void)state;
 
@@ -616,7 +616,7 @@ static void foreign_hashes_count_as_load_alone(void **state) {
     finish(&fx);
 }
 
-static void what_was_said_of_load_before_we_came_is_old(void **state) {
+static void load_reported_before_the_follower_came_is_old(void **state) {
     struct fixture fx;
     struct publisher *t;
     (void)state;
@@ -631,7 +631,7 @@ static void what_was_said_of_load_before_we_came_is_old(void **state) {
     finish(&fx);
 }
 
-static void load_and_flushes_are_heard(void **state) {
+static void load_and_flushes_are_applied(void **state) {
     struct fixture fx;
     struct publisher *t;
     double cached = 0;
@@ -668,7 +668,7 @@ static void on_mail(struct mail *mail, void *arg) {
     w->is_granted = CONTAINER_OF(mail, struct registry_waiter, mail)->is_granted;
 }
 
-static void limits_count_what_others_sent_and_its_end_is_a_place(void **state) {
+static void limits_count_remote_requests_and_their_ends_free_slots(void **state) {
     struct fixture fx;
     struct waiting waiting = {0};
     uint64_t chain[1] = {1 << 20};
@@ -699,7 +699,7 @@ static void limits_count_what_others_sent_and_its_end_is_a_place(void **state) {
     finish(&fx);
 }
 
-static void a_stream_that_says_nothing_is_begun_again(void **state) {
+static void a_stalled_stream_is_restarted(void **state) {
     struct fixture fx;
     struct publisher *t;
     (void)state;
@@ -842,19 +842,19 @@ int main(void) {
         cmocka_unit_test(a_replay_gives_the_books_back),
         cmocka_unit_test(a_lost_stream_goes_on_where_it_ended),
         cmocka_unit_test(without_a_stream_open_requests_are_closed),
-        cmocka_unit_test(who_falls_too_far_behind_goes_on_from_the_oldest),
-        cmocka_unit_test(a_gap_on_the_way_is_told_by_a_hello),
+        cmocka_unit_test(a_follower_too_far_behind_resumes_at_the_oldest),
+        cmocka_unit_test(a_gap_on_the_way_is_reported_by_a_hello),
         cmocka_unit_test(a_restarted_worker_is_replayed_once_it_is_described),
-        cmocka_unit_test(the_stream_of_a_former_life_is_dropped),
+        cmocka_unit_test(the_stream_of_a_former_start_is_dropped),
         cmocka_unit_test(workers_that_leave_take_theirs_along),
-        cmocka_unit_test(a_worker_that_does_not_tell_is_not_asked),
+        cmocka_unit_test(a_worker_without_request_events_is_not_followed),
         cmocka_unit_test(what_happened_before_our_clock_began_took_unknown_time),
         cmocka_unit_test(a_replay_teaches_no_capacity),
         cmocka_unit_test(foreign_hashes_count_as_load_alone),
-        cmocka_unit_test(what_was_said_of_load_before_we_came_is_old),
-        cmocka_unit_test(load_and_flushes_are_heard),
-        cmocka_unit_test(limits_count_what_others_sent_and_its_end_is_a_place),
-        cmocka_unit_test(a_stream_that_says_nothing_is_begun_again),
+        cmocka_unit_test(load_reported_before_the_follower_came_is_old),
+        cmocka_unit_test(load_and_flushes_are_applied),
+        cmocka_unit_test(limits_count_remote_requests_and_their_ends_free_slots),
+        cmocka_unit_test(a_stalled_stream_is_restarted),
         cmocka_unit_test(nonsense_ends_the_stream_and_nothing_else),
         cmocka_unit_test(a_worker_may_not_fill_our_memory),
         cmocka_unit_test(after_any_cuts_the_books_are_those_of_the_sender),

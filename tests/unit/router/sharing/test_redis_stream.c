@@ -86,7 +86,7 @@ static bool is_up(const struct redis_fixture *s) {
     return stats.is_reading && stats.is_writing;
 }
 
-static void what_there_was_is_told_and_then_what_comes(void **state) {
+static void old_entries_are_delivered_before_new_ones(void **state) {
     struct redis_fixture s;
 
     (void)state;
@@ -212,7 +212,7 @@ static void urls_are_checked(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_there_was_is_told_and_then_what_comes),
+        cmocka_unit_test(old_entries_are_delivered_before_new_ones),
         cmocka_unit_test(a_lost_connection_goes_on_behind_the_last_entry),
         cmocka_unit_test(a_password_and_a_database_are_given),
         cmocka_unit_test(a_wrong_password_is_tried_again_later),

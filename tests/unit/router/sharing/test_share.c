@@ -184,7 +184,7 @@ static double held(struct share_fixture *s, int i, uint64_t prompt, uint32_t *wo
     return 0;
 }
 
-static void what_one_router_sends_all_know(void **state) {
+static void a_request_of_one_router_is_counted_by_all(void **state) {
     struct asked a;
     struct share_fixture s;
     uint32_t worker;
@@ -228,7 +228,7 @@ static void one_that_starts_learns_what_there_was(void **state) {
     end(&s);
 }
 
-static void a_router_that_falls_silent_is_forgotten(void **state) {
+static void a_router_without_entries_is_forgotten(void **state) {
     struct asked a;
     struct share_fixture s;
 
@@ -244,7 +244,7 @@ static void a_router_that_falls_silent_is_forgotten(void **state) {
 }
 
 /* The server's clock was set back: by its stamps all that is written is ten seconds old. */
-static void who_writes_is_not_silent_whatever_the_clocks_say(void **state) {
+static void a_writing_router_is_alive_despite_clock_skew(void **state) {
     struct share_fixture s;
     struct asked a;
 
@@ -380,10 +380,10 @@ static void nonsense_is_passed_over(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_one_router_sends_all_know),
+        cmocka_unit_test(a_request_of_one_router_is_counted_by_all),
         cmocka_unit_test(one_that_starts_learns_what_there_was),
-        cmocka_unit_test(a_router_that_falls_silent_is_forgotten),
-        cmocka_unit_test(who_writes_is_not_silent_whatever_the_clocks_say),
+        cmocka_unit_test(a_router_without_entries_is_forgotten),
+        cmocka_unit_test(a_writing_router_is_alive_despite_clock_skew),
         cmocka_unit_test(other_hashes_count_as_load_alone),
         cmocka_unit_test(without_a_server_each_goes_on_alone),
         cmocka_unit_test(what_the_outbox_could_not_hold_is_a_gap),

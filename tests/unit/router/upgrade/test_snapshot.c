@@ -117,7 +117,7 @@ static struct index_restore *restore(struct loop *loop, struct registry *r, int 
     return index_restore_start(loop, &config, s);
 }
 
-static void a_successor_knows_what_its_predecessor_knew(void **state) {
+static void a_successor_restores_the_state_of_its_predecessor(void **state) {
     struct registry *old = create_warm(), *new = create();
     struct registry_view was, is;
     struct index_restore *restored;
@@ -187,7 +187,7 @@ static void a_worker_that_is_another_gets_nothing(void **state) {
 }
 
 /* An engine that is not ours: its life has a name when its metrics have been read. */
-static void a_foreign_worker_is_waited_for_until_its_life_has_a_name(void **state) {
+static void a_foreign_worker_is_restored_once_its_start_time_is_known(void **state) {
     struct registry_report report = {.running = -1,
                                      .waiting = -1,
                                      .kv_usage = -1,
@@ -267,9 +267,9 @@ static void no_byte_may_be_missing_or_wrong(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_successor_knows_what_its_predecessor_knew),
+        cmocka_unit_test(a_successor_restores_the_state_of_its_predecessor),
         cmocka_unit_test(a_worker_that_is_another_gets_nothing),
-        cmocka_unit_test(a_foreign_worker_is_waited_for_until_its_life_has_a_name),
+        cmocka_unit_test(a_foreign_worker_is_restored_once_its_start_time_is_known),
         cmocka_unit_test(no_byte_may_be_missing_or_wrong),
     };
 

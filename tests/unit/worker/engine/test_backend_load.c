@@ -60,7 +60,7 @@ static enum status choose(const char *name, const char *device, const struct bac
     return backend_choose(ops, config, &request, &why, err);
 }
 
-static void a_device_says_which_backend(void **state) {
+static void a_device_name_selects_the_backend(void **state) {
     static const struct {
         const char *device, *device_id;
         uint32_t ordinal;
@@ -123,7 +123,7 @@ static void two_names_that_differ_are_refused(void **state) {
     assert_int_equal(choose("sim", "cpu", &ops, &config, &err), ST_INVALID);
 }
 
-static void auto_without_a_gpu_is_the_cpu_and_says_why(void **state) {
+static void auto_without_a_gpu_is_the_cpu_with_the_reason(void **state) {
     const struct backend_request request = {.name = "auto"};
     const struct backend_ops *ops = NULL;
     struct backend_config config = {.n_threads = 1};
@@ -142,10 +142,10 @@ int main(void) {
         cmocka_unit_test(an_unknown_name_lists_the_known),
         cmocka_unit_test(an_absent_object_names_the_way_out),
         cmocka_unit_test(a_library_that_is_no_backend_is_refused),
-        cmocka_unit_test(a_device_says_which_backend),
+        cmocka_unit_test(a_device_name_selects_the_backend),
         cmocka_unit_test(a_device_that_is_none_is_refused_by_name),
         cmocka_unit_test(two_names_that_differ_are_refused),
-        cmocka_unit_test(auto_without_a_gpu_is_the_cpu_and_says_why),
+        cmocka_unit_test(auto_without_a_gpu_is_the_cpu_with_the_reason),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -227,7 +227,7 @@ static void the_same_answer_through_a_window(void **state) {
     run_through_a_window((struct machine){.ops = &backend_late});
 }
 
-static void case_99_colliding_hashes_are_never_believed(void **state) {
+static void case_99_colliding_hashes_never_hit(void **state) {
     static struct answer expected[40], got[40];
     static uint32_t prompt[40][24];
     struct request_params p = request_params_default;
@@ -287,7 +287,7 @@ int main(void) {
         cmocka_unit_test(case_100_over_two_ranks),
         cmocka_unit_test(case_100_on_a_device_that_works_on_its_own),
         cmocka_unit_test(the_same_answer_through_a_window),
-        cmocka_unit_test(case_99_colliding_hashes_are_never_believed),
+        cmocka_unit_test(case_99_colliding_hashes_never_hit),
         cmocka_unit_test(all_but_one_token_is_cached_with_block_size_one),
     };
 

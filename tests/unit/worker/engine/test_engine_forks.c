@@ -303,7 +303,7 @@ static void after_a_thousand_cancels_every_block_is_free(void **state) {
     cancel_a_thousand((struct machine){.ops = &backend_late}, ASYNC_AUTO);
 }
 
-static void a_search_that_never_fits_says_so(void **state) {
+static void a_search_that_never_fits_is_refused(void **state) {
     static uint32_t prompt[20];
     static struct answer a[N_ANSWERS];
     struct request_params p = request_params_default;
@@ -337,7 +337,7 @@ int main(void) {
         cmocka_unit_test(case_100_on_a_device_that_works_on_its_own),
         cmocka_unit_test(samples_share_the_prompt_and_compute_one_token_each),
         cmocka_unit_test(after_a_thousand_cancels_every_block_is_free),
-        cmocka_unit_test(a_search_that_never_fits_says_so),
+        cmocka_unit_test(a_search_that_never_fits_is_refused),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -210,7 +210,7 @@ static void numbers_that_are_not_finite_end_one_request(void **state) {
     fixture_close(&w);
 }
 
-static void the_log_says_what_was_cached(void **state) {
+static void the_log_has_the_cached_tokens(void **state) {
     static struct answer a;
     static uint32_t prompt[8] = {1, 2, 3, 4, 5, 6, 8, 9};
     struct request_params p = long_params(prompt, 8);
@@ -378,7 +378,7 @@ static void case_73_too_little_memory_names_the_longest(void **state) {
     loop_destroy(loop);
 }
 
-static void memory_is_shared_out_by_whose_it_is(void **state) {
+static void own_memory_is_budgeted_from_the_total(void **state) {
     struct backend_info info = {.memory_total = 1000, .memory_free = 700};
 
     (void)state;
@@ -431,13 +431,13 @@ int main(void) {
         cmocka_unit_test(a_slow_reader_gets_many_tokens_at_once),
         cmocka_unit_test(a_lost_device_ends_everything),
         cmocka_unit_test(numbers_that_are_not_finite_end_one_request),
-        cmocka_unit_test(the_log_says_what_was_cached),
+        cmocka_unit_test(the_log_has_the_cached_tokens),
         cmocka_unit_test(drain_finishes_what_is_there),
         cmocka_unit_test(destroy_drops_what_runs),
         cmocka_unit_test(the_waiting_limit_is_kept),
         cmocka_unit_test(reset_forgets_and_answers_stay_the_same),
         cmocka_unit_test(case_73_too_little_memory_names_the_longest),
-        cmocka_unit_test(memory_is_shared_out_by_whose_it_is),
+        cmocka_unit_test(own_memory_is_budgeted_from_the_total),
         cmocka_unit_test(a_stop_id_and_min_tokens_are_obeyed),
     };
 

@@ -136,7 +136,7 @@ static void extra_keys_rebuild_each_hash(void **state) {
     kv_event_log_destroy(log);
 }
 
-static void groups_say_what_they_are(void **state) {
+static void groups_report_their_kind(void **state) {
     const struct block_hash hash = from_hex(first_hex);
     struct kv_event_config config = small();
     struct kv_event_stored stored = {.hashes = &hash, .n_blocks = 1, .lora_id = -1};
@@ -184,7 +184,7 @@ static void an_empty_batch_is_none(void **state) {
     kv_event_log_destroy(log);
 }
 
-static void who_comes_too_late_is_told(void **state) {
+static void a_late_subscriber_sees_a_gap(void **state) {
     struct kv_event_log *log = make(small());
     struct kv_event_digest digest;
     struct buf out;
@@ -364,9 +364,9 @@ int main(void) {
         cmocka_unit_test(batches_are_the_published_bytes),
         cmocka_unit_test(hashes_can_be_numbers),
         cmocka_unit_test(extra_keys_rebuild_each_hash),
-        cmocka_unit_test(groups_say_what_they_are),
+        cmocka_unit_test(groups_report_their_kind),
         cmocka_unit_test(an_empty_batch_is_none),
-        cmocka_unit_test(who_comes_too_late_is_told),
+        cmocka_unit_test(a_late_subscriber_sees_a_gap),
         cmocka_unit_test(a_batch_larger_than_the_ring_is_a_gap),
         cmocka_unit_test(a_follower_ends_with_the_digest),
         cmocka_unit_test(a_reader_beside_the_writer_misses_nothing),

@@ -174,7 +174,7 @@ static void extras_are_hashed_alike_in_one_piece_and_token_by_token(void **state
     kv_manager_destroy(mgr);
 }
 
-static void new_entries_are_told_once(void **state) {
+static void new_entries_are_reported_once(void **state) {
     struct kv_manager *mgr = make(12, 4);
     struct kv_req r0, r1;
 
@@ -327,7 +327,7 @@ int main(void) {
         cmocka_unit_test(reserved_blocks_are_left_for_others),
         cmocka_unit_test(adapters_do_not_share),
         cmocka_unit_test(extras_are_hashed_alike_in_one_piece_and_token_by_token),
-        cmocka_unit_test(new_entries_are_told_once),
+        cmocka_unit_test(new_entries_are_reported_once),
         cmocka_unit_test(freeing_what_holds_nothing_is_fine),
         cmocka_unit_test(waste_is_what_holds_no_token),
         cmocka_unit_test(dedup_leaves_what_a_fork_holds),

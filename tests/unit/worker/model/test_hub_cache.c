@@ -127,7 +127,7 @@ static void a_ref_that_is_no_commit_leads_nowhere(void **state) {
     erase(p.root);
 }
 
-static void the_environment_says_where(void **state) {
+static void the_environment_names_the_cache(void **state) {
     struct hub_cache c;
 
     (void)state;
@@ -155,7 +155,7 @@ int main(void) {
         cmocka_unit_test(names_that_lead_elsewhere_are_none),
         cmocka_unit_test(a_snapshot_counts_when_all_of_it_is_there),
         cmocka_unit_test(a_ref_that_is_no_commit_leads_nowhere),
-        cmocka_unit_test(the_environment_says_where),
+        cmocka_unit_test(the_environment_names_the_cache),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -518,7 +518,7 @@ static void first_mistakes_get_a_sentence(void **state) {
 #define INDEX(file)                                                                                \
     "{\"weight_map\":{\"model.norm.weight\":\"" file "\",\"lm_head.weight\":\"" file "\"}}"
 
-static void an_index_that_lies_is_refused(void **state) {
+static void a_false_index_is_refused(void **state) {
     static const struct {
         const char *index, *says;
         enum status st;
@@ -614,7 +614,7 @@ int main(void) {
         cmocka_unit_test(a_tied_head_is_not_loaded),
         cmocka_unit_test(a_backend_that_refuses_is_unloaded),
         cmocka_unit_test(first_mistakes_get_a_sentence),
-        cmocka_unit_test(an_index_that_lies_is_refused),
+        cmocka_unit_test(a_false_index_is_refused),
         cmocka_unit_test(a_file_that_was_cut_or_swapped_is_refused),
         cmocka_unit_test(the_pseudo_model_needs_no_files),
     };

@@ -156,7 +156,7 @@ static void a_chunk_without_its_end_has_no_output(void **state) {
     request_unref(r);
 }
 
-static void a_resumed_request_is_bound_anew_with_its_output(void **state) {
+static void a_resumed_request_is_bound_again_with_its_output(void **state) {
     struct setup s;
     struct request *r[2];
 
@@ -278,7 +278,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_token_rows_come_first_and_slots_follow_the_table),
         cmocka_unit_test(a_chunk_without_its_end_has_no_output),
-        cmocka_unit_test(a_resumed_request_is_bound_anew_with_its_output),
+        cmocka_unit_test(a_resumed_request_is_bound_again_with_its_output),
         cmocka_unit_test(prompt_positions_are_scored),
         cmocka_unit_test(parameters_reach_the_device),
     };

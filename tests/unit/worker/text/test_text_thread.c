@@ -116,7 +116,7 @@ static void long_texts_travel_and_come_back(void **state) {
     bench_close(&b);
 }
 
-static void a_text_that_is_none_says_why(void **state) {
+static void an_invalid_text_is_refused_with_the_reason(void **state) {
     struct bench b = bench_open();
     struct job j;
 
@@ -319,7 +319,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_short_text_is_done_at_once),
         cmocka_unit_test(long_texts_travel_and_come_back),
-        cmocka_unit_test(a_text_that_is_none_says_why),
+        cmocka_unit_test(an_invalid_text_is_refused_with_the_reason),
         cmocka_unit_test(stopping_hands_every_job_back),
         cmocka_unit_test(page_overtakes_the_books_before_it),
         cmocka_unit_test(texts_of_all_lengths_are_as_they_are_alone),

@@ -127,7 +127,7 @@ static void the_models_makers_may_have_other_defaults(void **state) {
     finish(&c);
 }
 
-static void null_is_as_good_as_absent(void **state) {
+static void null_equals_absent(void **state) {
     static const char *const fields[] = {"temperature",
                                          "top_p",
                                          "top_k",
@@ -330,7 +330,7 @@ static void tokens_may_be_allowed_and_words_banned(void **state) {
     refuses("{\"bad_words\":\"x\"}", "bad_words");
 }
 
-static void what_is_asked_of_the_prompt(void **state) {
+static void prompt_fields_are_read(void **state) {
     struct parsed c = parse_good("{\"prompt_logprobs\":3,\"truncate_prompt_tokens\":7}");
 
     (void)state;
@@ -472,7 +472,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_empty_body_gives_the_defaults),
         cmocka_unit_test(the_models_makers_may_have_other_defaults),
-        cmocka_unit_test(null_is_as_good_as_absent),
+        cmocka_unit_test(null_equals_absent),
         cmocka_unit_test(every_field_has_bounds_and_a_type),
         cmocka_unit_test(values_arrive),
         cmocka_unit_test(the_newer_name_of_max_tokens_wins),
@@ -480,7 +480,7 @@ int main(void) {
         cmocka_unit_test(stream_options_need_a_stream),
         cmocka_unit_test(what_would_change_the_answer_and_is_not_built_is_refused),
         cmocka_unit_test(tokens_may_be_allowed_and_words_banned),
-        cmocka_unit_test(what_is_asked_of_the_prompt),
+        cmocka_unit_test(prompt_fields_are_read),
         cmocka_unit_test(unknown_fields_are_ignored),
         cmocka_unit_test(lists_have_limits),
         cmocka_unit_test(a_seed_is_drawn_when_none_is_given),

@@ -40,7 +40,7 @@ static struct block_ages *make(struct ear *ear, uint32_t n_blocks, double share)
         n_blocks, &(struct block_ages_config){.share = share, .on_age = on_age, .arg = ear});
 }
 
-static void a_life_is_told_as_it_goes(void **state) {
+static void ages_are_reported_as_they_occur(void **state) {
     struct ear ear = {0};
     struct block_ages *ages = make(&ear, 4, 1.0);
 
@@ -64,7 +64,7 @@ static void a_life_is_told_as_it_goes(void **state) {
     block_ages_destroy(ages);
 }
 
-static void a_block_nobody_hit_was_idle_all_its_life(void **state) {
+static void a_block_without_hits_was_idle_since_its_allocation(void **state) {
     struct ear ear = {0};
     struct block_ages *ages = make(&ear, 2, 1.0);
 
@@ -77,7 +77,7 @@ static void a_block_nobody_hit_was_idle_all_its_life(void **state) {
     block_ages_destroy(ages);
 }
 
-static void a_new_life_knows_nothing_of_the_last(void **state) {
+static void a_new_allocation_keeps_no_age_of_the_last(void **state) {
     struct ear ear = {0};
     struct block_ages *ages = make(&ear, 2, 1.0);
 
@@ -97,7 +97,7 @@ static void a_new_life_knows_nothing_of_the_last(void **state) {
 }
 
 /* The share is met, by the same lives each time. */
-static void the_sample_is_a_matter_of_block_and_life_alone(void **state) {
+static void the_sample_depends_on_block_and_allocation_alone(void **state) {
     enum { BLOCKS = 1000, LIVES = 100 };
     struct ear first = {0}, again = {0};
     struct block_ages *a = make(&first, BLOCKS, 0.01), *b = make(&again, BLOCKS, 0.01);
@@ -122,7 +122,7 @@ static void the_sample_is_a_matter_of_block_and_life_alone(void **state) {
 }
 
 /* What happened to each block of late, from which everything that is told can be worked out. */
-static void random_lives_match_a_diary(void **state) {
+static void random_histories_match_a_diary(void **state) {
     enum { BLOCKS = 7, STEPS = 20000 };
     struct {
         uint64_t born_us, hit_us[2]; /* the last two hits; 0: none */
@@ -181,7 +181,7 @@ static void publish(struct block_pool *pool, block_id id, uint32_t token) {
     block_pool_publish(pool, id, &key, 0);
 }
 
-static void the_pool_tells_of_its_blocks(void **state) {
+static void the_pool_reports_ages_of_its_blocks(void **state) {
     struct ear ear = {0};
     struct block_ages *ages = make(&ear, 3, 1.0);
     struct block_pool *pool = block_pool_create(&(struct block_pool_config){
@@ -215,12 +215,12 @@ static void the_pool_tells_of_its_blocks(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_life_is_told_as_it_goes),
-        cmocka_unit_test(a_block_nobody_hit_was_idle_all_its_life),
-        cmocka_unit_test(a_new_life_knows_nothing_of_the_last),
-        cmocka_unit_test(the_sample_is_a_matter_of_block_and_life_alone),
-        cmocka_unit_test(random_lives_match_a_diary),
-        cmocka_unit_test(the_pool_tells_of_its_blocks),
+        cmocka_unit_test(ages_are_reported_as_they_occur),
+        cmocka_unit_test(a_block_without_hits_was_idle_since_its_allocation),
+        cmocka_unit_test(a_new_allocation_keeps_no_age_of_the_last),
+        cmocka_unit_test(the_sample_depends_on_block_and_allocation_alone),
+        cmocka_unit_test(random_histories_match_a_diary),
+        cmocka_unit_test(the_pool_reports_ages_of_its_blocks),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

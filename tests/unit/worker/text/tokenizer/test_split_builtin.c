@@ -88,7 +88,7 @@ static size_t match_plainly(const char *p, size_t n) {
     return k == n || k == 1 ? k : k - 1;
 }
 
-static void every_short_text_is_cut_as_the_expression_says(void **state) {
+static void every_short_text_is_cut_as_by_the_expression(void **state) {
     static const char alphabet[] = "sLe '1. \n\r\t";
     struct rng rng;
 
@@ -218,7 +218,7 @@ static void any_number_of_marks_is_put_in_order(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(words_digits_and_white_space_are_cut),
-        cmocka_unit_test(every_short_text_is_cut_as_the_expression_says),
+        cmocka_unit_test(every_short_text_is_cut_as_by_the_expression),
         cmocka_unit_test(only_known_expressions_are_recognised),
         cmocka_unit_test(classes_are_those_of_unicode),
         cmocka_unit_test(characters_survive_coding),
