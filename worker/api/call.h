@@ -4,7 +4,7 @@
  *      parse, render ──▶ call_add_prompt ... call_start
  *                          tokenize (text thread when long)
  *                          one request per prompt and sample ─────▶ submit
- *      shape->chunk  ◀──   detokenize, match stop strings   ◀────── news
+ *      shape->chunk  ◀──   detokenize, match stop strings   ◀──── progress
  *      shape->body   ◀──   all choices finished
  *
  * The response head leaves with the first token, stream or not: it carries how much of the prompt

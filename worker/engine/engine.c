@@ -15,8 +15,8 @@
  *                                   │ sampler_take: logprobs            │
  *                                   │ scheduler_take: append, end? ─ no ┘
  *                                   │ yes: blocks free
- *        on_progress ◀── PROGRESS ──────┤ after every step with a token
- *        on_progress(is_finished) ◀─────┘ and the engine's reference is gone
+ *        on_progress ◀── PROGRESS ─────┤ after every step with a token
+ *        on_progress(is_finished) ◀────┘ and the engine's reference is gone
  *
  * A PROGRESS mail is embedded in its request and sent only when none is under way, so a slow reader
  * gets many tokens at once and the engine never waits. Each mail about a request holds a reference;
@@ -38,7 +38,7 @@ static struct request_mail *request_mail_of(struct list *link) {
     return CONTAINER_OF(mail_of(link), struct request_mail, mail);
 }
 
-/* --- telling ---------------------------------------------------------------------------------- */
+/* --- reporting -------------------------------------------------------------------------------- */
 
 void engine_send(struct mailbox *box, struct request_mail *mail, enum mail_kind kind) {
     mail->kind = kind;

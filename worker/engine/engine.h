@@ -9,10 +9,10 @@
  *      worker loop                                        engine thread
  *      request_create
  *      engine_submit(r) ────────────────────────────────▶ waiting, running, ...
- *      on_progress(r, p)  ◀──────────────────────────────  a step has run, tokens are published
- *         one call per request, whatever the number of steps since the last
+ *      on_progress(r, p)  ◀────────────────────────────── a step has run, tokens are published
+ *         one call per request for all steps since the last call
  *      engine_cancel(r) ────────────────────────────────▶ ended, blocks free
- *      on_progress(r, is_finished)  ◀───────────────────────  always the last word, exactly once,
+ *      on_progress(r, is_finished)  ◀──────────────────── always the last call, exactly once,
  *      request_unref(r)                                   after a cancel as well
  *
  * Who may free what: the creator keeps its reference for as long as it looks at the request. It may

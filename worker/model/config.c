@@ -105,7 +105,7 @@ static enum status read_dtype(const struct json *c, struct model_config *m, stru
                      json_type(v) == JSON_STRING ? s.ptr : "?");
 }
 
-/* --- what is unsupported ------------------------------------------------------------------------*/
+/* --- unsupported settings --------------------------------------------------------------------- */
 /* Keys that change the arithmetic. One that is absent, null or has the value of the list is fine. */
 static const struct unbuilt {
     const char *name, *neutral, *instead;

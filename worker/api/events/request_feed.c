@@ -349,7 +349,7 @@ void request_feed_load(struct request_feed *feed) {
     publish_load(feed, &load);
 }
 
-/* --- create and destroy ---------------------------------------------------------------------------------- */
+/* --- creation --------------------------------------------------------------------------------- */
 
 enum status request_feed_create(struct request_feed **out, const struct request_feed_config *config,
                                 struct error *err) {
