@@ -91,7 +91,6 @@ struct geometry {
     bool has_qkv_bias, has_o_bias, has_qk_norm, is_tied;
     uint32_t sliding_window;   /* tokens a layer of that kind sees; 0: none does */
     const uint8_t *layer_kind; /* (n_layers) 0 full, 1 sliding; NULL: all full. Copied. */
-    uint64_t reserved[8];
 };
 
 /* Fixed at load; every buffer and graph is sized by them once. */
@@ -105,9 +104,7 @@ struct backend_limits {
     uint32_t block_size;         /* tokens per KV block; a backend refuses those it lacks */
     uint32_t max_bias;           /* (token, bias) pairs in one step */
     uint32_t max_masks;          /* grammar masks in one step */
-    uint32_t max_lora, max_lora_rank;
-    bool is_deterministic; /* fixed plans whatever the batch (backends that have a choice) */
-    uint64_t reserved[8];
+    bool is_deterministic;       /* fixed plans whatever the batch (backends that have a choice) */
 };
 
 /* How to open a device. Zero means "choose". */
@@ -123,7 +120,6 @@ struct backend_config {
     uint32_t tp_rank, tp_size; /* one rank of a tensor-parallel model; size 0 or 1: all of it */
     struct tp_group *group;    /* the ranks; NULL when there is one */
     const struct backend_ops *ranks; /* tp: the backend of which each rank is one device */
-    uint64_t reserved[7];
 };
 
 #define BACKEND_INVARIANT 1u /* outputs do not depend on batch, chunking or threads */
@@ -143,7 +139,6 @@ struct backend_info {
     uint64_t memory_total, memory_free;
     double prefill_tokens_per_s; /* estimate at short context; 0 before a model is in */
     double attn_context; /* tokens of context at which attention costs as much as the rest */
-    uint64_t reserved[8];
 };
 
 struct backend_kv_info {
@@ -196,7 +191,6 @@ struct backend_output {
     float frequency_penalty, presence_penalty; /* 0: none; over output only */
     uint32_t n_logprobs;                       /* alternatives wanted */
     uint32_t mask;                             /* which grammar mask, BACKEND_NO_MASK for none */
-    uint32_t reserved[3];
 };
 #define BACKEND_NO_MASK 0xFFFFFFFFu
 
@@ -206,7 +200,6 @@ struct backend_stage {
     int32_t *token;     /* (max_step_tokens) id, or -1 - k: output k of the step in flight before */
     uint32_t *position; /* (max_step_tokens) from the start of the sequence */
     int64_t *kv_slot;   /* (max_step_tokens) where K and V go; -1: nowhere (padding) */
-    uint32_t *lora;     /* (max_step_tokens) adapter, 0 none */
     struct backend_row *row;             /* (max_rows) */
     struct backend_table_update *update; /* (max_rows * max_blocks_per_row) */
     struct backend_output *output;       /* (max_outputs) */
@@ -228,7 +221,6 @@ struct backend_stage {
 struct backend_step {
     uint32_t n_tokens, n_rows, n_updates, n_outputs, n_bias, n_masks;
     uint32_t prefix_rows, prefix_blocks; /* so many rows share so many leading blocks; 0: unknown */
-    uint32_t reserved[7];
 };
 
 typedef uint64_t backend_fence; /* increases by one with each submit, copy or swap; 0: none */
@@ -297,11 +289,6 @@ struct backend_ops {
      * the device is the host, all of submit and wait is its time. */
     double (*step_us)(struct backend_model *m, uint32_t slot);
 
-    enum status (*lora_load)(struct backend_model *m, uint32_t index,
-                             const struct backend_tensor *tensors, uint32_t n, float scale,
-                             struct error *err);
-    void (*lora_drop)(struct backend_model *m, uint32_t index);
-
     /* Runs one operator on host tensors, so that one differential test covers every backend. Names,
      * inputs and outputs are listed in kernels/README.md. ST_UNSUPPORTED when it has none. */
     enum status (*op)(struct backend_device *dev, const char *name, const struct backend_tensor *in,
@@ -315,7 +302,6 @@ struct backend_ops {
      * memory apart, and nothing is opened. The entry itself may be NULL: only load_begin knows. */
     enum status (*check)(const struct backend_config *config, const struct geometry *g,
                          const struct backend_limits *limits, struct error *err);
-    void *reserved[6];
 };
 
 /* The only symbol a loadable backend exports. The linked ones are below. */

@@ -20,7 +20,7 @@ void loading_init(struct loading *l, struct log *log) {
 }
 
 static void begin(struct loading *l, uint64_t first_bytes) {
-    l->began_us = l->told_us = clock_now_us();
+    l->began_us = l->reported_us = clock_now_us();
     l->first_bytes = first_bytes;
 }
 
@@ -30,8 +30,8 @@ static void report(struct loading *l, const char *event, const char *file, uint6
     uint64_t now_us = clock_now_us();
     double seconds = (double)(now_us - l->began_us) * 1e-6, rate;
 
-    if (now_us - l->told_us < l->interval_us) return;
-    l->told_us = now_us;
+    if (now_us - l->reported_us < l->interval_us) return;
+    l->reported_us = now_us;
     rate =
         done > l->first_bytes && seconds > 0 ? (double)(done - l->first_bytes) / MIB / seconds : 0;
     log_event(l->log, LOG_INFO, event, log_z("file", file), log_u64("done_mib", done >> 20),

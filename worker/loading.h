@@ -14,8 +14,8 @@ struct worker_options;
 struct loading {
     struct log *log;
     uint64_t interval_us;
-    uint64_t began_us, told_us; /* of the phase that is under way */
-    uint64_t first_bytes;       /* that were there when it began */
+    uint64_t began_us, reported_us; /* of the phase that is under way */
+    uint64_t first_bytes;           /* that were there when it began */
 };
 
 void loading_init(struct loading *l, struct log *log);

@@ -478,8 +478,6 @@ const struct backend_ops backend_cpu = {
     .poll = host_poll,
     .wait = host_wait,
     .event_fd = host_event_fd,
-    .lora_load = host_lora_load,
-    .lora_drop = host_lora_drop,
     .op = cpu_run_op,
     .check = cpu_check,
 };

@@ -272,8 +272,6 @@ const struct backend_ops backend_cuda = {
     .wait = cuda_wait,
     .event_fd = cuda_event_fd,
     .step_us = cuda_step_us,
-    .lora_load = host_lora_load,
-    .lora_drop = host_lora_drop,
     .op = cuda_op,
     .fault = cuda_fault,
 };

@@ -44,7 +44,6 @@ static void carve_slot(const struct backend_model *m, struct carver *c, struct b
     s->token = carve(c, T * sizeof(*s->token));
     s->position = carve(c, T * sizeof(*s->position));
     s->kv_slot = carve(c, T * sizeof(*s->kv_slot));
-    s->lora = carve(c, T * sizeof(*s->lora));
     s->row = carve(c, l->max_rows * sizeof(*s->row));
     s->update = carve(c, n_updates * sizeof(*s->update));
     s->output = carve(c, n_out * sizeof(*s->output));

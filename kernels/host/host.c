@@ -134,13 +134,8 @@ static enum status check_limits(const struct backend_limits *l, struct error *er
         {"max_bias", l->max_bias, 0, 1u << 24},
         {"max_masks", l->max_masks, 0, 1u << 16},
     };
-    enum status st = check_ranges(ranges, ARRAY_LEN(ranges), err);
 
-    if (st != ST_OK) return st;
-    if (l->max_lora)
-        return error_set(err, ST_UNSUPPORTED,
-                         "this backend has no LoRA adapters: set max_lora to 0");
-    return ST_OK;
+    return check_ranges(ranges, ARRAY_LEN(ranges), err);
 }
 
 static enum status alloc_slot(struct host_model *h, struct backend_stage *s, struct error *err) {
@@ -153,7 +148,6 @@ static enum status alloc_slot(struct host_model *h, struct backend_stage *s, str
         {(void **)&s->token, l->max_step_tokens * sizeof(*s->token)},
         {(void **)&s->position, l->max_step_tokens * sizeof(*s->position)},
         {(void **)&s->kv_slot, l->max_step_tokens * sizeof(*s->kv_slot)},
-        {(void **)&s->lora, l->max_step_tokens * sizeof(*s->lora)},
         {(void **)&s->row, l->max_rows * sizeof(*s->row)},
         {(void **)&s->update, (uint64_t)l->max_rows * l->max_blocks_per_row * sizeof(*s->update)},
         {(void **)&s->output, l->max_outputs * sizeof(*s->output)},
@@ -177,10 +171,10 @@ static enum status alloc_slot(struct host_model *h, struct backend_stage *s, str
 }
 
 static void free_slot(struct backend_stage *s) {
-    void *arrays[] = {s->token,         s->position,        s->kv_slot,     s->lora,
-                      s->row,           s->update,          s->output,      s->bias,
-                      s->mask,          s->out_token,       s->out_logprob, s->out_rank,
-                      s->out_top_token, s->out_top_logprob, s->out_flags};
+    void *arrays[] = {s->token,           s->position,    s->kv_slot,  s->row,
+                      s->update,          s->output,      s->bias,     s->mask,
+                      s->out_token,       s->out_logprob, s->out_rank, s->out_top_token,
+                      s->out_top_logprob, s->out_flags};
 
     for (size_t i = 0; i < ARRAY_LEN(arrays); i++)
         mem_free(arrays[i]);
@@ -396,15 +390,4 @@ enum status host_wait(struct backend_device *dev, backend_fence f, uint64_t time
 int host_event_fd(struct backend_device *dev) {
     (void)dev;
     return -1;
-}
-
-enum status host_lora_load(struct backend_model *m, uint32_t index,
-                           const struct backend_tensor *tensors, uint32_t n, float scale,
-                           struct error *err) {
-    (void)m, (void)tensors, (void)n, (void)scale;
-    return error_set(err, ST_UNSUPPORTED, "LoRA adapter %u: this backend has none", index);
-}
-
-void host_lora_drop(struct backend_model *m, uint32_t index) {
-    (void)m, (void)index;
 }

@@ -175,10 +175,6 @@ void host_step_end(struct host_model *h, uint32_t slot, const struct backend_ste
 enum status host_poll(struct backend_device *dev, backend_fence f);
 enum status host_wait(struct backend_device *dev, backend_fence f, uint64_t timeout_us);
 int host_event_fd(struct backend_device *dev);
-enum status host_lora_load(struct backend_model *m, uint32_t index,
-                           const struct backend_tensor *tensors, uint32_t n, float scale,
-                           struct error *err);
-void host_lora_drop(struct backend_model *m, uint32_t index);
 
 /* The rank of a device to be opened, and its share of the memory, `memory_free` by default. */
 void host_device_init(struct host_device *dev, const struct backend_config *config,

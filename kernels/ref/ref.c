@@ -411,8 +411,6 @@ const struct backend_ops backend_ref = {
     .poll = host_poll,
     .wait = host_wait,
     .event_fd = host_event_fd,
-    .lora_load = host_lora_load,
-    .lora_drop = host_lora_drop,
     .op = ref_op,
     .check = ref_check,
 };

@@ -429,7 +429,5 @@ const struct backend_ops backend_sim = {
     .wait = sim_wait,
     .event_fd = sim_event_fd,
     .step_us = sim_step_us,
-    .lora_load = host_lora_load,
-    .lora_drop = host_lora_drop,
     .op = sim_op,
 };

@@ -30,7 +30,6 @@ struct tp_group {
     /* all (size, n_bytes): every rank's `mine`, in order of rank; host memory. */
     enum status (*gather)(struct tp_group *g, uint32_t rank, const void *mine, void *all,
                           uint64_t n_bytes);
-    void *reserved[4];
 };
 
 /* A group of threads of this process, 1 to TP_MAX_RANKS of them. What ST_OK of share and gather has

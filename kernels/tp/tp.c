@@ -159,7 +159,6 @@ static void copy_stage(const struct backend_model *m, const struct backend_stage
         {to->token, from->token, step->n_tokens, l->max_step_tokens, sizeof(*to->token)},
         {to->position, from->position, step->n_tokens, l->max_step_tokens, sizeof(*to->position)},
         {to->kv_slot, from->kv_slot, step->n_tokens, l->max_step_tokens, sizeof(*to->kv_slot)},
-        {to->lora, from->lora, step->n_tokens, l->max_step_tokens, sizeof(*to->lora)},
         {to->row, from->row, step->n_rows, l->max_rows, sizeof(*to->row)},
         {to->update, from->update, step->n_updates, n_updates, sizeof(*to->update)},
         {to->output, from->output, step->n_outputs, l->max_outputs, sizeof(*to->output)},
@@ -335,41 +334,6 @@ static double tp_step_us(struct backend_model *m, uint32_t slot) {
 
 /* --- the rest -------------------------------------------------------------------------------- */
 
-struct lora_call {
-    struct backend_model *m;
-    uint32_t index, n;
-    const struct backend_tensor *tensors;
-    float scale;
-};
-
-static enum status lora_load_rank(uint32_t rank, void *arg, struct error *err) {
-    struct lora_call *c = arg;
-
-    return c->m->dev->ops->lora_load(c->m->rank[rank], c->index, c->tensors, c->n, c->scale, err);
-}
-
-static enum status lora_drop_rank(uint32_t rank, void *arg, struct error *err) {
-    struct lora_call *c = arg;
-
-    (void)err;
-    c->m->dev->ops->lora_drop(c->m->rank[rank], c->index);
-    return ST_OK;
-}
-
-static enum status tp_lora_load(struct backend_model *m, uint32_t index,
-                                const struct backend_tensor *tensors, uint32_t n, float scale,
-                                struct error *err) {
-    struct lora_call c = {m, index, n, tensors, scale};
-
-    return tp_ranks_call_apart(m->dev->ranks, lora_load_rank, &c, err);
-}
-
-static void tp_lora_drop(struct backend_model *m, uint32_t index) {
-    struct lora_call c = {.m = m, .index = index};
-
-    (void)!tp_ranks_call_apart(m->dev->ranks, lora_drop_rank, &c, NULL);
-}
-
 struct op_call {
     struct backend_device *dev;
     const char *name;
@@ -420,8 +384,6 @@ const struct backend_ops backend_tp = {
     .wait = tp_wait,
     .event_fd = tp_event_fd,
     .step_us = tp_step_us,
-    .lora_load = tp_lora_load,
-    .lora_drop = tp_lora_drop,
     .op = tp_op,
     .fault = tp_fault,
 };

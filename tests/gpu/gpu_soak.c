@@ -266,7 +266,6 @@ static void put_row(struct soak *s, struct backend_stage *g, struct backend_step
         if (n == 1 && feedback && feedback[at] >= 0) g->token[t] = -1 - feedback[at];
         g->position[t] = position;
         g->kv_slot[t] = (int64_t)r->block[position / BLOCK] * BLOCK + position % BLOCK;
-        g->lora[t] = 0;
     }
     r->n_done = end;
 }
@@ -321,7 +320,6 @@ static void build(struct soak *s, uint32_t slot, struct backend_step *step, cons
     memcpy(o->token, g->token, step->n_tokens * sizeof(*o->token));
     memcpy(o->position, g->position, step->n_tokens * sizeof(*o->position));
     memcpy(o->kv_slot, g->kv_slot, step->n_tokens * sizeof(*o->kv_slot));
-    memcpy(o->lora, g->lora, step->n_tokens * sizeof(*o->lora));
     memcpy(o->row, g->row, step->n_rows * sizeof(*o->row));
     memcpy(o->update, g->update, step->n_updates * sizeof(*o->update));
     memcpy(o->output, g->output, step->n_outputs * sizeof(*o->output));

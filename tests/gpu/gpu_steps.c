@@ -121,7 +121,6 @@ static void put_tokens(struct fixture *w, struct backend_stage *s, struct backen
                 is_fed_back ? -1 - (int32_t)row : (int32_t)rng_below(&w->rng, w->m.shape->vocab);
             s->position[at] = position;
             s->kv_slot[at] = (int64_t)block_of(w, row, position) * BLOCK + position % BLOCK;
-            s->lora[at] = 0;
         }
         s->output[step->n_outputs++] = (struct backend_output){.row = row,
                                                                .token_index = step->n_tokens - 1,

@@ -53,7 +53,6 @@ static void lay_out_tokens(struct batch *b, struct batch_step *s, const struct s
             e->is_ahead ? -1 - (int32_t)b->bound[r->row].last_output : (int32_t)r->tokens[position];
         s->stage.position[at + i] = position;
         s->stage.kv_slot[at + i] = block_table_slot(t, position, b->block_size);
-        s->stage.lora[at + i] = 0;
     }
     s->counts.n_tokens += e->n_tokens;
 }

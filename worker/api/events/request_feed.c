@@ -46,7 +46,7 @@ struct request_feed {
     uint64_t n_unsent, max_unsent; /* bytes, about: what is new, and what of it may wait */
     struct loop_timer timer;
     struct wire_load load; /* as last published */
-    uint64_t load_told_us; /* 0: never */
+    uint64_t load_sent_us; /* 0: never */
     uint64_t sent_bytes, n_gaps;
     bool is_ending;
     struct buf frames, json;
@@ -268,7 +268,7 @@ static bool is_same_load(const struct wire_load *a, const struct wire_load *b) {
 static void publish_load(struct request_feed *feed, const struct wire_load *load) {
     struct request_event e = {.kind = REQUEST_LOAD, .t_us = now_us(feed), .load = *load};
 
-    feed->load_told_us = e.t_us;
+    feed->load_sent_us = e.t_us;
     publish(feed, &e);
     feed->load = *load;
 }
@@ -278,7 +278,7 @@ static void on_load_time(void *arg) {
     struct wire_load load;
 
     feed->config.read_load(feed->config.arg, &load);
-    if (!is_same_load(&load, &feed->load) || now_us(feed) - feed->load_told_us >= HEARTBEAT_US) {
+    if (!is_same_load(&load, &feed->load) || now_us(feed) - feed->load_sent_us >= HEARTBEAT_US) {
         publish_load(feed, &load);
     }
     loop_timer_start(&feed->timer, LOAD_EVERY_US);

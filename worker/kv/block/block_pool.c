@@ -8,7 +8,8 @@
 #include <assert.h>
 #include <stdlib.h>
 
-_Static_assert(BLOCK_NONE == FREE_QUEUE_NONE && BLOCK_NONE == PREFIX_CACHE_NONE, "one nobody");
+_Static_assert(BLOCK_NONE == FREE_QUEUE_NONE && BLOCK_NONE == PREFIX_CACHE_NONE,
+               "one value for no block");
 
 struct block_pool {
     struct block_pool_config config;

@@ -102,8 +102,6 @@ static void what_it_lacks_is_refused_by_name(void **state) {
     check_refused(&g, &limits, ST_UNSUPPORTED, "17");
     l = limits, l.block_size = 32;
     check_refused(&good, &l, ST_UNSUPPORTED, "block size 32");
-    l = limits, l.max_lora = 1;
-    check_refused(&good, &l, ST_UNSUPPORTED, "LoRA");
     l = limits, l.max_rows = 0;
     check_refused(&good, &l, ST_INVALID, "max_rows");
     l = limits, l.max_step_tokens = 1u << 20;
@@ -169,7 +167,6 @@ static void missing_weights_are_named(void **state) {
                      ST_OK);
     assert_int_equal(backend_cuda.load_end(side.model, &err), ST_INVALID);
     assert_string_equal(err.message, "weight k, layer 0 is missing from the model");
-    assert_int_equal(backend_cuda.lora_load(side.model, 1, NULL, 0, 1, &err), ST_UNSUPPORTED);
     cuda_fixture_close_side(&side);
 }
 

@@ -11,7 +11,7 @@
 /* A backend of arrays. */
 struct backend_model {
     int32_t token[ROOM], out_token[ROOM], out_top_token[ROOM * 2];
-    uint32_t position[ROOM], lora[ROOM], out_rank[ROOM], out_flags[ROOM];
+    uint32_t position[ROOM], out_rank[ROOM], out_flags[ROOM];
     int64_t kv_slot[ROOM];
     struct backend_row row[ROOM];
     struct backend_table_update update[ROOM];
@@ -27,7 +27,6 @@ static void keep_stage(struct backend_model *m, uint32_t slot, struct backend_st
     *out = (struct backend_stage){.token = m->token,
                                   .position = m->position,
                                   .kv_slot = m->kv_slot,
-                                  .lora = m->lora,
                                   .row = m->row,
                                   .update = m->update,
                                   .output = m->output,
