@@ -67,12 +67,13 @@ static void put_process(struct bucket_sets *sets) {
     {.kind = METRIC_##kind_, .name = #name_, .help = help_},
     static const struct metric_def rows[] = {PROCESS_METRICS(AS_PROCESS_ROW)};
 
-    printf("\n## Of the process\n\nUnder the names that Prometheus' own clients give them.\n");
+    printf("\n## Metrics of the process\n\nThe names are those of Prometheus' client libraries.\n");
     put_rows(rows, ARRAY_LEN(rows), "", sets);
 }
 
 static void put_buckets(const struct bucket_sets *sets) {
-    printf("\n## Buckets\n\nUpper bounds, `+Inf` behind them.\n\n| | bounds |\n|---|---|\n");
+    printf("\n## Buckets\n\nUpper bounds; `+Inf` is the last bucket of each.\n\n| | bounds "
+           "|\n|---|---|\n");
     for (uint32_t i = 0; i < sets->n; i++) {
         printf("| %c |", (char)('A' + i));
         for (uint32_t b = 0; b < sets->first[i]->n_buckets; b++)
@@ -85,15 +86,17 @@ static void put_worker(struct bucket_sets *sets) {
     uint32_t n;
     const struct metric_def *rows = worker_metrics_rows(&n);
 
-    printf("# worker: the metrics\n\n"
-           "`GET /metrics` answers with these, as Prometheus text. This page is written by `make "
-           "pages` from the table in `worker/metrics/worker_metrics.h`.\n\n"
-           "Every sample carries `model_name` and `engine` (always `0`), except those of the "
-           "process. Names, labels and buckets are public: they may be added to, never "
-           "changed.\nHistograms have `_bucket`, `_sum` and `_count`.\n\n"
-           "## Under vLLM's names\n");
+    printf(
+        "# worker: the metrics\n\n"
+        "`GET /metrics` has these metrics as Prometheus text. `make pages` writes this page from "
+        "the "
+        "table in `worker/metrics/worker_metrics.h`.\n\n"
+        "Every sample has the labels `model_name` and `engine` (always `0`), except those of the "
+        "process. Names, labels and buckets are public: new ones may appear, existing ones stay."
+        "\nHistograms have `_bucket`, `_sum` and `_count`.\n\n"
+        "## Metrics of vLLM\n");
     put_rows(rows, n, "vllm:", sets);
-    printf("\n## Our own\n");
+    printf("\n## Metrics of Incipit\n");
     put_rows(rows, n, "incipit_", sets);
 }
 
@@ -118,16 +121,18 @@ static void put_router(struct bucket_sets *sets) {
                                              .help = ROUTER_EJECTIONS_HELP}};
 
     printf("# router: the metrics\n\n"
-           "`GET /metrics` on the admin port answers with these, as Prometheus text. This page is "
-           "written by `make pages` from the tables in `router/metrics/router_metrics.h`.\n\n"
-           "Names of other routers (\"also\") stand beside ours where the meaning is the same. "
-           "Names, labels and buckets are public: they may be added to, never changed.\n"
+           "`GET /metrics` on the admin port has these metrics as Prometheus text. `make pages` "
+           "writes "
+           "this page from the tables in `router/metrics/router_metrics.h`.\n\n"
+           "Metrics with an equal meaning in another router also have its name (\"also\"). "
+           "Names, labels and buckets are public: new ones may appear, existing ones stay.\n"
            "Histograms have `_bucket`, `_sum` and `_count`. A metric with labels appears with its "
            "first event.\n\n"
-           "## Of the router\n");
+           "## Metrics of the router\n");
     put_rows(rows, ARRAY_LEN(rows), "", sets);
-    printf("\n## Of each worker\n\n`worker` is its URL. Made when the page is asked for: a worker "
-           "that was removed is gone from it.\n");
+    printf("\n## Metrics of each worker\n\nThe label `worker` is its URL. The router computes them "
+           "for each "
+           "scrape: they end when the worker is removed.\n");
     put_rows(worker_rows, ARRAY_LEN(worker_rows), "", sets);
 }
 

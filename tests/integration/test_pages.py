@@ -169,6 +169,12 @@ def test_no_page_has_more_than_2500_words(page):
         assert len((ROOT / page).read_text().split()) <= 2500
 
 
+def test_every_function_on_the_page_of_the_architecture_exists():
+    sources = "".join(p.read_text() for room in ("common", "router", "worker", "kernels") for p in (ROOT / room).rglob("*.[ch]"))
+    for name in re.findall(r"`([a-z]+_[a-z_]+)`", (ROOT / "ARCHITECTURE.md").read_text()):
+        assert re.search(rf"\b{name}\b|/{name}\.h", sources), name
+
+
 @pytest.mark.parametrize("page", ["ARCHITECTURE.md", "CONTRIBUTING.md"])
 def test_every_path_on_the_maintainers_pages_exists(page):
     """Names in backticks that begin with a folder of the tree or end like a file; a bare file is beside the one before it."""
