@@ -23,8 +23,6 @@ struct decision_log {
     struct hash_key key;
 };
 
-/* --- the file --------------------------------------------------------------------------------- */
-
 static enum status open_file(const char *path, int *fd, struct error *err) {
     *fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
     if (*fd >= 0) return ST_OK;
@@ -97,8 +95,6 @@ enum status decision_log_reopen(struct decision_log *d, struct error *err) {
 uint64_t decision_log_n_dropped(struct decision_log *d) {
     return d ? line_sink_n_dropped(d->sink) : 0;
 }
-
-/* --- lines ------------------------------------------------------------------------------------ */
 
 static void put_hashes(struct json_writer *w, const struct decision_log *d,
                        const struct route_request *rq) {

@@ -106,8 +106,7 @@ struct attempt {
     struct registry_target target;
     struct upstream *up;   /* its own until it is released or discarded; NULL: none */
     struct loop_task send; /* sends the request, at the end of the turn in which it was routed */
-    struct loop_timer
-        prefill;   /* when a whole answer's first token is predicted: see watch_prefill */
+    struct loop_timer prefill; /* until the predicted first token: see watch_prefill */
     bool is_retry; /* it is counted in proxy->n_retrying, until its first token or end */
 
     struct http_head head;

@@ -35,11 +35,10 @@
 #include "router/proxy/poison.h"
 #include "router/proxy/proxy_internal.h"
 
-#define RETRY_PAUSE_US 20000 /* before looking again whether a retry is affordable */
-#define RETRY_PAUSES   50    /* then the client is told to come back */
-/* Open exchanges that may be retries without an answer yet: one in five, or half as many again as one
- * worker has by fair shares, so that all it had may move at once in any fleet of two or more; and these
- * besides. */
+#define RETRY_PAUSE_US 20000 /* between two looks at the retry budget */
+#define RETRY_PAUSES   50    /* then the request fails with Retry-After */
+/* The retry budget, in unanswered retries: one open exchange in five, or 1.5 times the fair share of
+ * one worker, so that a fleet of two or more can take over all that it had; and RETRY_MIN more. */
 #define RETRY_SHARE        5
 #define RETRY_MIN          3
 #define UNREACHED_FREE     16 /* attempts that reached no worker and do not count */
@@ -51,7 +50,7 @@ static void pardon(struct exchange *x);
 
 /* --- account: what an attempt leaves behind ------------------------------------------------------*/
 
-/* Whether what came may teach how quick a worker is, and how long its answers are. */
+/* Whether the attempt shows how fast its worker is, and how long its answers are. */
 static bool may_learn_from(enum registry_outcome outcome) {
     return outcome == OUTCOME_OK || outcome == OUTCOME_BROKEN || outcome == OUTCOME_UNKNOWN;
 }
@@ -135,11 +134,8 @@ void proxy_close(struct exchange *x, int code) {
     proxy_release_key(x); /* its tenant's name may go with it */
     x->req = NULL;
     p->n_open--;
-    if (proxy_leave_queue(x)) {
-        proxy_recycle(x);
-    } else {
-        exchange_move(x, EXCHANGE_MAIL_DUE);
-    }
+    if (x->state == EXCHANGE_QUEUED) proxy_leave_queue(x);
+    if (x->state != EXCHANGE_MAIL_DUE) proxy_recycle(x);
 }
 
 void proxy_recycle(struct exchange *x) {
@@ -177,15 +173,14 @@ static bool is_over_budget(const struct exchange *x) {
     return p->n_retrying >= MAX(own, p->n_open / RETRY_SHARE);
 }
 
-/* A worker that was removed after it was tried may have left its id to another. */
+/* The id of a tried worker that was removed may belong to another one. */
 static void forget_removed(struct exchange *x) {
     if (!x->n_tried) return;
     x->n_tried =
         registry_keep_current(x->proxy->registry, x->tried, x->tried_incarnations, x->n_tried);
 }
 
-/* Chooses another worker for the next attempt, be it above its limit, and counts the request as sent
- * to it. */
+/* Chooses another worker, even above its limit, and opens a ticket. */
 static enum status route(struct exchange *x) {
     enum status st;
 
@@ -216,11 +211,10 @@ static void end_attempt(struct exchange *x, const char *reason, enum registry_ou
     proxy_account(x, true, outcome);
     if (x->state == EXCHANGE_FALLBACK) exchange_move(x, EXCHANGE_CHOOSING);
     x->failure = reason;
-    log_event(x->proxy->log, LOG_WARN, "attempt_failed", log_z("id", x->request_id),
-              log_u64("worker", x->try.target.worker), log_z("reason", reason));
+    proxy_log_failure(x, reason);
 }
 
-/* And its worker is not chosen again for this request. */
+/* Its worker is not chosen again for this request. */
 static void give_up_attempt(struct exchange *x, const char *reason, enum registry_outcome outcome) {
     end_attempt(x, reason, outcome);
     note_tried(x);
@@ -238,8 +232,7 @@ static void begin_retry(struct exchange *x, bool is_paid) {
     proxy_attempt(x, false);
 }
 
-/* The attempt was accounted, and its answer is there. False: no other worker takes the request, so that
- * answer is passed on. */
+/* The attempt is accounted, with an answer. False: no other worker takes the request. */
 static bool replace_worker(struct exchange *x, bool is_paid) {
     if (route(x) != ST_OK) {
         exchange_move(x, EXCHANGE_FALLBACK);
@@ -251,7 +244,7 @@ static bool replace_worker(struct exchange *x, bool is_paid) {
 }
 
 bool proxy_leave_draining(struct exchange *x) {
-    if (x->n_drained >= x->proxy->config.max_workers) return false; /* they come and go as we ask */
+    if (x->n_drained >= x->proxy->config.max_workers) return false; /* workers that come and go */
     x->n_drained++;
     proxy_account(x, true, OUTCOME_UNKNOWN);
     x->failure = "worker_draining";
@@ -273,7 +266,7 @@ enum registry_outcome proxy_answer_failed(struct exchange *x, enum registry_outc
     return outcome;
 }
 
-/* Nobody answered it better. */
+/* No worker answered it without an error: the request is to blame. */
 static void pardon(struct exchange *x) {
     if (x->try.blame == BLAME_SPARED || (x->try.blame == BLAME_ACCUSED && x->n_accused > 1)) {
         registry_pardon(x->proxy->registry, x->accused, x->n_accused, loop_now_us(x->proxy->loop));
@@ -304,7 +297,7 @@ bool proxy_replace_answer(struct exchange *x, const char *reason, uint32_t cause
     return replace_worker(x, true);
 }
 
-/* No worker is up: the first that comes back may be one that was tried. */
+/* No worker is up: the first to come back is used, tried or not. */
 static void wait_for_any(struct exchange *x) {
     struct error err = {0};
     enum status st;
@@ -321,7 +314,7 @@ static void wait_for_any(struct exchange *x) {
     }
 }
 
-/* Chooses another worker, now or when retries have become affordable. */
+/* Chooses another worker, at once or when the budget has room. */
 static void retry_elsewhere(struct exchange *x, bool is_free) {
     struct proxy *p = x->proxy;
     enum status st;
@@ -332,7 +325,7 @@ static void retry_elsewhere(struct exchange *x, bool is_free) {
                                    x->n_pauses ? "given_up" : "waited"));
         }
         if (x->n_pauses++ < RETRY_PAUSES) {
-            exchange_move(x, EXCHANGE_PAUSED); /* a storm would hit those still standing */
+            exchange_move(x, EXCHANGE_PAUSED); /* spares the remaining workers */
             loop_timer_start(&x->retry, RETRY_PAUSE_US);
             return;
         }
@@ -360,7 +353,7 @@ static void on_retry_timer(void *arg) {
     retry_elsewhere(arg, false);
 }
 
-/* One that certainly never had the request: it is out of service now, and nothing was spent. */
+/* The worker never had the request: the attempt does not count. */
 static bool was_never_sent(struct exchange *x, enum registry_outcome outcome) {
     if (outcome != OUTCOME_UNREACHED || x->try.n_connections > 1 ||
         x->n_unreached >= UNREACHED_FREE)
@@ -399,14 +392,14 @@ void proxy_leave_hung(struct exchange *x) {
     if (route(x) == ST_OK) {
         begin_retry(x, false);
     } else {
-        retry_elsewhere(x, false); /* the other has gone in between */
+        retry_elsewhere(x, false); /* the other one has gone meanwhile */
     }
 }
 
 /* --- an attempt ----------------------------------------------------------------------------------*/
 
-/* A worker that is not ours shows the first token of a whole answer only with the last: what it was
- * predicted to take for its prompt is the best guess when others may count on it again. */
+/* A third-party worker shows the first token of a whole answer only with the last: the predicted end of
+ * the prefill stands in for it. */
 static void watch_prefill(struct exchange *x) {
     double s = x->try.ticket.wait_s + x->try.ticket.load.work_s;
 
@@ -435,24 +428,23 @@ static void reset_attempt(struct attempt *a, bool is_fresh) {
     http_response_init(&a->head, false);
 }
 
-/* Head and body, the body from where the client's bytes lie. */
+/* Head and body; the body from the client's buffer. */
 static void send_request(void *arg) {
     struct exchange *x = arg;
     struct iovec pieces[4];
     int n = 1;
 
-    if (conn_is_connecting(&x->try.up->conn)) return; /* on_upstream_connected comes back to it */
+    if (conn_is_connecting(&x->try.up->conn)) return; /* on_upstream_connected sends it */
     if (proxy_body_len(x) > SMALL_BODY_BYTES) n += proxy_body_pieces(x, pieces + 1);
     pieces[0] = (struct iovec){buf_ptr(&x->out), buf_len(&x->out)};
     if (n == 1) {
         conn_sendv(&x->try.up->conn, pieces, n);
     } else {
-        conn_sendv_lent(&x->try.up->conn, pieces,
-                        n); /* the body is pinned while its attempt lasts */
+        conn_sendv_lent(&x->try.up->conn, pieces, n); /* pinned while the attempt lasts */
     }
 }
 
-/* One piece costs the kernel less than two. */
+/* One piece is cheaper to send than two. */
 static void append_small_body(struct exchange *x) {
     struct iovec pieces[3];
     int n;
@@ -493,14 +485,10 @@ void proxy_attempt(struct exchange *x, bool is_fresh) {
 
 /* --- from the client -----------------------------------------------------------------------------*/
 
-static void on_client_drain(struct http_request *req) {
-    proxy_client_has_room(req->user);
-}
-
 static void on_client_abort(struct http_request *req) {
     struct exchange *x = req->user;
 
-    proxy_drop_upstream(x); /* closing it is how a worker hears that nobody listens any more */
+    proxy_drop_upstream(x); /* the close ends the worker's work */
     proxy_account(x, true, OUTCOME_UNKNOWN);
     metric_inc(x->proxy->counts.client_aborts);
     proxy_close(x, 499);
@@ -518,7 +506,7 @@ static void on_timeout(void *arg) {
                (unsigned long long)(x->proxy->config.request_timeout_us / 1000000));
 }
 
-/* Chain, size and session: what the request is routed by. */
+/* Chain, size and session, which routing uses. */
 static enum status hash_prompt(struct exchange *x, struct error *err) {
     const struct proxy_config *config = &x->proxy->config;
     struct str prompt = x->is_generation ? body_scan_prompt(&x->scan) : STR("");
@@ -529,7 +517,7 @@ static enum status hash_prompt(struct exchange *x, struct error *err) {
 
     if (x->is_salted) scope.tenant = x->tenant;
     if (n > x->chain_cap) {
-        uint64_t *chain = /* and behind it the guesses */
+        uint64_t *chain = /* followed by the guesses */
             mem_try_realloc(x->chain, n * sizeof(*chain) + (n + 1) * sizeof(*x->rq.guesses));
 
         if (!chain) return error_set(err, ST_NOMEM, "out of memory for a prompt's hash chain");
@@ -572,9 +560,8 @@ static struct exchange *exchange_open(struct proxy *p) {
     list_push_back(&p->open, &x->link);
     x->n_tried = x->n_lost = x->n_attempts = x->n_pauses = x->n_drained = 0;
     x->n_unreached = x->n_accused = 0;
-    x->waited_us = 0;
+    x->waited_us = x->retry_after_us = 0;
     x->max_lost = POISON_LOST;
-    x->retry_after_us = 0;
     x->try.up = NULL;
     x->is_salted = x->is_refused = x->try.is_retry = false;
     x->tenant = STR_NULL;
@@ -593,7 +580,7 @@ void proxy_start(struct proxy *p, struct http_request *req) {
     if (!x) {
         refusals_note(p->config.refusals, REFUSAL_MEMORY, http_request_client(req),
                       loop_now_us(p->loop));
-        error_set(&err, ST_NOMEM, "out of memory: try again");
+        error_set(&err, ST_NOMEM, "the router is out of memory: send the request again later");
         http_reply_error(req, ST_NOMEM, &err);
         return;
     }
@@ -601,13 +588,13 @@ void proxy_start(struct proxy *p, struct http_request *req) {
     x->start_us = loop_now_us(p->loop);
     req->user = x;
     req->on_abort = on_client_abort;
-    req->on_drain = on_client_drain;
+    req->on_drain = proxy_on_client_drain;
     proxy_choose_request_id(x);
     x->is_safe = forward_is_listed(req->path);
     loop_timer_start(&x->timeout, p->config.request_timeout_us);
     st = proxy_permit_call(x, &err);
     if (st == ST_OK) st = body_scan(req->body, &x->scan, &err);
-    if (st != ST_OK) x->scan = (struct body_scan){0}; /* not what was here before */
+    if (st != ST_OK) x->scan = (struct body_scan){0}; /* not that of an earlier request */
     if (st == ST_OK) st = proxy_permit_body(x, &err);
     if (st == ST_OK && p->identifies_clients) st = proxy_admit(x, &err);
     if (st == ST_OK && proxy_is_poison(x)) {
@@ -616,7 +603,7 @@ void proxy_start(struct proxy *p, struct http_request *req) {
     }
     if (st == ST_OK) st = hash_prompt(x, &err);
     if (st == ST_OK) st = proxy_route_or_queue(x, &err);
-    if (st == ST_AGAIN) return; /* it waits its turn */
+    if (st == ST_AGAIN) return; /* QUEUED */
     if (st != ST_OK) {
         proxy_count_failure(x, st);
         proxy_fail(x, st, &err);

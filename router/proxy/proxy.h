@@ -1,15 +1,9 @@
-/* router/proxy/proxy.h - one exchange: a client's request, the workers tried for it, and the answer.
+/* router/proxy/proxy.h - forwards clients' requests to workers, and the answers back.
  *
- * One proxy per router loop. proxy_start takes a POST whose body is complete and sees it through:
- *
- *      scan ─▶ hash chain ─▶ route ─▶ send ─▶ [head] ─▶ relay ... ─▶ account ─▶ done
- *       │                      ▲        │        │         │
- *       400                    └─ retry elsewhere┘         worker lost: an SSE error event, or a
- *                                 (no byte has gone           connection closed before the end
- *                                  to the client)
- *
- * A worker's response head is held back until the first byte of its body, so that a worker lost in
- * between can still be replaced without the client noticing. */
+ * One proxy per router loop. proxy_start takes a POST whose body is complete: it is scanned, hashed and
+ * routed, sent to a worker, retried on others if that fails, and answered. exchange.h draws the states.
+ * A worker's head is kept back until the first byte of its body, so that a worker lost in between can
+ * be replaced without the client noticing. */
 #ifndef ROUTER_PROXY_PROXY_H
 #define ROUTER_PROXY_PROXY_H
 
@@ -32,10 +26,10 @@ struct tls;
 
 struct proxy_config {
     uint32_t prefix_block_bytes;
-    uint32_t max_prefix_blocks;      /* longer prompts are not told apart beyond these */
+    uint32_t max_prefix_blocks;      /* prompts are compared up to these */
     uint64_t hash_secret;            /* --prefix-hash-seed: equal on replicas */
     uint64_t origin, scheme;         /* of x-incipit-chain; origin 0: it is not sent */
-    uint64_t queue_timeout_us;       /* of a request that finds all workers at their limit */
+    uint64_t queue_timeout_us;       /* of a request while all workers are full */
     uint64_t request_timeout_us;     /* whole exchange */
     uint64_t first_byte_timeout_us;  /* of an attempt; 0: none */
     uint64_t stream_idle_timeout_us; /* between two bytes of a stream; 0: none */
@@ -46,21 +40,21 @@ struct proxy_config {
     struct tls *worker_tls;    /* for workers with https:// */
     uint32_t max_workers;
     uint32_t max_attempts;                  /* the first included */
-    uint32_t never_retried;                 /* RETRY_ bits of what is not tried again (retry.h) */
+    uint32_t never_retried;                 /* RETRY_ bits of failures that are not retried */
     bool expose_worker_headers;             /* relay x-incipit-* of workers */
     bool forward_authorization;             /* send the client's key on to workers */
     struct str worker_key;                  /* sent to workers instead; "" for none */
     uint32_t log_rate;                      /* request lines per second and loop at most */
-    uint32_t log_every;                     /* of the requests one in so many has a line; 0: none */
+    uint32_t log_every;                     /* one request in so many has a line; 0: none */
     struct decision_log *decisions;         /* NULL: not kept */
-    struct keys *keys;                      /* NULL: nobody is asked for one */
-    const struct forward *forward;          /* which calls go to which workers; NULL: the lists */
-    struct keys *admin_keys;                /* who may ask for explanations; NULL: nobody */
-    bool explains_to_clients;               /* everybody may */
+    struct keys *keys;                      /* NULL: none is needed */
+    const struct forward *forward;          /* added paths and fields; NULL: none */
+    struct keys *admin_keys;                /* for explanations; NULL: none */
+    bool explains_to_clients;               /* without an admin key */
     const char *name;                       /* this router's, in Via; NULL: none */
     struct session_headers session_headers; /* none unless the policy wants them */
     const struct isolation *isolation;      /* NULL: tenants share caches */
-    const char *tenant_header; /* names the tenant of who has no key; NULL: none is believed */
+    const char *tenant_header; /* names the tenant of a request without a key; NULL: none does */
 };
 
 struct proxy *proxy_create(struct loop *loop, struct registry *registry, struct metrics *metrics,
@@ -70,17 +64,18 @@ void proxy_destroy(struct proxy *p); /* no exchange may be open; NULL is fine */
 /* Values for what comes from now on; sizes of tables, keys and shared objects are those of the start. */
 void proxy_configure(struct proxy *p, const struct proxy_config *config);
 
-/* The time of a drain is over: streams end with an error event, all else with a 503. */
+/* The drain has timed out: streams end with an error event, other requests with 503. */
 void proxy_end_all(struct proxy *p);
 
-/* A worker takes requests and answers none: those that wait for it are given to others. */
+/* A worker answers neither requests nor probes: the requests that wait for it move to others. Later it
+ * answers again. */
 void proxy_worker_hung(struct proxy *p, uint32_t worker, uint32_t incarnation);
-void proxy_worker_answers(struct proxy *p, uint32_t worker, uint32_t incarnation); /* once more */
+void proxy_worker_answers(struct proxy *p, uint32_t worker, uint32_t incarnation);
 
-/* Takes the request: it will be answered. */
+/* Takes the request, and answers it or fails it. */
 void proxy_start(struct proxy *p, struct http_request *req);
 
-/* The API key that a request brings, or STR_NULL. */
+/* The API key of a request, or STR_NULL. */
 struct str proxy_key_of(const struct http_request *req);
 
 #endif

@@ -1,9 +1,4 @@
-/* router/proxy/proxy_admit.c - key, tenant and limits of a request.
- *
- *      body scanned ──▶ proxy_admit ──▶ hash chain ──▶ route ...        ──▶ proxy_release_key
- *                        401 unknown key                                    once, at the end
- *                        429 a limit of the key
- *                        tenant and salt
+/* router/proxy/proxy_admit.c - key, tenant, limits and poison of a request, between scan and hash.
  *
  * A prompt is charged by its bytes at arrival; the charge is corrected when its worker has counted the
  * tokens, or when it was sent to no worker. */

@@ -19,11 +19,26 @@
 #define PROXY_N_PATHS 7   /* with a label of their own */
 #define PROXY_N_CODES 600 /* above every status code */
 
-/* This loop's parts of the metrics that most exchanges count in: looked up once. */
+/* This loop's parts of the metrics that most exchanges count in, looked up once: field, name. */
+#define PROXY_METRICS(X)                                                                           \
+    X(ttft, ttft_seconds)                                                                          \
+    X(duration, request_duration_seconds)                                                          \
+    X(queue_wait, queue_wait_seconds)                                                              \
+    X(client_aborts, client_aborts_total)                                                          \
+    X(streams_broken, streams_broken_total)                                                        \
+    X(prompt_tokens, prompt_tokens_total)                                                          \
+    X(cached_tokens, cached_tokens_total)                                                          \
+    X(predicted_tokens, predicted_cached_tokens_total)                                             \
+    X(output_tokens, output_tokens_total)                                                          \
+    X(prefix_blocks, prefix_blocks_total)                                                          \
+    X(matched_blocks, matched_prefix_blocks_total)                                                 \
+    X(prompts_hit, prompts_hit_total)                                                              \
+    X(prompts_missed, prompts_missed_total)
+
 struct proxy_metrics {
-    struct metric *ttft, *duration, *queue_wait, *client_aborts, *streams_broken;
-    struct metric *prompt_tokens, *cached_tokens, *predicted_tokens, *output_tokens;
-    struct metric *prefix_blocks, *matched_blocks, *prompts_hit, *prompts_missed;
+#define X(field, name) struct metric *field;
+    PROXY_METRICS(X)
+#undef X
     struct metric *requests[PROXY_N_PATHS][PROXY_N_CODES]; /* NULL until the first such request */
 };
 
@@ -112,6 +127,7 @@ void proxy_recycle(struct exchange *x);
 void proxy_prepare_reports(struct proxy *p);
 void proxy_explain(struct exchange *x);          /* before it is routed: x->why */
 void proxy_report(struct exchange *x, int code); /* once, before x->req is cleared */
+void proxy_log_failure(const struct exchange *x, const char *reason); /* of the attempt */
 
 /* --- proxy_watch.c ------------------------------------------------------------------------------ */
 
@@ -123,7 +139,7 @@ void proxy_watch_stop(struct proxy *p);
 
 extern const struct upstream_user proxy_relay;
 
-void proxy_client_has_room(struct exchange *x);
+void proxy_on_client_drain(struct http_request *req);
 
 /* Ends an answer of which the client has a part. */
 enum break_cause { BROKEN_WORKER_LOST, BROKEN_TIMEOUT, BROKEN_IDLE, BROKEN_SHUTDOWN };
@@ -138,8 +154,8 @@ void proxy_queue_fini(struct proxy *p); /* no exchange is open */
  * and is sent or refused later. */
 MUST_USE enum status proxy_route_or_queue(struct exchange *x, struct error *err);
 
-/* The exchange ends. False: the registry's decision is on its way, and x must wait for the mail. */
-bool proxy_leave_queue(struct exchange *x);
+/* A QUEUED exchange ends: it is MAIL_DUE if the registry's decision is on its way. */
+void proxy_leave_queue(struct exchange *x);
 
 /* --- proxy_permit.c ------------------------------------------------------------------------------ */
 

@@ -34,8 +34,6 @@ static enum status forbid(struct exchange *x, const char *why, enum status st) {
     return st;
 }
 
-/* --- the head ------------------------------------------------------------------------------------*/
-
 static bool has_passed_here(const struct exchange *x) {
     const struct http_head *head = http_request_head(x->req);
     const char *name = x->proxy->config.name;
@@ -85,8 +83,6 @@ enum status proxy_permit_call(struct exchange *x, struct error *err) {
     return ST_OK;
 }
 
-/* --- the body ------------------------------------------------------------------------------------*/
-
 static bool wants_explain(struct str value) {
     return value.ptr && !str_eq(value, STR("false")) && !str_eq(value, STR("null"));
 }
@@ -100,8 +96,6 @@ enum status proxy_permit_body(struct exchange *x, struct error *err) {
     }
     return ST_OK;
 }
-
-/* --- the target ----------------------------------------------------------------------------------*/
 
 enum status proxy_permit_target(struct exchange *x, struct error *err) {
     uint32_t kind = WORKER_KIND_BIT(x->try.target.kind);

@@ -1,13 +1,10 @@
 /* router/proxy/proxy_queue.c - an exchange that waits because every worker is at its limit.
  *
- *      proxy_route_or_queue ──room──▶ attempt
- *          │
- *          └─ QUEUED: the client's connection stays open, nothing is sent
- *                 │
- *                 ├─ granted: a mail, with the ticket already open   ──▶ attempt
- *                 ├─ displaced by a request of higher rank: a mail   ──▶ 429
- *                 ├─ --queue-timeout                                 ──▶ 503
- *                 └─ the client leaves: out of the queue at once
+ *      QUEUED: the client's connection stays open, nothing is sent
+ *         ├─ granted: a mail, with the ticket already open   ──▶ attempt
+ *         ├─ displaced by a request of higher rank: a mail   ──▶ 429
+ *         ├─ --queue-timeout                                 ──▶ 503
+ *         └─ the client leaves: out of the queue at once
  *
  * The thread that frees a slot chooses the next request and routes it under the registry's lock; the
  * loop of that request gets a mail. If its client left while the mail was on its way, the exchange
@@ -47,15 +44,15 @@ static int32_t priority_of(const struct exchange *x) {
     return MAX(own, asked);
 }
 
-/* --- decided -------------------------------------------------------------------------------------*/
-
-static void stop_waiting(struct exchange *x) {
+/* The registry has decided, or has given x back: x moves on to `to`. */
+static void leave_queue(struct exchange *x, enum exchange_state to) {
     struct proxy *p = x->proxy;
     uint64_t waited_us = loop_now_us(p->loop) - x->queued_us;
 
     x->waited_us += waited_us;
     loop_timer_stop(&x->queue_timer);
     metric_observe(p->counts.queue_wait, (double)waited_us * 1e-6);
+    exchange_move(x, to);
 }
 
 /* The client left before the decision came. */
@@ -74,13 +71,11 @@ static void on_queue_decision(struct mail *mail, void *arg) {
         end_after_mail(x);
         return;
     }
-    stop_waiting(x);
+    leave_queue(x, w->is_granted ? EXCHANGE_SENDING : EXCHANGE_CHOOSING);
     if (w->is_granted) {
-        exchange_move(x, EXCHANGE_SENDING);
         proxy_attempt(x, false);
         return;
     }
-    exchange_move(x, EXCHANGE_CHOOSING);
     count_refusal(x, w->limit);
     PROXY_FAIL(x, ST_BUSY,
                "all workers are at their limit, the queue is full (--queue-size), and another "
@@ -91,16 +86,13 @@ static void on_queue_timeout(void *arg) {
     struct exchange *x = arg;
 
     if (!registry_leave(x->proxy->registry, &x->waiter)) return; /* the decision is on its way */
-    stop_waiting(x);
-    exchange_move(x, EXCHANGE_CHOOSING);
+    leave_queue(x, EXCHANGE_CHOOSING);
     count_refusal(x, "queue-timeout");
     PROXY_FAIL(x, ST_UNAVAILABLE,
                "every worker was at its limit or out of service for the %.1f s of "
                "--queue-timeout: try again later",
                (double)x->proxy->config.queue_timeout_us * 1e-6);
 }
-
-/* --- waiting -------------------------------------------------------------------------------------*/
 
 void proxy_queue_init(struct exchange *x) {
     loop_timer_init(&x->queue_timer, x->proxy->loop, on_queue_timeout, x);
@@ -150,12 +142,11 @@ enum status proxy_route_or_queue(struct exchange *x, struct error *err) {
     return st;
 }
 
-bool proxy_leave_queue(struct exchange *x) {
-    if (x->state != EXCHANGE_QUEUED) return true;
-    stop_waiting(x);
-    if (registry_leave(x->proxy->registry, &x->waiter)) return true;
-    x->proxy->n_awaiting_mail++;
-    return false;
+void proxy_leave_queue(struct exchange *x) {
+    bool is_decided = !registry_leave(x->proxy->registry, &x->waiter);
+
+    leave_queue(x, is_decided ? EXCHANGE_MAIL_DUE : EXCHANGE_CHOOSING);
+    x->proxy->n_awaiting_mail += is_decided;
 }
 
 void proxy_queue_fini(struct proxy *p) {

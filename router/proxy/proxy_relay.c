@@ -1,12 +1,8 @@
 /* router/proxy/proxy_relay.c - the worker's answer: parsed, learned from, passed on.
  *
- *      head ──▶ HELD ──first byte of the body──▶ ANSWERING ──end──▶ finish: account, keep-alive
- *                │                                   │
- *                └─ worker lost: a retry is          └─ worker lost: an error event ends a stream;
- *                   still possible                      other answers end visibly incomplete
- *
- * A worker's body is unframed and framed again for the client, so that a stream whose worker is lost
- * between two chunks can still end with an error event.
+ * Before its first byte is sent, a lost worker means a retry. Afterwards an error event ends a stream,
+ * and other answers end visibly incomplete. A worker's body is unframed and framed again for the
+ * client, so that a stream whose worker is lost between two chunks can still end with an error event.
  *
  * Back-pressure: at most HIGH_WATER_BYTES and one receive wait for a slow client; then the worker is
  * not read until the client has caught up. */
@@ -294,8 +290,7 @@ static bool note_draining(struct exchange *x, const char *data) {
 /* The target is no worker, and the client's path may be the cause: the worker is not blamed, and the
  * redirect is not passed on. */
 static void on_redirect(struct exchange *x) {
-    log_event(x->proxy->log, LOG_WARN, "attempt_failed", log_z("id", x->request_id),
-              log_u64("worker", x->try.target.worker), log_z("reason", "redirected"));
+    proxy_log_failure(x, "redirected");
     PROXY_FAIL(x, ST_BAD_GATEWAY,
                "the worker answered %d, a redirect, which the router does not follow: check the "
                "path of the request and the worker's URL",
@@ -461,7 +456,9 @@ const struct upstream_user proxy_relay = {.on_data = on_upstream_data,
                                           .on_connected = on_upstream_connected,
                                           .on_closed = on_upstream_closed};
 
-void proxy_client_has_room(struct exchange *x) {
+void proxy_on_client_drain(struct http_request *req) {
+    struct exchange *x = req->user;
+
     if (!x->try.up || !conn_is_paused(&x->try.up->conn)) return;
     conn_resume(&x->try.up->conn);
     relay(x);

@@ -61,6 +61,10 @@ static double seconds_since_start(const struct exchange *x, uint64_t then_us) {
     return (double)(then_us - x->start_us) * 1e-6;
 }
 
+static double ttft_s(const struct exchange *x) { /* 0: no token */
+    return x->try.first_token_us ? seconds_since_start(x, x->try.first_token_us) : 0;
+}
+
 /* A line beyond this second's rate is not composed: it would cost more than all the counting. */
 static bool has_room_in_log(struct proxy *p) {
     uint64_t second = loop_now_us(p->loop) / 1000000;
@@ -85,24 +89,17 @@ static bool is_logged(struct proxy *p, int code) {
     return has_room_in_log(p);
 }
 
-/* The name in the file of keys or from the gateway. */
-static struct str tenant_name(const struct exchange *x) {
-    if (!x->tenant.ptr || (x->key.key && !key_is_named(x->key.key))) return STR("");
-    return x->tenant;
-}
-
 static void log_request(const struct exchange *x, int code, double duration_s) {
-    struct str model = x->scan.model;
+    struct str model = x->scan.model, tenant = x->tenant;
     bool was_sent = x->n_attempts > 0;
 
+    if (!tenant.ptr || (x->key.key && !key_is_named(x->key.key))) tenant = STR("");
     log_event(x->proxy->log, LOG_INFO, "request", log_z("id", x->request_id), log_i64("code", code),
               log_str("path", x->req->path), log_str("model", model.ptr ? model : STR("")),
-              log_str("tenant", tenant_name(x)),
+              log_str("tenant", tenant),
               log_i64("worker", was_sent ? (int64_t)x->try.target.worker : -1),
               log_u64("attempts", x->n_attempts), log_bool("stream", x->try.form == ANSWER_SSE),
-              log_f64("duration_s", duration_s),
-              log_f64("ttft_s",
-                      x->try.first_token_us ? seconds_since_start(x, x->try.first_token_us) : 0),
+              log_f64("duration_s", duration_s), log_f64("ttft_s", ttft_s(x)),
               log_u64("body_bytes", x->req->body.len), log_u64("answer_bytes", x->try.sent_bytes),
               log_i64("prompt_tokens", x->try.feedback.prompt_tokens),
               log_i64("cached_tokens", x->try.feedback.cached_tokens),
@@ -114,28 +111,32 @@ static void log_request(const struct exchange *x, int code, double duration_s) {
     x->proxy->n_unlogged = 0;
 }
 
+void proxy_log_failure(const struct exchange *x, const char *reason) {
+    log_event(x->proxy->log, LOG_WARN, "attempt_failed", log_z("id", x->request_id),
+              log_u64("worker", x->try.target.worker), log_z("reason", reason));
+}
+
 static void log_decision(const struct exchange *x, int code, double duration_s) {
     struct proxy *p = x->proxy;
     struct str model = x->scan.model;
 
-    decision_log_put(
-        p->config.decisions,
-        &(struct decision){
-            .id = proxy_request_id(x),
-            .model = model.ptr ? model : STR(""),
-            .arrived_wall_us = clock_wall_us() - (uint64_t)(duration_s * 1e6),
-            .code = code,
-            .worker = x->try.target.worker,
-            .n_attempts = x->n_attempts,
-            .rq = &x->rq,
-            .ticket = &x->try.ticket,
-            .why = &x->why,
-            .feedback = x->try.feedback,
-            .output_tokens = MAX(sse_usage_tokens(&x->try.usage), 0),
-            .ttft_s = x->try.first_token_us ? seconds_since_start(x, x->try.first_token_us) : 0,
-            .duration_s = duration_s,
-        },
-        &p->line);
+    decision_log_put(p->config.decisions,
+                     &(struct decision){
+                         .id = proxy_request_id(x),
+                         .model = model.ptr ? model : STR(""),
+                         .arrived_wall_us = clock_wall_us() - (uint64_t)(duration_s * 1e6),
+                         .code = code,
+                         .worker = x->try.target.worker,
+                         .n_attempts = x->n_attempts,
+                         .rq = &x->rq,
+                         .ticket = &x->try.ticket,
+                         .why = &x->why,
+                         .feedback = x->try.feedback,
+                         .output_tokens = MAX(sse_usage_tokens(&x->try.usage), 0),
+                         .ttft_s = ttft_s(x),
+                         .duration_s = duration_s,
+                     },
+                     &p->line);
 }
 
 void proxy_explain(struct exchange *x) {
@@ -155,34 +156,14 @@ void proxy_report(struct exchange *x, int code) {
     count_request(p, x->req->path, code);
     count_tokens(x);
     metric_observe(p->counts.duration, duration_s);
-    if (x->try.first_token_us)
-        metric_observe(p->counts.ttft, seconds_since_start(x, x->try.first_token_us));
+    if (x->try.first_token_us) metric_observe(p->counts.ttft, ttft_s(x));
     if (is_logged(p, code)) log_request(x, code, duration_s);
     if (p->config.decisions && x->n_attempts > 0) log_decision(x, code, duration_s);
 }
 
 void proxy_prepare_reports(struct proxy *p) {
-    struct proxy_metrics *m = &p->counts;
-    const struct {
-        struct metric **part;
-        uint32_t id;
-    } parts[] = {
-        {&m->ttft, ROUTER_ttft_seconds},
-        {&m->duration, ROUTER_request_duration_seconds},
-        {&m->queue_wait, ROUTER_queue_wait_seconds},
-        {&m->client_aborts, ROUTER_client_aborts_total},
-        {&m->streams_broken, ROUTER_streams_broken_total},
-        {&m->prompt_tokens, ROUTER_prompt_tokens_total},
-        {&m->cached_tokens, ROUTER_cached_tokens_total},
-        {&m->predicted_tokens, ROUTER_predicted_cached_tokens_total},
-        {&m->output_tokens, ROUTER_output_tokens_total},
-        {&m->prefix_blocks, ROUTER_prefix_blocks_total},
-        {&m->matched_blocks, ROUTER_matched_prefix_blocks_total},
-        {&m->prompts_hit, ROUTER_prompts_hit_total},
-        {&m->prompts_missed, ROUTER_prompts_missed_total},
-    };
-
-    for (size_t i = 0; i < ARRAY_LEN(parts); i++)
-        *parts[i].part = metric_part(p->metrics, metrics_at(p->metrics, parts[i].id));
+#define BIND(field, name)                                                                          \
+    p->counts.field = metric_part(p->metrics, metrics_at(p->metrics, ROUTER_##name));
+    PROXY_METRICS(BIND)
     buf_init(&p->line, DECISION_LINE_MAX);
 }

@@ -22,10 +22,6 @@ struct upstream_pool {
     uint32_t n_idle;
 };
 
-static void reap(void *arg) {
-    mem_free(arg);
-}
-
 static void leave_stack(struct upstream *up) {
     if (!list_is_linked(&up->link)) return;
     list_remove(&up->link);
@@ -166,7 +162,7 @@ static enum status open_fresh(struct upstream_pool *pool, const struct registry_
     up->pool = pool;
     up->worker = target->worker;
     up->incarnation = target->incarnation;
-    loop_task_init(&up->reap, reap, up);
+    loop_task_init(&up->reap, mem_free, up);
     st = conn_connect(&up->conn, pool->loop, (const struct sockaddr *)&target->addr,
                       target->addr_len, pool->config.connect_timeout_us, &events, up, err);
     if (st != ST_OK) {
