@@ -63,7 +63,7 @@ static bool is_call(struct str path) {
 }
 
 static bool is_forwarded(const struct frontend *f, struct str path) {
-    return f->forward && forward_kinds(f->forward, path) != 0;
+    return f->forward && forward_find(f->forward, path).kinds != 0;
 }
 
 /* For those who watch over the router, not over its requests, and for routers that take it for a

@@ -18,10 +18,9 @@
  *                 ▼                       │ first byte
  *             ANSWERING ──ended──▶ FINISHING
  *
- *      (*) SENDING and RECEIVING too. The client's, the queue's and the router's errors, aborts and
- *      timeouts lead by CHOOSING or FINISHING to ENDED ──end of the turn──▶ IDLE, or straight from a
- *      state without a ticket. QUEUED, ended while the registry's decision is on its way:
- *      MAIL_DUE ──mail──▶ ENDED.
+ *      (*) SENDING and RECEIVING too. Errors, aborts and timeouts lead by CHOOSING or FINISHING, or
+ *      straight from OPEN, PAUSED and FALLBACK, to ENDED ──end of the turn──▶ IDLE. A QUEUED one that
+ *      ends while the registry's decision is on its way is MAIL_DUE ──mail──▶ ENDED.
  *
  * Only exchange_move changes the state, and asserts that the table below allows the move. An open
  * ticket is accounted once, by proxy_account, which leaves the states that have one. A request is
@@ -88,9 +87,8 @@ static const uint16_t exchange_sources[EXCHANGE_N_STATES] = {
     [EXCHANGE_ANSWERING] = EXCHANGE_BIT(HELD),
     [EXCHANGE_FINISHING] = EXCHANGE_BIT(ANSWERING) | EXCHANGE_BIT(FALLBACK),
     [EXCHANGE_MAIL_DUE] = EXCHANGE_BIT(QUEUED),
-    [EXCHANGE_ENDED] = EXCHANGE_BIT(OPEN) | EXCHANGE_BIT(QUEUED) | EXCHANGE_BIT(CHOOSING) |
-                       EXCHANGE_BIT(PAUSED) | EXCHANGE_BIT(FALLBACK) | EXCHANGE_BIT(FINISHING) |
-                       EXCHANGE_BIT(MAIL_DUE),
+    [EXCHANGE_ENDED] = EXCHANGE_BIT(OPEN) | EXCHANGE_BIT(CHOOSING) | EXCHANGE_BIT(PAUSED) |
+                       EXCHANGE_BIT(FALLBACK) | EXCHANGE_BIT(FINISHING) | EXCHANGE_BIT(MAIL_DUE),
 };
 
 enum answer_form { ANSWER_OTHER, ANSWER_JSON, ANSWER_SSE }; /* by its content-type */

@@ -11,7 +11,7 @@
 #define OTHERS (VLLM | SGLANG | OTHER)
 
 /* The most frequent first. Only calls that compute an answer and change nothing for other clients. */
-static const struct call {
+static const struct {
     struct str path;
     uint32_t kinds;
     bool computes; /* a prompt, through a prefix cache */
@@ -75,38 +75,21 @@ static bool matches(struct str pattern, struct str path) {
     return !memchr(path.ptr, '%', path.len) && !memchr(path.ptr, '\\', path.len);
 }
 
-static const struct call *find_call(struct str path) {
+struct forward_call forward_find(const struct forward *f, struct str path) {
+    struct forward_call call = {.computes = true}; /* an unknown call may compute a prompt */
+
     for (size_t i = 0; i < ARRAY_LEN(calls); i++) {
-        if (str_eq(path, calls[i].path)) return &calls[i];
+        if (!str_eq(path, calls[i].path)) continue;
+        call = (struct forward_call){calls[i].kinds, 0, true, calls[i].computes};
+        break;
     }
-    return NULL;
-}
-
-uint32_t forward_kinds(const struct forward *f, struct str path) {
-    const struct call *call = find_call(path);
-    uint32_t kinds = call ? call->kinds : 0;
-
-    for (uint32_t i = 0; i < f->paths.n && kinds != ALL; i++) {
-        if (matches(str_of(f->paths.items[i]), path)) kinds = ALL;
+    if (str_eq(path, STR("/v1/messages"))) call.kinds_unsalted = VLLM | SGLANG;
+    for (uint32_t i = 0; i < f->paths.n && call.kinds != ALL; i++) {
+        if (!matches(str_of(f->paths.items[i]), path)) continue;
+        call.kinds = ALL;
+        call.kinds_unsalted = 0; /* the operator allowed it */
     }
-    return kinds;
-}
-
-uint32_t forward_unsalted_kinds(const struct forward *f, struct str path) {
-    for (uint32_t i = 0; i < f->paths.n; i++) {
-        if (matches(str_of(f->paths.items[i]), path)) return 0; /* the operator allowed it */
-    }
-    return str_eq(path, STR("/v1/messages")) ? VLLM | SGLANG : 0;
-}
-
-bool forward_is_listed(struct str path) {
-    return find_call(path) != NULL;
-}
-
-bool forward_computes(struct str path) {
-    const struct call *call = find_call(path);
-
-    return !call || call->computes; /* an unknown call may compute a prompt */
+    return call;
 }
 
 #define SHOWN(s) (int)MIN((s).len, 100), (s).ptr

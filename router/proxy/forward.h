@@ -25,27 +25,25 @@ struct forward {
 /* Checks both lists: ST_INVALID with a sentence. */
 MUST_USE enum status forward_check_options(const struct forward *f, struct error *err);
 
-/* The kinds of workers that a POST to this path goes to, a bit each; 0: none. */
-uint32_t forward_kinds(const struct forward *f, struct str path);
+/* A POST to a path. Kinds of workers are a bit each. */
+struct forward_call {
+    uint32_t kinds; /* that it is forwarded to; 0: none */
+    /* Of them, those that read no cache_salt in it although their answers reveal what was cached. None
+     * for a path that the operator has added. */
+    uint32_t kinds_unsalted;
+    bool
+        is_listed; /* it changes nothing in the worker and may be sent twice; an added path may not */
+    bool computes; /* it computes a prompt through a prefix cache */
+};
+struct forward_call forward_find(const struct forward *f, struct str path);
 
-/* The error for a path that goes to no worker, or not to this kind. */
+/* The error for a path that goes to no worker, not to this kind, or only while tenants share caches. */
 MUST_USE enum status forward_refuse_path(struct str path, struct error *err);
 MUST_USE enum status forward_refuse_kind(struct str path, enum worker_kind kind, struct error *err);
-
-/* The kinds that read no cache_salt on this path although their answers reveal what was cached: refused
- * while tenants are isolated. None for a path that the operator has added. */
-uint32_t forward_unsalted_kinds(const struct forward *f, struct str path);
 MUST_USE enum status forward_refuse_unsalted(struct str path, struct error *err);
 
 /* ST_FORBIDDEN with a sentence when the body has a field that is refused. */
 MUST_USE enum status forward_check_fields(const struct forward *f, const struct body_scan *scan,
                                           struct error *err);
-
-/* Listed calls compute an answer and change nothing in the worker, so they may be sent twice; paths that
- * the operator added may not. */
-bool forward_is_listed(struct str path);
-
-/* Whether the call computes a prompt through a prefix cache. */
-bool forward_computes(struct str path);
 
 #endif

@@ -195,6 +195,7 @@ static enum status route(struct exchange *x) {
     return st;
 }
 
+/* The worker is not chosen again for this request. */
 static void note_tried(struct exchange *x) {
     uint32_t n = x->n_tried;
 
@@ -212,12 +213,6 @@ static void end_attempt(struct exchange *x, const char *reason, enum registry_ou
     if (x->state == EXCHANGE_FALLBACK) exchange_move(x, EXCHANGE_CHOOSING);
     x->failure = reason;
     proxy_log_failure(x, reason);
-}
-
-/* Its worker is not chosen again for this request. */
-static void give_up_attempt(struct exchange *x, const char *reason, enum registry_outcome outcome) {
-    end_attempt(x, reason, outcome);
-    note_tried(x);
 }
 
 static void count_retry(struct exchange *x) {
@@ -279,7 +274,8 @@ bool proxy_try_another(struct exchange *x) {
 
     if (!has_attempts(x) || (is_error && x->proxy->config.never_retried & RETRY_503)) return false;
     if (is_error) accuse(x);
-    give_up_attempt(x, "refused_by_worker", is_error ? OUTCOME_ERROR : OUTCOME_REFUSED);
+    end_attempt(x, "refused_by_worker", is_error ? OUTCOME_ERROR : OUTCOME_REFUSED);
+    note_tried(x);
     return replace_worker(x, false);
 }
 
@@ -293,7 +289,8 @@ bool proxy_replace_answer(struct exchange *x, const char *reason, uint32_t cause
         return false;
     }
     accuse(x);
-    give_up_attempt(x, reason, outcome);
+    end_attempt(x, reason, outcome);
+    note_tried(x);
     return replace_worker(x, true);
 }
 
@@ -374,7 +371,7 @@ void proxy_attempt_failed(struct exchange *x, const char *reason, uint32_t cause
     if (may_retry(x, cause)) {
         retry_elsewhere(x, is_free);
     } else if (x->n_lost >= x->max_lost) {
-        proxy_fail_poison(x);
+        proxy_fail_poison(x, true);
     } else {
         PROXY_FAIL(x, ST_BAD_GATEWAY, "no worker answered after %u attempts: try again later",
                    x->n_attempts);
@@ -388,7 +385,8 @@ void proxy_leave_hung(struct exchange *x) {
         return;
     }
     proxy_drop_upstream(x);
-    give_up_attempt(x, "worker_hung", OUTCOME_UNKNOWN);
+    end_attempt(x, "worker_hung", OUTCOME_UNKNOWN);
+    note_tried(x);
     if (route(x) == ST_OK) {
         begin_retry(x, false);
     } else {
@@ -554,7 +552,7 @@ static struct exchange *exchange_open(struct proxy *p) {
         loop_timer_init(&x->try.prefill, p->loop, on_prefill_done, x);
         loop_task_init(&x->try.send, send_request, x);
         loop_task_init(&x->recycle, on_recycle, x);
-        proxy_queue_init(x);
+        loop_timer_init(&x->queue_timer, p->loop, proxy_on_queue_timeout, x);
     }
     x->rq.n_blocks = x->why.n = 0;
     list_push_back(&p->open, &x->link);
@@ -590,7 +588,6 @@ void proxy_start(struct proxy *p, struct http_request *req) {
     req->on_abort = on_client_abort;
     req->on_drain = proxy_on_client_drain;
     proxy_choose_request_id(x);
-    x->is_safe = forward_is_listed(req->path);
     loop_timer_start(&x->timeout, p->config.request_timeout_us);
     st = proxy_permit_call(x, &err);
     if (st == ST_OK) st = body_scan(req->body, &x->scan, &err);
@@ -598,7 +595,7 @@ void proxy_start(struct proxy *p, struct http_request *req) {
     if (st == ST_OK) st = proxy_permit_body(x, &err);
     if (st == ST_OK && p->identifies_clients) st = proxy_admit(x, &err);
     if (st == ST_OK && proxy_is_poison(x)) {
-        proxy_refuse_poison(x);
+        proxy_fail_poison(x, false);
         return;
     }
     if (st == ST_OK) st = hash_prompt(x, &err);
@@ -636,7 +633,7 @@ struct proxy *proxy_create(struct loop *loop, struct registry *registry, struct 
     list_init(&p->idle);
     list_init(&p->open);
     p->next_load_us = mem_calloc(config->max_workers, sizeof(*p->next_load_us));
-    proxy_watch_start(p);
+    loop_timer_init(&p->sweep, loop, proxy_on_sweep, p);
     proxy_configure(p, config);
     p->identifies_clients =
         keys_are_needed(config->keys) || config->isolation || config->tenant_header;
@@ -659,7 +656,7 @@ void proxy_destroy(struct proxy *p) {
     while ((link = list_pop_front(&p->idle)) != NULL) {
         exchange_free(LIST_ENTRY(link, struct exchange, link));
     }
-    proxy_watch_stop(p);
+    loop_timer_fini(&p->sweep);
     upstream_pool_destroy(p->pool);
     mem_free(p->candidates);
     buf_fini(&p->line);

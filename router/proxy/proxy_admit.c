@@ -111,34 +111,29 @@ bool proxy_is_poison(struct exchange *x) {
     return verdict == POISON_SUSPECT;
 }
 
-/* x-should-retry keeps OpenAI's clients from sending it again. */
-static void answer(struct exchange *x, const char *stage) {
-    struct str body =
-        STR("{\"error\":{\"message\":\"Workers were lost while they worked on this request: it is "
-            "not tried again, and refused for a while (--poison-memory). Change it, or look at "
-            "the workers' logs.\",\"type\":\"ServiceUnavailableError\",\"param\":null,\"code\":"
-            "\"poison_suspected\"}}");
+void proxy_fail_poison(struct exchange *x, bool is_found) {
+    struct str body = STR(
+        "{\"error\":{\"message\":\"Workers were lost while they computed this request: it is not "
+        "retried, and is refused for --poison-memory. Change the request, or check the "
+        "workers' logs.\",\"type\":\"ServiceUnavailableError\",\"param\":null,\"code\":"
+        "\"poison_suspected\"}}");
     struct http_request *req = x->req;
 
+    if (is_found) {
+        poison_add(x->proxy->config.poison, client_of(x), req->body, loop_now_us(x->proxy->loop));
+    } else {
+        proxy_count_refusal(x, REFUSAL_POISON);
+    }
     log_event(x->proxy->log, LOG_ERROR, "poison_suspected", log_z("id", x->request_id),
               log_u64("body_bytes", req->body.len), log_u64("lost", x->n_lost));
-    metric_inc(METRICS_GET(x->proxy->metrics, ROUTER_poison_suspected_total, stage));
+    metric_inc(METRICS_GET(x->proxy->metrics, ROUTER_poison_suspected_total,
+                           is_found ? "found" : "refused"));
     proxy_drop_upstream(x);
     proxy_account(x, true, OUTCOME_UNKNOWN);
     http_add_header(req, STR("x-request-id"), proxy_request_id(x));
-    http_add_header(req, STR("x-should-retry"), STR("false"));
+    http_add_header(req, STR("x-should-retry"), STR("false")); /* for OpenAI's clients */
     proxy_close(x, 503);
     http_reply(req, 503, OPENAI_JSON, body);
-}
-
-void proxy_refuse_poison(struct exchange *x) {
-    proxy_count_refusal(x, REFUSAL_POISON);
-    answer(x, "refused");
-}
-
-void proxy_fail_poison(struct exchange *x) {
-    poison_add(x->proxy->config.poison, client_of(x), x->req->body, loop_now_us(x->proxy->loop));
-    answer(x, "found");
 }
 
 /* --- the body --------------------------------------------------------------------------------------*/

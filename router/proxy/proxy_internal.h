@@ -62,11 +62,10 @@ struct proxy {
     uint64_t sweep_us;
     uint64_t *next_load_us; /* by worker: when its load is passed to the registry again */
     uint64_t n_reported, n_unlogged, log_second;
-    uint32_t n_logged; /* request lines in log_second */
-    struct buf line;   /* of the decision log */
-    struct registry_candidate
-        *candidates;         /* max_workers of them; NULL until the first explanation */
-    bool identifies_clients; /* keys, tenants or isolation are on */
+    uint32_t n_logged;                     /* request lines in log_second */
+    struct buf line;                       /* of the decision log */
+    struct registry_candidate *candidates; /* max_workers; NULL: no explanation yet */
+    bool identifies_clients;               /* keys, tenants or isolation are on */
 };
 
 static inline struct str proxy_request_id(const struct exchange *x) {
@@ -131,9 +130,8 @@ void proxy_log_failure(const struct exchange *x, const char *reason); /* of the 
 
 /* --- proxy_watch.c ------------------------------------------------------------------------------ */
 
-void proxy_watch_start(struct proxy *p);
+void proxy_on_sweep(void *p);
 void proxy_watch_configure(struct proxy *p); /* the timeouts of p->config have changed */
-void proxy_watch_stop(struct proxy *p);
 
 /* --- proxy_relay.c ------------------------------------------------------------------------------ */
 
@@ -147,7 +145,7 @@ void proxy_break_off(struct exchange *x, enum break_cause cause);
 
 /* --- proxy_queue.c ------------------------------------------------------------------------------ */
 
-void proxy_queue_init(struct exchange *x);
+void proxy_on_queue_timeout(void *x);
 void proxy_queue_fini(struct proxy *p); /* no exchange is open */
 
 /* Routes the first attempt, or another one when every worker is out of service. ST_AGAIN: it is QUEUED,
@@ -183,8 +181,8 @@ void proxy_add_retry_after(struct exchange *x);
 /* After proxy_admit: whether this client has sent a body that killed the most workers allowed. A body
  * that killed workers of other clients may lose one worker from here on. */
 bool proxy_is_poison(struct exchange *x);
-void proxy_refuse_poison(struct exchange *x); /* answers 503 */
-void proxy_fail_poison(struct exchange *x);   /* answers 503, and remembers the body */
+/* Answers 503. `is_found`: this exchange lost the workers, so its body is remembered. */
+void proxy_fail_poison(struct exchange *x, bool is_found);
 
 /* --- proxy_head.c ------------------------------------------------------------------------------- */
 

@@ -65,12 +65,13 @@ static enum status refuse_explanation(struct exchange *x, const char *what, stru
 
 enum status proxy_permit_call(struct exchange *x, struct error *err) {
     struct str route = http_request_header(x->req, STR(WIRE_ROUTE));
+    struct forward_call call = forward_find(lists_of(x), x->req->path);
 
     x->wants_explanation = route.ptr && !str_eq(route, STR("0"));
-    x->kinds = forward_kinds(lists_of(x), x->req->path);
-    x->is_generation = forward_computes(x->req->path);
-    x->kinds_unsalted =
-        x->proxy->config.isolation ? forward_unsalted_kinds(lists_of(x), x->req->path) : 0;
+    x->kinds = call.kinds;
+    x->kinds_unsalted = x->proxy->config.isolation ? call.kinds_unsalted : 0;
+    x->is_generation = call.computes;
+    x->is_safe = call.is_listed;
     if (has_passed_here(x)) {
         error_set(
             err, ST_LOOP,

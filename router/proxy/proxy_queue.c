@@ -82,7 +82,7 @@ static void on_queue_decision(struct mail *mail, void *arg) {
                "tenant has fewer requests in it: try again later");
 }
 
-static void on_queue_timeout(void *arg) {
+void proxy_on_queue_timeout(void *arg) {
     struct exchange *x = arg;
 
     if (!registry_leave(x->proxy->registry, &x->waiter)) return; /* the decision is on its way */
@@ -92,10 +92,6 @@ static void on_queue_timeout(void *arg) {
                "every worker was at its limit or out of service for the %.1f s of "
                "--queue-timeout: try again later",
                (double)x->proxy->config.queue_timeout_us * 1e-6);
-}
-
-void proxy_queue_init(struct exchange *x) {
-    loop_timer_init(&x->queue_timer, x->proxy->loop, on_queue_timeout, x);
 }
 
 /* Tenant, priority and mailbox: needed only when there is no room. */

@@ -143,19 +143,20 @@ static enum registry_outcome judge_stream(struct exchange *x, struct str payload
 
 /* False: it was no answer, and another worker has the request now. */
 static bool check_payload(struct exchange *x, struct str payload, bool is_all) {
-    bool had_error = x->try.usage.has_error, has_sent = exchange_is_in(x, EXCHANGE_SENT);
-    enum registry_outcome outcome = OUTCOME_OK;
+    struct attempt *a = &x->try;
+    bool had_error = a->usage.has_error;
 
-    sse_usage_feed(&x->try.usage, payload);
-    if (!is_success(x) || !x->is_safe || x->try.outcome != OUTCOME_OK) return true;
-    if (x->try.form == ANSWER_SSE) {
-        outcome = judge_stream(x, payload, had_error);
-    } else if (x->try.form == ANSWER_JSON) {
+    sse_usage_feed(&a->usage, payload);
+    if (!is_success(x) || !x->is_safe || a->outcome != OUTCOME_OK) return true;
+    if (a->form == ANSWER_SSE) {
+        a->outcome = judge_stream(x, payload, had_error);
+    } else if (a->form == ANSWER_JSON) {
         note_outer_bytes(x, payload);
-        if (!has_sent) outcome = judge_json(x, payload, is_all);
+        if (!exchange_is_in(x, EXCHANGE_SENT)) a->outcome = judge_json(x, payload, is_all);
     }
-    x->try.outcome = outcome == OUTCOME_EMPTY && has_sent ? OUTCOME_SPOILT : outcome;
-    return x->try.outcome != OUTCOME_EMPTY ||
+    if (a->outcome != OUTCOME_EMPTY) return true;
+    if (exchange_is_in(x, EXCHANGE_SENT)) a->outcome = OUTCOME_SPOILT;
+    return a->outcome == OUTCOME_SPOILT ||
            !proxy_replace_answer(x, "empty_answer", RETRY_EMPTY, OUTCOME_EMPTY);
 }
 

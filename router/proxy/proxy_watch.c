@@ -62,7 +62,7 @@ static void check_timeouts(struct exchange *x, uint64_t now_us) {
 }
 
 /* A check may end its own exchange, which leaves the list, and no other. */
-static void on_sweep(void *arg) {
+void proxy_on_sweep(void *arg) {
     struct proxy *p = arg;
     uint64_t now_us = loop_now_us(p->loop);
 
@@ -76,10 +76,6 @@ static uint64_t sweep_for(uint64_t timeout_us, uint64_t sweep_us) {
     return timeout_us ? MIN(sweep_us, MAX(timeout_us / 4, SWEEP_MIN_US)) : sweep_us;
 }
 
-void proxy_watch_start(struct proxy *p) {
-    loop_timer_init(&p->sweep, p->loop, on_sweep, p);
-}
-
 void proxy_watch_configure(struct proxy *p) {
     uint64_t first_us = p->config.first_byte_timeout_us, idle_us = p->config.stream_idle_timeout_us;
 
@@ -89,10 +85,6 @@ void proxy_watch_configure(struct proxy *p) {
     } else {
         loop_timer_stop(&p->sweep);
     }
-}
-
-void proxy_watch_stop(struct proxy *p) {
-    loop_timer_fini(&p->sweep);
 }
 
 void proxy_end_all(struct proxy *p) {

@@ -17,15 +17,15 @@ static void calls_of_every_worker_go_to_all(void **state) {
 
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(paths); i++)
-        assert_int_equal(forward_kinds(&none, str_of(paths[i])), ALL);
+        assert_int_equal(forward_find(&none, str_of(paths[i])).kinds, ALL);
 }
 
 static void calls_of_some_go_to_those(void **state) {
     (void)state;
-    assert_int_equal(forward_kinds(&none, STR("/v1/embeddings")),
+    assert_int_equal(forward_find(&none, STR("/v1/embeddings")).kinds,
                      ALL & ~WORKER_KIND_BIT(WORKER_OURS));
-    assert_int_equal(forward_kinds(&none, STR("/pooling")), WORKER_KIND_BIT(WORKER_VLLM));
-    assert_int_equal(forward_kinds(&none, STR("/encode")), WORKER_KIND_BIT(WORKER_SGLANG));
+    assert_int_equal(forward_find(&none, STR("/pooling")).kinds, WORKER_KIND_BIT(WORKER_VLLM));
+    assert_int_equal(forward_find(&none, STR("/encode")).kinds, WORKER_KIND_BIT(WORKER_SGLANG));
 }
 
 static void what_is_spelt_otherwise_goes_nowhere(void **state) {
@@ -38,7 +38,7 @@ static void what_is_spelt_otherwise_goes_nowhere(void **state) {
 
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(paths); i++)
-        assert_int_equal(forward_kinds(&none, str_of(paths[i])), 0);
+        assert_int_equal(forward_find(&none, str_of(paths[i])).kinds, 0);
 }
 
 static void the_operator_adds_paths(void **state) {
@@ -46,12 +46,12 @@ static void the_operator_adds_paths(void **state) {
     const struct forward f = {.paths = {paths, 2}};
 
     (void)state;
-    assert_int_equal(forward_kinds(&f, STR("/pooling")), ALL);
-    assert_int_equal(forward_kinds(&f, STR("/v1/things/a/b")), ALL);
-    assert_int_equal(forward_kinds(&f, STR("/v1/things/")), 0);
-    assert_int_equal(forward_kinds(&f, STR("/v1/thing")), 0);
-    assert_int_equal(forward_kinds(&f, STR("/v1/things/%2e%2e/x")), 0);
-    assert_int_equal(forward_kinds(&f, STR("/v1/things/..\\x")), 0);
+    assert_int_equal(forward_find(&f, STR("/pooling")).kinds, ALL);
+    assert_int_equal(forward_find(&f, STR("/v1/things/a/b")).kinds, ALL);
+    assert_int_equal(forward_find(&f, STR("/v1/things/")).kinds, 0);
+    assert_int_equal(forward_find(&f, STR("/v1/thing")).kinds, 0);
+    assert_int_equal(forward_find(&f, STR("/v1/things/%2e%2e/x")).kinds, 0);
+    assert_int_equal(forward_find(&f, STR("/v1/things/..\\x")).kinds, 0);
 }
 
 static void options_that_name_nothing_are_refused(void **state) {
@@ -108,12 +108,12 @@ static void kinds_are_recognized_by_owned_by(void **state) {
 
 static void only_what_is_listed_may_be_sent_twice(void **state) {
     (void)state;
-    assert_true(forward_is_listed(STR("/v1/chat/completions")));
-    assert_true(forward_is_listed(STR("/generate")));
-    assert_true(forward_is_listed(STR("/v1/embeddings")));
-    assert_false(forward_is_listed(STR("/v1/files")));
-    assert_false(forward_is_listed(STR("/v1/load_lora_adapter")));
-    assert_false(forward_is_listed(STR("/v1/chat/completions/")));
+    assert_true(forward_find(&none, STR("/v1/chat/completions")).is_listed);
+    assert_true(forward_find(&none, STR("/generate")).is_listed);
+    assert_true(forward_find(&none, STR("/v1/embeddings")).is_listed);
+    assert_false(forward_find(&none, STR("/v1/files")).is_listed);
+    assert_false(forward_find(&none, STR("/v1/load_lora_adapter")).is_listed);
+    assert_false(forward_find(&none, STR("/v1/chat/completions/")).is_listed);
 }
 
 int main(void) {
