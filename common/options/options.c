@@ -569,16 +569,18 @@ static enum status on_entry(void *ctx, const struct option_entry *e, struct erro
     return option_layer_set(l, f.row, &t, err);
 }
 
-/* In a change each wrong entry is a refusal of its own, and the rest is read on. */
+/* In a change each wrong entry is a refusal of its own, and the rest is read on. What belongs to an
+ * unknown name may be a secret. */
 static enum status on_file_entry(void *ctx, const struct option_entry *e, struct error *err) {
     struct option_layer *l = ctx;
+    struct str value = STR_NULL;
     struct option_found f;
     enum status st = on_entry(l, e, err);
-    bool is_secret;
 
     if (st == ST_OK || !l->change) return st;
-    is_secret = option_find(l->o->program, e->key, &f) && l->o->program->defs[f.row].is_secret;
-    option_change_refuse(l->change, e->key, is_secret ? STR("set") : e->value, err->message);
+    if (option_find(l->o->program, e->key, &f))
+        value = l->o->program->defs[f.row].is_secret ? STR("set") : e->value;
+    option_change_refuse(l->change, e->key, value, err->message);
     return ST_OK;
 }
 

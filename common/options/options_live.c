@@ -224,7 +224,7 @@ static enum status set_member(struct option_layer *l, const struct option_found 
 static struct str text_of(const struct option_def *d, const struct json *v) {
     struct str s;
 
-    if (d && d->is_secret) return STR("set");
+    if (d->is_secret) return STR("set");
     return json_to_str(v, &s) == ST_OK ? s : str_of(json_type_name(v));
 }
 
@@ -236,7 +236,7 @@ static void take_member(struct options_change *c, struct option_layer *l, const 
 
     if (!option_find(p, json_key(v), &f)) {
         (void)option_unknown(p, json_key(v), "", &err);
-        option_change_refuse(c, json_key(v), text_of(NULL, v), err.message);
+        option_change_refuse(c, json_key(v), STR_NULL, err.message); /* it may be a secret */
         return;
     }
     d = &p->defs[f.row];

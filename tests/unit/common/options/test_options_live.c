@@ -104,7 +104,7 @@ static void a_file_read_again_changes_live_options_or_nothing(void **state) {
     assert_int_equal(s.t.timeout_ms, 2000);
     refuse(reread(&s, "block-size: 32\ntimeout: never\nhots: x\nload-factor: 5\nhost: ::1\n"
                       "names: [n]\n"),
-           "timeout 2s 250ms default; timeout=never refused; hots=x refused; ");
+           "timeout 2s 250ms default; timeout=never refused; hots= refused; ");
     refuse(reread(&s, "block-size: [\n"), "config= refused; ");
     refuse(reread(&s, "block-size: 32\ntimeout: 2s\nhost: ::1\nnames: [n]\napi-key: s3cret\n"),
            "api-key=set refused; ");
@@ -152,7 +152,7 @@ static void json_changes_live_options_or_nothing(void **state) {
 
     refuse(put(&s, "{\"timeout\": \"5s\", \"block-size\": 8, \"host\": \"h\", \"tiemout\": 1, "
                    "\"load-factor\": {}, \"api-key\": \"s3cret\"}"),
-           "timeout 4s 5s runtime; host ::1 h runtime; tiemout=a number refused; "
+           "timeout 4s 5s runtime; host ::1 h runtime; tiemout= refused; "
            "load-factor=an object refused; block-size=8 refused; api-key=set refused; ");
     assert_int_equal(s.t.timeout_ms, 4000);
     refuse(put(&s, "{\"timeout\": \"5s\", \"request-timeout-secs\": 6}"),
