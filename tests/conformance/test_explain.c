@@ -51,8 +51,8 @@ static void ask(struct planting *p, const struct block_extras *extras, struct kv
     kv_req_append_run(r, p->first_token, p->n_tokens);
 }
 
-/* Explains it dry, then admits it: both must say the same, once. `counted`: what operators read; of a prompt under
- * another salt alone they read more than its sender. */
+/* Explains it without admitting, then admits it: both must agree, and count once. `counted`: the
+ * operators' metric, which also has the cause of prompts cached under another salt. */
 static struct kv_explanation explain_counted(struct planting *p, struct kv_req *r,
                                              enum kv_miss counted) {
     struct kv_explanation dry, live;

@@ -1,5 +1,5 @@
-/* tests/conformance/test_kv_cases.c - numbered cases of what the KV manager keeps and finds: one full-attention group,
- * blocks of 16 tokens, 11 blocks with the null block (ids from 1) unless a case says otherwise.
+/* tests/conformance/test_kv_cases.c - numbered cases of what the KV manager keeps and finds: one
+ * full-attention group, blocks of 16 tokens, 11 blocks with the null block (ids from 1) by default.
  * Where the two free orders give other ids or queues, a case runs under both. */
 #include "tests/support/cm.h"
 #include "tests/support/kv_fixture.h"
@@ -442,7 +442,7 @@ static void case_93_double_free_aborts(void **state) {
 #define COLLISION_BLOCKS 24
 
 /* Text in blocks of two letters out of three under a hash cut to `bits`: nearly every hash
- * collides, and each hit must still hold exactly the letters asked for. */
+ * collides, and each hit must still hold exactly the requested letters. */
 static uint64_t run_collisions(enum block_hash_algo algo, uint32_t bits, bool dedup) {
     struct kv_manager_config config = kv_fixture_config(COLLISION_BLOCKS, 2);
     char held[COLLISION_BLOCKS][16] = {""}; /* the whole prefix a block was published for */

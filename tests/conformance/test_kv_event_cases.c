@@ -1,5 +1,5 @@
-/* tests/conformance/test_kv_event_cases.c - numbered cases of KV events: what the manager tells of
- * what it caches. Blocks of 16 tokens and one full group unless a case says otherwise. */
+/* tests/conformance/test_kv_event_cases.c - numbered cases of KV events that the manager publishes.
+ * Blocks of 16 tokens and one full group by default. */
 #include "tests/support/cm.h"
 #include "tests/support/kv_events_reader.h"
 #include "tests/support/kv_fixture.h"
@@ -32,7 +32,7 @@ static void fixture_close(struct event_fixture *w) {
     kv_events_read_fini(&w->read);
 }
 
-/* What was told since the last time. */
+/* The events since the last call. */
 static uint32_t take(struct event_fixture *w) {
     kv_events_read_fini(&w->read);
     kv_event_log_commit(w->log, 0, true);
@@ -138,8 +138,8 @@ static void case_36_the_adapter_is_named(void **state) {
     fixture_close(&w);
 }
 
-/* Blocks of one token behind a window that has lost the first two: the parent is told from the
- * chain of hashes, for the physical one is null. */
+/* Blocks of one token behind a window that has lost the first two: the published parent comes from
+ * the hash chain, because the physical one is null. */
 static void case_37_the_parent_is_of_the_chain(void **state) {
     struct kv_manager_config config = kv_fixture_config(11, 1);
     struct kv_alloc a = {.n_computed = 2, .n_new = 2};
@@ -222,7 +222,7 @@ static void case_39_and_41_each_group_reports_its_own_events(void **state) {
     fixture_close(&w);
 }
 
-/* Everything cached is told again, and told once: no reference, no order changes. */
+/* A snapshot publishes every cached block once; no reference and no order changes. */
 static void case_42_cached_blocks_can_be_reported_again(void **state) {
     struct kv_event_digest before, after;
     struct kv_req r, copy;
@@ -284,7 +284,7 @@ static void case_43_and_44_no_change_no_event(void **state) {
     fixture_close(&w);
 }
 
-/* A copy comes and goes without a word; the last one to go is told. */
+/* A copy comes and goes without an event; the last one to go is published. */
 static void only_the_last_copy_is_removed(void **state) {
     struct kv_req a, b, c;
     struct event_fixture w;
@@ -297,7 +297,7 @@ static void only_the_last_copy_is_removed(void **state) {
     kv_req_append_run(&b, 0, 16);
     allocate_blind(&a);
     allocate_blind(&b);
-    assert_int_equal(take(&w), 2); /* stored twice: nobody minds */
+    assert_int_equal(take(&w), 2); /* stored twice is harmless */
     kv_req_done(&a);
     kv_req_init(&c, w.mgr, NULL, false);
     kv_req_append_run(&c, 700, 32);

@@ -159,7 +159,7 @@ static void case_96_a_full_block_is_not_copied(void **state) {
     kv_manager_destroy(mgr);
 }
 
-/* The last prompt token is computed anew, in a block that is full, shared and findable. */
+/* The last prompt token is recomputed, in a block that is full, shared and findable. */
 static void a_fork_inside_a_full_block_leaves_it_as_it_is(void **state) {
     struct kv_manager *mgr = make(12, false);
     struct kv_req parent, child, other;
@@ -176,7 +176,7 @@ static void a_fork_inside_a_full_block_leaves_it_as_it_is(void **state) {
     assert_string_equal(kv_text_refs(&parent), "2 1");
     kv_manager_check(mgr);
 
-    /* The same when its parent has gone: nobody holds the block, but anybody could find it. */
+    /* The same after its parent has ended: no sequence holds the block, but it can be found. */
     kv_req_done(&child);
     assert_int_equal(kv_req_fork(&child, &parent, 6), ST_OK);
     kv_req_done(&parent);

@@ -87,7 +87,7 @@ static void case_60_sliding_window_hits(void **state) {
     }
 }
 
-/* A last flag, behind the slash, is a token beyond the blocks: it says nothing. */
+/* A last flag, behind the slash, is a token beyond the blocks and has no meaning. */
 static void case_61_chunked_local_hits(void **state) {
     static const struct {
         const char *flags;
@@ -136,7 +136,8 @@ static void case_62_a_chain_finer_than_the_blocks(void **state) {
     kv_manager_destroy(by_four);
 }
 
-/* Extra keys belong to the link they lie in, and whoever has others shares nothing behind them. */
+/* Extra keys belong to their link of the chain; sequences with other keys share nothing behind it.
+ * */
 static void a_finer_chain_has_the_same_extra_keys(void **state) {
     const struct block_mm_item items[2] = {{STR("cat"), 1, 2}, {STR("dog"), 5, 1}};
     const struct block_extras extras = {.cache_salt = STR("s"), .items = items, .n_items = 2};
@@ -272,7 +273,7 @@ static void case_65_skipped_tokens(void **state) {
     assert_int_equal(skipped_tokens(KV_CHUNKED, 8, 7), 0);
 }
 
-/* 20 blocks wanted; ten hits that nobody uses leave the queue too. */
+/* 20 blocks wanted; ten unused hits leave the queue too. */
 static void case_66_free_hits_count_and_null_ones_do_not(void **state) {
     struct block_table t = {.capacity = LONE_BLOCKS};
     block_id hits[10];

@@ -2,10 +2,10 @@
  * computed in float32 on the same weights, on every backend and instruction path of this machine.
  *
  * tests/data/models holds small random models as transformers wrote them, in bf16, f16 and f32, and
- * beside each what it
- * said: NAME.expected.safetensors with the prompt, the log-probabilities after its last tokens, the
- * greedy tokens that follow and how far each was ahead. tests/reference/models.py writes them, and
- * compares many more where PyTorch can be had. The bounds are the ones it has. */
+ * beside each its output: NAME.expected.safetensors with the prompt, the log-probabilities after
+ * its last tokens, the greedy tokens that follow and how far each was ahead.
+ * tests/reference/models.py writes them, and compares many more where PyTorch can be had. The
+ * bounds are the ones it has. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

@@ -57,7 +57,7 @@ static const struct trace_step {
      "(sys:(hi-o(secondturn-onev!)))(few#(Q2(A1)(A2)(A3)))", 36},
 };
 
-/* Of the blocks taken anew, in order, those that were published before. */
+/* The evicted blocks in order: those allocated that were published before. */
 static void evicted_text(const struct kv_req *r, const bool *was_cached, char *out) {
     size_t len = 0;
 

@@ -69,7 +69,7 @@ static void run_pair(struct sched_fixture *f, struct store *s, uint32_t n, uint3
     if (s->answer == CONNECTOR_LATER) {
         assert_int_equal(f->step.n_entries, 0);
         assert_int_equal(scheduler_counts(f->s).waiting, 2);
-        assert_int_equal(r[0]->kv.n_published, n_local / 16); /* nobody else may hit it yet */
+        assert_int_equal(r[0]->kv.n_published, n_local / 16); /* no other request may hit it yet */
         scheduler_remote_arrived(f->s, r[1], 32);
         fixture_step(f);
         assert_entries(f, 1, n_local + 32, n - n_local - 32);

@@ -172,7 +172,8 @@ static void dedup_switches_to_the_block_that_is_there(void **state) {
 
     (void)state;
     assert_string_equal(kv_text_table(&r2, 0), "0 1");
-    assert_int_equal(block_table_take_dirty(&r2.seq.table[0]), 1); /* the device must be told */
+    assert_int_equal(block_table_take_dirty(&r2.seq.table[0]), 1); /* the device's copy must be
+                                                                    * updated */
     assert_string_equal(kv_text_cached(mgr, 0), "0 1");
     assert_string_equal(kv_text_refs(&r2), "2 2");
     assert_string_equal(kv_text_queue(mgr, 0), "4 5 6 7 8 9 3");

@@ -1,4 +1,4 @@
-/* tests/unit/worker/test_loading.c - what is said while a model loads, and where --model leads. */
+/* tests/unit/worker/test_loading.c - the progress lines of loading, and where --model leads. */
 #include "worker/loading.h"
 
 #include <stdlib.h>
@@ -76,7 +76,7 @@ static void a_folder_is_one_and_a_name_is_the_hubs(void **state) {
     assert_string_equal(folder, "tests/data"); /* looks like a name, but is there */
     assert_false(is_hubs);
     assert_int_equal(loading_find(&l, &o, "/no/such", folder, &is_hubs, &err), ST_OK);
-    assert_string_equal(folder, "/no/such"); /* model_open will say it */
+    assert_string_equal(folder, "/no/such"); /* model_open reports the error */
     assert_false(is_hubs);
     assert_int_equal(loading_find(&l, &o, "org/name", folder, &is_hubs, &err), ST_NOT_FOUND);
     assert_true(is_hubs);

@@ -1,4 +1,4 @@
-/* tests/unit/worker/api/test_drain.c - who may end a worker. */
+/* tests/unit/worker/api/test_drain.c - which addresses may drain a worker. */
 #include "tests/support/cm.h"
 #include "worker/api/api.h"
 

@@ -1,5 +1,5 @@
-/* tests/unit/worker/engine/test_backend_load.c - backends by name, and what is said about those
- * that are not there. */
+/* tests/unit/worker/engine/test_backend_load.c - backends by name, and the errors for missing ones.
+ * */
 #include <string.h>
 
 #include "tests/support/cm.h"

@@ -1,5 +1,6 @@
-/* tests/unit/worker/engine/test_engine_forks.c - samples that share their prompt, beam searches, and
- * whoever has to give way to them: the same bits as alone and cold; and nothing is left of them. */
+/* tests/unit/worker/engine/test_engine_forks.c - samples that share their prompt, beam searches,
+ * and the requests that they preempt: the same bits as alone and without a cache, and no block is
+ * left. */
 #include <string.h>
 
 #include "common/base/rng.h"
@@ -240,7 +241,7 @@ static void samples_share_the_prompt_and_compute_one_token_each(void **state) {
     }
     fixture_open(&w, &(struct setup){.is_gated = true});
     submit_samples(&w, p, 5, NULL, NULL);
-    permit_steps(1000); /* not before: the first could end before the others are heard of */
+    permit_steps(1000); /* not before: the first could end before the others arrive */
     fixture_run(&w);
     assert_int_equal(stats_of(&w).forks, 4);
     assert_int_equal(stats_of(&w).prefill_tokens, 40 + 4);

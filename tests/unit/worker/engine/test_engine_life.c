@@ -1,5 +1,5 @@
-/* tests/unit/worker/engine/test_engine_life.c - whatever is cancelled, drained, reset or dropped, no block
- * and no reference is left, and everybody hears of the end once. */
+/* tests/unit/worker/engine/test_engine_life.c - after a cancel, drain, reset or drop no block and
+ * no reference is left, and each end is reported once. */
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
@@ -31,11 +31,11 @@ static void cancel_ends_once_and_frees(void **state) {
     fixture_open(&w, &(struct setup){.max_seqs = 2, .is_gated = true});
     for (int i = 0; i < 3; i++)
         r[i] = submit(&w, &p, &a[i]);
-    engine_cancel(w.e, r[2]); /* still waiting, or not even heard of */
+    engine_cancel(w.e, r[2]); /* still waiting, or not yet received */
     permit_steps(4);
     while (a[0].n < 4)
         loop_turn(w.loop, 1000000);
-    engine_cancel(w.e, r[0]); /* heard after the fifth step at the latest */
+    engine_cancel(w.e, r[0]); /* received after the fifth step at the latest */
     engine_cancel(w.e, r[0]); /* the second does nothing */
     permit_steps(1000);
     fixture_run(&w);
@@ -96,8 +96,8 @@ static void completed_by_its_creator_counts_as_stopped(void **state) {
     fixture_close(&w);
 }
 
-/* The creator cancels and drops its reference at once, at any moment of a request's life. The end
- * is still told; what is left when the engine goes is freed with it. */
+/* The creator cancels and drops its reference at once, at any moment of a request. The end is still
+ * reported; requests left at engine_destroy are freed with it. */
 static void a_creator_may_let_go_at_any_time(void **state) {
     struct engine_reset reset = {.reset_running = true, .is_ok = true, .on_done = note_reset};
     static uint32_t prompt[40];
@@ -127,7 +127,7 @@ static void a_creator_may_let_go_at_any_time(void **state) {
     }
     engine_reset_prefix_cache(w.e, &reset);
     fixture_close(&w);
-    assert_false(reset.reset_running); /* it was told, too */
+    assert_false(reset.reset_running); /* it was reported, too */
 }
 
 static void a_slow_reader_gets_many_tokens_at_once(void **state) {
@@ -144,7 +144,7 @@ static void a_slow_reader_gets_many_tokens_at_once(void **state) {
     while (stats_of(&w).steps < 10)
         sched_yield();
     loop_turn(w.loop, 1000000);
-    assert_true(a.n >= 9 && a.n_calls <= 2); /* the tenth may be told after the statistics */
+    assert_true(a.n >= 9 && a.n_calls <= 2); /* the tenth may be reported after the statistics */
     permit_steps(1000);
     fixture_run(&w);
     assert_int_equal(a.n, MAX_OUT);
@@ -283,7 +283,8 @@ static void destroy_drops_what_runs(void **state) {
         for (int i = 0; i < turns; i++)
             loop_turn(w.loop, 1000000);
         fixture_close(&w);
-        for (int i = 0; i < 6; i++) /* ours are still ours, unless their end was told */
+        for (int i = 0; i < 6; i++) /* our references are still ours, unless their end was reported
+                                     * */
             if (a[i].finish == FINISH_NONE) request_unref(r[i]);
     }
 }
@@ -335,7 +336,7 @@ static void reset_forgets_and_answers_stay_the_same(void **state) {
     permit_steps(8);
     while (a[1].n < 5)
         loop_turn(w.loop, 1000000);
-    reset_cache(&w, 1000); /* in the middle: it is preempted and computed anew */
+    reset_cache(&w, 1000); /* in the middle: it is preempted and recomputed */
     fixture_run(&w);
     submit(&w, &p, &a[2]);
     fixture_run(&w);

@@ -140,7 +140,7 @@ static void start(struct device_fixture *w, uint32_t s) {
     w->is_live[s] = true;
 }
 
-/* From what was computed in earlier steps, as the contract says. */
+/* From tokens computed in earlier steps, as the contract requires. */
 static void fork_some(struct device_fixture *w, uint32_t s) {
     uint32_t parent = below(w, N_SEQS), n;
     enum status st;
@@ -168,7 +168,7 @@ static bool admit(struct device_fixture *w, uint32_t s) {
     return true;
 }
 
-/* Somebody who is not in this step gives way: by swapping where there is room for it. */
+/* Preempts a sequence that is not in this step: by swapping if there is room. */
 static bool give_way(struct device_fixture *w, uint32_t s) {
     uint32_t from = below(w, N_SEQS);
 

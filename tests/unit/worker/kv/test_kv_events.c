@@ -298,7 +298,7 @@ static void a_follower_ends_with_the_digest(void **state) {
         play(log, &rng, is_in);
         kv_event_log_commit(log, (uint64_t)i, rng_below(&rng, 2));
         if (rng_below(&rng, 3)) continue;      /* not each time: some wait in the ring */
-        if (kv_events_follow(log, &picture)) { /* too late: what a subscriber then has to be told */
+        if (kv_events_follow(log, &picture)) { /* too late: the subscriber gets a gap */
             kv_events_picture_clear(&picture);
             for (uint32_t m = 0; m < KV_MEDIUM_COUNT; m++) {
                 for (uint32_t k = 0; k < N_HASHES; k++) {

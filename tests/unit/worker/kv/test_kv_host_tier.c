@@ -312,7 +312,7 @@ static bool has_blocks(const struct tier_fixture *w, uint32_t s) {
     return w->is_live[s] && list_is_linked(&w->req[s].seq.link);
 }
 
-/* Somebody who is not in this step gives way. */
+/* Preempts a sequence that is not in this step. */
 static bool make_room(struct tier_fixture *w, struct rng *rng, uint32_t s) {
     uint32_t from = (uint32_t)rng_below(rng, N_SEQS);
 

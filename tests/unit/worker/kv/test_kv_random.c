@@ -1,8 +1,8 @@
 /* tests/unit/worker/kv/test_kv_random.c - the manager against the obvious model, step by step.
  *
- * After every random operation both sides (kv_model.h says what the other one is) must agree on the
- * outcome, on every table of every group, on the order of the queue, on what is cached, on the
- * copies asked for and on the idle slots, and kv_manager_check must find nothing.
+ * After every random operation both sides (the other one is kv_model.h) must agree on the outcome,
+ * on every table of every group, on the order of the queue, on what is cached, on the requested
+ * copies and on the idle slots, and kv_manager_check must find nothing.
  *
  * KV_RANDOM_OPS sets the number of operations; default a million, a tenth under sanitizers. */
 #include "tests/support/cm.h"
@@ -301,8 +301,7 @@ static struct random_fixture *fixture_create(const struct shape *shape, enum fre
     for (uint32_t g = 0; g < shape->n_groups; g++)
         w->has_windows |= shape->group[g].kind != KV_FULL;
     model_init(&w->model, &config);
-    if (shape->n_groups == 1 && !w->has_windows)
-        config.n_groups = 0; /* the default says the same */
+    if (shape->n_groups == 1 && !w->has_windows) config.n_groups = 0; /* the default is the same */
     w->mgr = kv_manager_create(&config);
     rng_seed(&w->rng, support_seed() * 1000 + shape->n_blocks * 8 + order * 2 + dedup);
     return w;

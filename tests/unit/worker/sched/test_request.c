@@ -1,5 +1,5 @@
-/* tests/unit/worker/sched/test_request.c - what a request refuses, what it copies, and how its news
- * are taken. */
+/* tests/unit/worker/sched/test_request.c - what a request refuses, what it copies, and how its
+ * progress are taken. */
 #include <math.h>
 #include <string.h>
 

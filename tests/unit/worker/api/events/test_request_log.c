@@ -178,7 +178,7 @@ static void it_holds_what_a_list_would(void **state) {
     free(m);
 }
 
-/* Followers who had less see a gap, and nobody takes two events for neighbours that were not. */
+/* Followers that had read less see a gap; two events that were not consecutive never look so. */
 static void an_event_that_memory_was_refused_for_is_a_gap(void **state) {
     static uint64_t blocks[CHAIN_BLOCKS_MAX];
     struct request_log *log = make(0);

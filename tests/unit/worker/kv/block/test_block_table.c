@@ -1,4 +1,5 @@
-/* tests/unit/worker/kv/block/test_block_table.c - slots, and what the device has not been told. */
+/* tests/unit/worker/kv/block/test_block_table.c - slots, and the entries that the device's copy
+ * lacks. */
 #include "tests/support/cm.h"
 
 #include "common/base/mem.h"

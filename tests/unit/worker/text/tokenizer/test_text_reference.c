@@ -52,7 +52,7 @@ static void assert_ids(const char *style, const struct json *c, const char *fiel
     assert_int_equal(got->n, i);
 }
 
-/* At once, and as a stream of which each part is UTF-8. */
+/* At once, and as a stream whose parts are each UTF-8. */
 static void assert_text(const char *style, const struct tokenizer *t, const struct json *c,
                         const char *field, const struct token_list *ids, bool skip_special) {
     struct str want = string_of(c, field);
