@@ -22,6 +22,9 @@
 #define SHORT_MEDIAN  20.0
 #define SHORT_SIGMA   1.0
 
+/* Chats begin so long before the first request that counts: by then as many go on as later. */
+#define LEAD_S 1800.0
+
 #define N_DOCUMENTS    100
 #define DOCUMENT_MIN   60000
 #define DOCUMENT_RANGE 80000
@@ -40,8 +43,8 @@ static uint32_t draw_output(struct rng *r) {
 
 /* Every chat begins with the same block; prompts only grow, so the last one's chain serves all. */
 static void name_chat(struct workload *w, uint32_t first, uint64_t seed) {
-    uint32_t n = w->requests[w->n - 1].n_names;
-    uint64_t *chain = workload_new_chain(w, n);
+    uint32_t n = w->n > first ? w->requests[w->n - 1].n_names : 0;
+    uint64_t *chain = n ? workload_new_chain(w, n) : NULL;
 
     for (uint32_t i = 0; i < n; i++)
         chain[i] = workload_name(i ? rng_at(seed, i) : 1);
@@ -61,7 +64,7 @@ static void make_chat(struct workload *w, struct rng *r, double at_s, double end
         q.n_prompt = (uint32_t)fmin(prompt, PROMPT_MAX);
         q.n_blocks = q.n_prompt / w->block_tokens;
         q.n_names = CEIL_DIV(q.n_prompt, w->block_tokens);
-        workload_add(w, q);
+        if (at_s >= 0) workload_add(w, q);
         if (rng_f64(r) >= goes_on[MIN(turn, ARRAY_LEN(goes_on) - 1)]) break;
         prompt += fmin(draw_lognormal(r, ADDED_MEDIAN, ADDED_SIGMA), ADDED_MAX);
         at_s += draw_lognormal(r, PAUSE_MEDIAN, PAUSE_SIGMA);
@@ -70,7 +73,7 @@ static void make_chat(struct workload *w, struct rng *r, double at_s, double end
 }
 
 void make_conversations(struct workload *w, struct rng *r, double duration_s, double rate) {
-    for (double at_s = draw_exponential(r, 1 / rate); at_s < duration_s;
+    for (double at_s = draw_exponential(r, 1 / rate) - LEAD_S; at_s < duration_s;
          at_s += draw_exponential(r, 1 / rate))
         make_chat(w, r, at_s, duration_s);
 }

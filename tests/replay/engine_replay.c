@@ -1,7 +1,7 @@
 /* tests/replay/engine_replay.c - the two event loops in one.
  *
  * Time goes from step to step. Requests that arrive during a step are routed and queued before its
- * outcome is told to anybody, as they would be on a real worker. */
+ * outcome is reported, as they would be on a real worker. */
 #include "tests/replay/engine_replay.h"
 
 #include "common/base/mem.h"

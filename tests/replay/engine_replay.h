@@ -25,7 +25,7 @@ struct replay_options {
     uint32_t block_size;   /* tokens of a named block */
     uint32_t kv_block;     /* tokens, of the KV manager; divides block_size; 0: the same */
     uint32_t chain_block;  /* tokens, of the router's chain, whose last block is then a short one,
-                             * as prompt_hash makes it; likewise; 0: the same, full ones only */
+                             * as prompt_hash makes it; 0: block_size, full ones only */
     uint32_t chain_tokens; /* of a prompt, that are hashed at most; 0: all of it */
     uint32_t cache_tokens; /* of the worker */
     uint32_t host_tokens;  /* and of its host memory, where evicted blocks go */

@@ -71,13 +71,13 @@ uint64_t event_ring_sent(const struct event_ring *ring, uint64_t from, uint64_t 
 
 bool event_ring_next(const struct event_ring *ring, uint64_t *sequence, uint64_t end,
                      uint64_t *blocks, struct request_event *e) {
-    uint64_t at = MAX(*sequence, ring->oldest), said;
+    uint64_t at = MAX(*sequence, ring->oldest), found;
     size_t used;
 
     if (at >= MIN(ring->next, end)) return false;
-    if (request_event_read(buf_str(&ring->frames[at].bytes), blocks, e, &said, &used, NULL) !=
+    if (request_event_read(buf_str(&ring->frames[at].bytes), blocks, e, &found, &used, NULL) !=
             ST_OK ||
-        said != at || used != buf_len(&ring->frames[at].bytes))
+        found != at || used != buf_len(&ring->frames[at].bytes))
         abort();
     *sequence = at + 1;
     return true;

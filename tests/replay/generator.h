@@ -17,14 +17,14 @@
  * is not part of this repository:
  *
  *                                      published          made here, seed 7
- *     prompt tokens   mean, median     12,035  6,909      12,300  6,500
- *                     99 %, most       85,399  126,195    91,000  126,195
- *     output tokens   mean, median        343  350           353  337
- *     chats, and requests of one         7,373  1.63        7,300  1.52
+ *     prompt tokens   mean, median     12,035  6,909      12,270  6,760
+ *                     99 %, most       85,399  126,195    87,600  126,195
+ *     output tokens   mean, median        343  350           355  336
+ *     chats, and requests of one         7,373  1.63        7,630  1.54
  *     pause between turns, median         123 s             123 s
- *     found by an infinite cache         37.4 %            40 %
+ *     found by an infinite cache         37.4 %            38.7 %
  *
- * First prompts, what a turn adds and pauses are lognormal; outputs too, but for the 15 % that are
+ * First prompts, what a turn adds and pauses are lognormal; outputs too, except the 15 % that are
  * a few words; the longer a chat is, the likelier it goes on. A turn's prompt opens with all of the
  * turn before, and every prompt with the same block. */
 #ifndef TESTS_REPLAY_GENERATOR_H

@@ -1,5 +1,7 @@
-# tests/replay/replay.mk - routing quality: a modelled fleet in virtual time, and traces through the
-# real programs. TRACE=FILE replays a recorded hour (tests/replay/README.md); without, it is generated.
+# tests/replay/replay.mk - routing quality.
+#
+# A modelled fleet in virtual time, and traces through the real programs. TRACE=FILE replays recorded
+# requests (tests/replay/README.md names some); without it they are generated.
 $(B)/libreplay.a: $(call objs,$(addprefix tests/replay/,engine_replay.c workload.c trace.c generator.c conversations.c scenes.c worker_model.c \
                     router_model.c event_ring.c fleet_model.c))
 $(B)/tests/replay/%: $(B)/tests/replay/%.o $(B)/libreplay.a $(LIBS_all)
@@ -9,25 +11,25 @@ $(B)/tests/replay/%: $(B)/tests/replay/%.o $(B)/libreplay.a $(LIBS_all)
 REPLAY := $(B)/tests/replay/replay
 replay: $(REPLAY) ## every routing policy on a modelled fleet, one table: TRACE=file, ARGS="workers 8 load 0.95", QUICK=1
 	@JOBS=$(JOBS) tests/replay/replay.py $< $(if $(TRACE),trace $(TRACE)) $(ARGS) $(if $(QUICK),--quick)
-replay-bars: $(REPLAY) ## the default policy against its bars on that fleet: TRACE=file, QUICK=1
+replay-bars: $(REPLAY) ## the default routing policy against its bars on a modelled fleet: TRACE=file, QUICK=1
 	@JOBS=$(JOBS) tests/replay/bars.py $< $(if $(TRACE),trace $(TRACE)) $(if $(QUICK),--quick)
-replay-shared: $(REPLAY) ## several routers, and one restarted, on that fleet: TRACE=file, QUICK=1
+replay-shared: $(REPLAY) ## several routers, and a restarted one, before a modelled fleet: TRACE=file, QUICK=1
 	@JOBS=$(JOBS) tests/replay/shared.py $< $(if $(TRACE),trace $(TRACE)) $(if $(QUICK),--quick)
-replay-engine: $(B)/tests/replay/replay_engine ## the router's books of a worker against the engine's own: TRACE=file
+replay-engine: $(B)/tests/replay/replay_engine ## the router's index of a worker against the worker's own KV manager: TRACE=file
 	@nice $< $(TRACE)
 
-replay-http: all ## the same through the real programs, with a simulated worker: TRACE=file
+replay-http: all ## the router's index of a simulated worker against that worker, over HTTP: TRACE=file
 ifeq ($(TRACE),)
 	@echo "SKIPPED replay-http: give TRACE=FILE, a trace of requests (tests/replay/README.md)"
 else
 	@INCIPIT_BUILD=$(B) tests/python tests/replay/replay_http.py $(TRACE) $(ARGS)
 endif
-replay-http-shared: all ## two routers before eight simulated workers, through HTTP: TRACE=file, 5 min
+replay-http-shared: all ## two routers before eight simulated workers, over HTTP: TRACE=file, 5 min
 ifeq ($(TRACE),)
 	@echo "SKIPPED replay-http-shared: give TRACE=FILE, a trace of requests (tests/replay/README.md)"
 else
 	@INCIPIT_BUILD=$(B) tests/python tests/replay/replay_http_shared.py $(TRACE) $(ARGS)
 endif
-replay-foreign: all $(B)/incipit-bench ## cache hits with workers that answer as vLLM, as SGLang, or say nothing
+replay-foreign: all $(B)/incipit-bench ## cache hits with workers that answer as vLLM, as SGLang, or report nothing
 	@FOREIGN_REQUESTS=1500 FOREIGN_SEEDS=3 FOREIGN_KINDS=vllm,sglang,mute \
 	  tests/run_integration $(B) "$(SAN)" -s -k without_reports_finds $(ARGS)

@@ -7,7 +7,7 @@ On a busy machine steps take longer than they should; so that the queue stays sh
 (what was there at a dispatch may else be gone at its turn), a request waits here while prompts of
 half the cache are under way. The text of a prompt is made from its block ids, one byte per token,
 since the simulated worker speaks in bytes: equal ids from the start are equal bytes. Each answer
-says in x-incipit-route what the router predicted to be cached and what the worker found.
+has in x-incipit-route what the router predicted to be cached and what the worker found.
 
 Three short prompts of other text go before, from which the router learns that a token is a byte.
 

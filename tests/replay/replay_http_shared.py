@@ -14,7 +14,7 @@ found, and the mean time to the first token, as the routers measure them; and bo
 which is after the restart. Exits 1 when a request fails (those that the kill cut off are sent again, as
 a balancer would), when two routers find less than 0.95 of what one finds, or take more than 1.15 times
 as long to the first token, or when less than 0.97 of the share survives the restart. Times mean little
-on a busy machine; and the 2 and 20 ms that a worker waits before it tells are as many times longer here
+on a busy machine; and the 2 and 20 ms that a worker waits before it sends are as many times longer here
 as its clock is faster. `make replay-http-shared TRACE=FILE`.
 """
 import argparse
@@ -90,9 +90,9 @@ class Client(threading.Thread):
                                    {"Content-Type": "application/json", "x-incipit-route": "1"})
                 response = connection.getresponse()
                 body = response.read()
-                told = re.search(r"\bcached_tokens=(\d+)", response.getheader("x-incipit-route") or "")
-                self.error = None if response.status == 200 and told else f"{response.status} {body[:200]}"
-                self.cached = int(told[1]) if told else 0
+                reported = re.search(r"\bcached_tokens=(\d+)", response.getheader("x-incipit-route") or "")
+                self.error = None if response.status == 200 and reported else f"{response.status} {body[:200]}"
+                self.cached = int(reported[1]) if reported else 0
                 connection.close()
                 return
             except (OSError, http.client.HTTPException) as error:
@@ -157,7 +157,7 @@ def replay(kind, requests, found, args):
                 if kind == "restarted":
                     at = time.monotonic()
                     fleet.restart_one()
-                    began += time.monotonic() - at  # nobody comes meanwhile
+                    began += time.monotonic() - at  # no request arrives meanwhile
             clients.append(Client(fleet, request))
         for client in clients:
             client.join(300)

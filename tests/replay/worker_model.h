@@ -102,7 +102,7 @@ double worker_model_slowdown(const struct worker_model *w); /* of prefill, by wh
 uint32_t worker_model_n_live(const struct worker_model *w); /* requests here */
 uint32_t worker_model_n_used(const struct worker_model *w); /* blocks in use */
 
-/* Asserts what holds between steps: among others, that every block is free or somebody's. */
+/* Asserts what holds between steps: among others, that every block is free or in use. */
 void worker_model_check(const struct worker_model *w);
 
 #endif

@@ -62,7 +62,7 @@ MUST_USE enum status workload_read(struct workload *w, const struct trace *t, st
 double workload_span_s(const struct workload *w);
 
 /* `copies` populations that send the same at other times: each begins its round of the workload one
- * copy-th later and has names of its own, but for the first block of a prompt, the chat template
+ * copy-th later and has names of its own, except the first block of a prompt, the chat template
  * that all have in common. */
 void workload_overlay(struct workload *w, uint32_t copies);
 

@@ -22,11 +22,11 @@
  * minimises the same cost with later 2 and queued 0 (make replay-bars TRACE=, seeds 1-5):
  *
  *     workers x tokens, load    16 x 700k 0.8  0.95   16 x 7M 0.95   4, 8, 32 x 700k 0.95
- *     as it is                           0.98  0.97           1.00   0.78  0.86  0.99
- *     tokens found cached                1.04  1.03           1.07   1.03  1.08  1.07
- *     whole answers                      1.01  1.01           0.90   0.92  0.93  1.01
- *     fleet 0, decoding 0.07             0.98  0.94           0.94   0.79  0.86  0.95
- *     tokens found cached                1.02  1.01           1.03   1.02  1.05  1.03
+ *     as it is                           0.98  0.95           1.01   0.77  0.86  0.98
+ *     tokens found cached                1.04  1.05           1.07   1.04  1.08  1.07
+ *     whole answers                      1.01  0.98           0.91   0.92  0.93  1.02
+ *     fleet 0, decoding 0.07             0.97  0.94           0.95   0.78  0.87  0.95
+ *     tokens found cached                1.03  1.02           1.03   1.03  1.05  1.04
  *
  * So fleet gives some of the time to first token for more tokens found and sooner ends. A capacity
  * declared x0.5 to x8 costs 3 % at load 0.8.

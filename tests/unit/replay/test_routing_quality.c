@@ -19,7 +19,7 @@
 #define N_SEEDS    3
 #define DURATION_S 2000
 #define CHATS_PER_S                                                                                \
-    3.8 /* round robin just manages; least_load waits three times as long as prefix */
+    3.6 /* round robin just manages; least_load waits three times as long as prefix */
 
 static struct workload traffic[N_SEEDS];
 static struct fleet_result oracle, least_load, round_robin, prefix;
