@@ -21,7 +21,8 @@ static enum status wait_for_end(const struct healthcheck *alive, uint64_t until_
     while (healthcheck_ask(alive, NULL) == ST_OK) {
         if (clock_now_us() > until_us) {
             return error_set(err, ST_TIMEOUT,
-                             "the router still answers after --drain-settle and --drain-timeout");
+                             "the router still answers after --drain-settle and --drain-timeout: "
+                             "look at its log, or stop the process");
         }
         nanosleep(&pause, NULL);
     }

@@ -115,8 +115,8 @@ static enum status check_told(const struct router_options *o, struct error *err)
 
     if (!device) return ST_OK;
     return error_set(err, ST_INVALID,
-                     "--launch auto: each worker is told its own GPU, and --worker-arg says "
-                     "--device %s: leave one of them away, or say how many workers with --launch N",
+                     "--launch auto gives each worker its own GPU, and --worker-arg sets --device "
+                     "%s: remove one of them, or give the number of workers with --launch N",
                      device);
 }
 
@@ -141,13 +141,15 @@ static enum status plan(struct supervisor_config *config, const struct router_op
 
     config->n_children = is_auto ? MAX(n_groups, 1u) : o->launch;
     if (config->n_children + o->worker_urls.n > o->max_workers)
-        return error_set(err, ST_INVALID, "--launch: %u workers are more than --max-workers %u",
-                         config->n_children + o->worker_urls.n, o->max_workers);
+        return error_set(
+            err, ST_INVALID,
+            "--launch %u exceeds --max-workers %u: raise --max-workers or launch fewer",
+            config->n_children + o->worker_urls.n, o->max_workers);
     if (found->n == 0) return ST_OK;
     if (n_groups == 0)
         return error_set(err, ST_INVALID,
-                         "--launch: a worker wants %u GPUs (--tensor-parallel-size) and there are "
-                         "%u",
+                         "--launch: a worker needs %u GPUs (--tensor-parallel-size) and %u are "
+                         "present: lower --tensor-parallel-size",
                          each, found->n);
     say_gpus(found, MIN(n_groups, config->n_children) * each, log);
     share_out(found, each, config->n_children, text, ids);

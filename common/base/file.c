@@ -24,7 +24,7 @@ static enum status open_regular(const char *path, size_t max_bytes, int *fd, siz
     } else if (!S_ISREG(sb.st_mode)) {
         st = error_set(err, ST_IO, "%s is not a regular file", path);
     } else if ((uint64_t)sb.st_size > max_bytes) {
-        st = error_set(err, ST_TOO_LARGE, "%s has %lld bytes; at most %zu are read", path,
+        st = error_set(err, ST_TOO_LARGE, "%s has %lld bytes: at most %zu are read", path,
                        (long long)sb.st_size, max_bytes);
     } else {
         *size = (size_t)sb.st_size;
@@ -54,7 +54,7 @@ enum status file_read(const char *path, size_t max_bytes, char **out, size_t *n,
         if (got < 0 && errno == EINTR) continue;
         if (got <= 0) {
             st = error_set(err, ST_IO, "cannot read %s: %s", path,
-                           got < 0 ? strerror(errno) : "it became shorter");
+                           got < 0 ? strerror(errno) : "it was truncated meanwhile");
             close(fd);
             mem_free(data);
             return st;

@@ -23,8 +23,7 @@ static void on_answer(const struct http_client_response *response, void *arg) {
     if (response->status != ST_OK) {
         a->st = error_set(a->err, ST_UNAVAILABLE, "%s: %s", a->url, response->message);
     } else if (response->code != a->code) {
-        a->st =
-            error_set(a->err, ST_UNAVAILABLE, "%s was answered with %d", a->url, response->code);
+        a->st = error_set(a->err, ST_UNAVAILABLE, "%s returned status %d", a->url, response->code);
     }
     loop_stop(a->loop);
 }

@@ -43,7 +43,7 @@ static enum status refuse(struct http_body *b, struct error *err, const char *wh
 static enum status refuse_size(struct http_body *b, struct error *err) {
     b->state = BODY_REFUSED;
     b->refused_code = 413;
-    return error_set(err, ST_TOO_LARGE, "the body is longer than the limit of %llu bytes",
+    return error_set(err, ST_TOO_LARGE, "the body exceeds the limit of %llu bytes: send less",
                      (unsigned long long)b->limit);
 }
 
@@ -53,7 +53,7 @@ static bool is_over_limit(const struct http_body *b, uint64_t more) {
 
 static enum status end_size(struct http_body *b, struct error *err) {
     if (b->remaining > HTTP_MAX_BODY_LENGTH) {
-        return refuse(b, err, "a chunk size is more than anyone can send");
+        return refuse(b, err, "a chunk size exceeds 2^63 - 1");
     }
     if (is_over_limit(b, b->remaining)) return refuse_size(b, err);
     b->state = BODY_SIZE_LF;
@@ -188,7 +188,8 @@ enum status http_body_next(struct http_body *b, const char *in, size_t n, size_t
 
     *used = 0;
     *payload = (struct str){in, 0};
-    if (b->state == BODY_REFUSED) return error_set(err, ST_INVALID, "the body was refused before");
+    if (b->state == BODY_REFUSED)
+        return error_set(err, ST_INVALID, "the body was already rejected");
     if (b->framing == HTTP_LENGTH_BODY && is_over_limit(b, b->remaining))
         return refuse_size(b, err);
     while (pos < n && b->state != BODY_DONE && payload->len == 0) {
@@ -213,5 +214,5 @@ enum status http_body_eof(struct http_body *b, struct error *err) {
     if (b->state == BODY_DONE || (b->framing == HTTP_CLOSE_BODY && b->state == BODY_DATA)) {
         return ST_OK;
     }
-    return error_set(err, ST_CLOSED, "the connection was closed in the middle of a body");
+    return error_set(err, ST_CLOSED, "the connection was closed before the end of the body");
 }

@@ -309,15 +309,16 @@ static bool is_one_line(const char *s) {
 
 static enum status check(const struct http_client_request *r, struct error *err) {
     if (strncmp(r->url, "http://", 7) != 0 && strncmp(r->url, "https://", 8) != 0) {
-        return error_set(err, ST_INVALID, "'%s' does not begin with http:// or https://", r->url);
+        return error_set(err, ST_INVALID, "invalid URL '%s': begin it with http:// or https://",
+                         r->url);
     }
     if (!is_one_line(r->url) || (r->method && !http_is_token(str_of(r->method)))) {
-        return error_set(err, ST_INVALID, "the method or the URL '%s' has a byte it may not have",
-                         r->url);
+        return error_set(err, ST_INVALID,
+                         "invalid byte in the method or in the URL '%s': remove it", r->url);
     }
     for (const char *const *h = r->headers; h && *h; h++) {
         if (!is_one_line(*h) || !strchr(*h, ':')) {
-            return error_set(err, ST_INVALID, "a header of %s is not 'name: value'", r->url);
+            return error_set(err, ST_INVALID, "invalid header for %s: use 'name: value'", r->url);
         }
     }
     return ST_OK;

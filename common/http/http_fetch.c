@@ -159,9 +159,9 @@ enum status http_origin_of(struct http_origin *out, const char *url, struct erro
         (size_t)snprintf(out->text, sizeof(out->text), "%s://%s:%s", scheme, host, port) >=
             sizeof(out->text)) {
         st = has_user(url)
-                 ? error_set(err, ST_INVALID, "a URL has a user in it: https://host/path is wanted")
-                 : error_set(err, ST_INVALID, "%.*s is no URL of the form https://host/path",
-                             shown(url), url);
+                 ? error_set(err, ST_INVALID, "the URL has a user name: use https://host/path")
+                 : error_set(err, ST_INVALID, "invalid URL %.*s: use https://host/path", shown(url),
+                             url);
     } else {
         out->is_https = strcmp(scheme, "https") == 0;
         out->is_loopback = is_loopback(host);

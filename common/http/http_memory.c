@@ -35,12 +35,12 @@ static void refuse(struct peer *p, enum http_refusal why) {
 
     if (why == HTTP_BODY_SLOW) {
         error_set(&err, ST_UNAVAILABLE,
-                  "the request came too slowly while others waited for memory: send it faster, or "
-                  "try again later");
+                  "the request arrived too slowly while other requests waited for memory: send it "
+                  "faster, or retry later");
     } else {
         error_set(&err, ST_UNAVAILABLE,
-                  "the bodies of open requests fill the %llu bytes of --max-body-memory, or this "
-                  "client's or key's half: try again",
+                  "the bodies of open requests fill --max-body-memory of %llu bytes, or the half "
+                  "of it that one client or key may use: retry later",
                   (unsigned long long)total);
     }
     http_add_header(&p->exchange->req, STR("retry-after"), STR(RETRY_AFTER_S));

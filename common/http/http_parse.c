@@ -572,7 +572,7 @@ static void read_usual_start(struct http_head *h, const char *data, size_t end) 
 enum status http_head_parse(struct http_head *h, const char *data, size_t len, struct error *err) {
     size_t end = MIN(len, (size_t)HTTP_MAX_HEAD_BYTES);
 
-    if (h->refused_code) return error_set(err, ST_INVALID, "the message was refused before");
+    if (h->refused_code) return error_set(err, ST_INVALID, "the message was already rejected");
     if (h->pos == 0) read_usual_start(h, data, end);
     while (h->pos < end && h->state != AT_DONE) {
         enum status st = step(h, data, end, err);

@@ -163,14 +163,13 @@ void peer_timed_out(struct peer *p) {
     struct error err = {0};
 
     if (is_head) {
-        error_set(&err, ST_TIMEOUT,
-                  "the request's head did not arrive within %u ms: send it faster",
+        error_set(&err, ST_TIMEOUT, "the request head did not arrive within %u ms: send it faster",
                   l->head_timeout_ms);
     } else {
-        error_set(&err, ST_TIMEOUT,
-                  "the request's body came at less than %u bytes per second for %u ms: send it "
-                  "faster",
-                  l->body_min_bytes_per_s, l->body_grace_ms);
+        error_set(
+            &err, ST_TIMEOUT,
+            "the request body arrived at less than %u bytes per second for %u ms: send it faster",
+            l->body_min_bytes_per_s, l->body_grace_ms);
     }
     p->server->stats.timeouts_total++;
     peer_refuse(p, 408, is_head ? HTTP_HEAD_TIMEOUT : HTTP_BODY_TIMEOUT, &err);
@@ -241,7 +240,7 @@ static bool take_head(struct peer *p) {
     }
     if (!head_is_welcome(x)) return false;
     if (x->head.framing == HTTP_LENGTH_BODY && x->head.content_length > limit) {
-        error_set(&err, ST_TOO_LARGE, "the body of %llu bytes is longer than the limit of %llu",
+        error_set(&err, ST_TOO_LARGE, "the body of %llu bytes exceeds the limit of %llu: send less",
                   (unsigned long long)x->head.content_length, (unsigned long long)limit);
         refuse(p, 413, &err);
         return false;

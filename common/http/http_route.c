@@ -37,7 +37,7 @@ static void answer_unrouted(const struct http_route *routes, struct http_request
         http_add_header(req, STR("allow"), buf_str(&allow));
         http_reply(req, 204, NULL, STR(""));
     } else {
-        error_set(&err, ST_METHOD, "%.*s does not exist for %.*s: use %.*s",
+        error_set(&err, ST_METHOD, "%.*s is not allowed for %.*s: use %.*s",
                   STR_ARG(req->method_name), (int)MIN(req->path.len, (size_t)200), req->path.ptr,
                   (int)buf_len(&allow), buf_ptr(&allow));
         http_add_header(req, STR("allow"), buf_str(&allow));

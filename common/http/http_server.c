@@ -254,10 +254,13 @@ static enum status listen_failed(const char *host, uint16_t port, int error, str
         return error_set(err, ST_IO, "port %u is in use: choose another", port);
     }
     if (error == EADDRNOTAVAIL) {
-        return error_set(err, ST_IO, "address %s is not one of this machine's", host);
+        return error_set(err, ST_IO,
+                         "address %s does not belong to this machine: use 127.0.0.1, 0.0.0.0 or "
+                         "one of its addresses",
+                         host);
     }
     if (error == EACCES) {
-        return error_set(err, ST_IO, "port %u needs privileges: choose one above 1023", port);
+        return error_set(err, ST_IO, "port %u needs privileges: choose a port above 1023", port);
     }
     return error_set(err, ST_IO, "cannot listen on %s port %u: %s", host, port, strerror(error));
 }
@@ -275,7 +278,7 @@ enum status http_server_listen_tls(struct http_server *server, struct tls *tls, 
     int fd, error;
 
     if (parse_address(host, port, &addr, &n) != ST_OK) {
-        return error_set(err, ST_INVALID, "'%s' is not an address: use e.g. 127.0.0.1 or 0.0.0.0",
+        return error_set(err, ST_INVALID, "invalid address '%s': use e.g. 127.0.0.1 or 0.0.0.0",
                          host);
     }
     fd = socket(addr.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);

@@ -128,7 +128,7 @@ fail:
     if (config) event_config_free(config);
     loop_destroy(loop);
     return error_set(err, ST_IO,
-                     "cannot make an event loop: raise the limit of open files (ulimit -n)");
+                     "cannot create an event loop: raise the limit of open files (ulimit -n)");
 }
 
 static bool has_tasks(const struct loop *loop) {

@@ -58,8 +58,8 @@ static enum status check_time(const char *path, X509 *cert, int64_t now_s, struc
     if (X509_cmp_time(X509_get0_notBefore(cert), &now) > 0) {
         format_day(X509_get0_notBefore(cert), day);
         return error_set(err, ST_INVALID,
-                         "certificate %s is valid from %s: renew it, or look at this machine's "
-                         "clock",
+                         "certificate %s is not valid before %s: check this machine's clock, or "
+                         "use another certificate",
                          path, day);
     }
     return ST_OK;
@@ -71,10 +71,10 @@ static enum status use_cert(SSL_CTX *ctx, const char *path, int64_t now_s, struc
 
     if (st != ST_OK) return st;
     if (SSL_CTX_use_certificate_chain_file(ctx, path) != 1) {
-        return error_set(err, ST_INVALID,
-                         "certificate %s cannot be used (%s): it must be PEM, beginning with "
-                         "-----BEGIN CERTIFICATE-----",
-                         path, tls_drain_errors());
+        return error_set(
+            err, ST_INVALID,
+            "invalid certificate %s (%s): use PEM, beginning with -----BEGIN CERTIFICATE-----",
+            path, tls_drain_errors());
     }
     st = check_time(path, SSL_CTX_get0_certificate(ctx), now_s, err);
     SSL_CTX_get0_chain_certs(ctx, &chain);
@@ -106,20 +106,19 @@ static enum status use_key(SSL_CTX *ctx, const struct tls_config *config, struct
     key = PEM_read_PrivateKey(f, NULL, refuse_passphrase, &was_asked);
     fclose(f);
     if (was_asked) {
-        st = error_set(err, ST_INVALID,
-                       "key %s is encrypted: write it without a passphrase, openssl pkey -in %s "
-                       "-out plain.pem",
-                       config->key, config->key);
+        st = error_set(
+            err, ST_INVALID,
+            "key %s is encrypted: remove its passphrase, openssl pkey -in %s -out plain.pem",
+            config->key, config->key);
     } else if (!key) {
         st = error_set(err, ST_INVALID,
-                       "key %s cannot be used (%s): it must be PEM, beginning with -----BEGIN "
-                       "PRIVATE KEY-----",
+                       "invalid key %s (%s): use PEM, beginning with -----BEGIN PRIVATE KEY-----",
                        config->key, tls_drain_errors());
     } else if (X509_check_private_key(SSL_CTX_get0_certificate(ctx), key) != 1) {
-        st = error_set(err, ST_INVALID,
-                       "key %s does not belong to certificate %s: name the two that were made "
-                       "together",
-                       config->key, config->cert);
+        st = error_set(
+            err, ST_INVALID,
+            "key %s does not belong to certificate %s: give a certificate and its own key",
+            config->key, config->cert);
     } else if (SSL_CTX_use_PrivateKey(ctx, key) != 1) {
         st = error_set(err, ST_INVALID, "key %s cannot be used: %s", config->key,
                        tls_drain_errors());
@@ -153,16 +152,16 @@ static enum status use_authorities(SSL_CTX *ctx, const struct tls_config *config
     }
     if (S_ISDIR(s.st_mode)) {
         if (!has_hashed_names(path)) {
-            return error_set(err, ST_INVALID,
-                             "folder %s has no hashed certificates in it: run openssl rehash %s, "
-                             "or name one PEM file",
-                             path, path);
+            return error_set(
+                err, ST_INVALID,
+                "folder %s has no hashed certificates: run openssl rehash %s, or give one PEM file",
+                path, path);
         }
         SSL_CTX_load_verify_dir(ctx, path);
     } else if (SSL_CTX_load_verify_file(ctx, path) != 1) {
         return error_set(err, ST_INVALID,
-                         "authorities %s cannot be used (%s): the file must hold PEM certificates",
-                         path, tls_drain_errors());
+                         "invalid authorities %s (%s): use a file of PEM certificates", path,
+                         tls_drain_errors());
     } else if (config->is_server && (names = SSL_load_client_CA_file(path)) != NULL) {
         SSL_CTX_set_client_CA_list(ctx, names); /* the hint, so that clients choose the right one */
     }
@@ -179,7 +178,7 @@ static enum status use_trust(SSL_CTX *ctx, const struct tls_config *config, stru
     if (config->ca) return use_authorities(ctx, config, err);
     if (SSL_CTX_set_default_verify_paths(ctx) != 1) {
         return error_set(err, ST_INVALID,
-                         "the system's certificate authorities cannot be read (%s): name a file",
+                         "cannot read the system's certificate authorities (%s): give a file",
                          tls_drain_errors());
     }
     return ST_OK;
@@ -225,10 +224,10 @@ static bool set_up(SSL_CTX *ctx, const struct tls_config *config) {
 
 static enum status check_pair(const struct tls_config *config, struct error *err) {
     if (config->is_server && !config->cert) {
-        return error_set(err, ST_INVALID, "a key without a certificate: name both");
+        return error_set(err, ST_INVALID, "a key without a certificate: give both");
     }
     if (!config->cert == !config->key) return ST_OK;
-    return error_set(err, ST_INVALID, "%s without %s: name both",
+    return error_set(err, ST_INVALID, "%s without %s: give both",
                      config->cert ? "a certificate" : "a key",
                      config->cert ? "its key" : "its certificate");
 }

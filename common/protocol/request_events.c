@@ -257,8 +257,7 @@ enum status request_event_read(struct str bytes, uint64_t *blocks, struct reques
     if (bytes.len - REQUEST_EVENT_HEAD < n_bytes) return ST_OK;
     if (!read_payload((struct str){bytes.ptr + REQUEST_EVENT_HEAD, n_bytes}, number, blocks,
                       &event)) {
-        return error_set(err, ST_INVALID,
-                         "the request event %llu, of %u bytes, is malformed: connect again from it",
+        return error_set(err, ST_INVALID, "malformed request event %llu of %u bytes",
                          (unsigned long long)number, n_bytes);
     }
     *e = event;

@@ -18,7 +18,7 @@ enum status yaml_tree_parse(struct yaml_tree **out, struct str text, struct erro
     enum status st = ST_OK;
 
     if (text.len > MAX_BYTES) {
-        return error_set(err, ST_TOO_LARGE, "%zu bytes of YAML; at most %zu are read", text.len,
+        return error_set(err, ST_TOO_LARGE, "%zu bytes of YAML: at most %zu are read", text.len,
                          MAX_BYTES);
     }
     if (!yaml_parser_initialize(&parser)) {

@@ -28,7 +28,7 @@ static enum status take_secret(struct isolation *s, struct str text, const char 
     }
     if (text.len < ISOLATION_SECRET_MIN) {
         return error_set(err, ST_INVALID,
-                         "%s: a secret of %zu bytes can be guessed: use at least %d, e.g. from "
+                         "%s: a secret of %zu bytes is too short: use at least %d bytes, e.g. from "
                          "'openssl rand -hex 32'",
                          from, text.len, ISOLATION_SECRET_MIN);
     }
@@ -44,9 +44,9 @@ enum status isolation_init(struct isolation *s, const char *file, const char *te
 
     memset(s, 0, sizeof(*s));
     if (file && text) {
-        return error_set(err, ST_INVALID,
-                         "--isolation-secret-file and INCIPIT_ISOLATION_SECRET are both set: "
-                         "which is meant?");
+        return error_set(
+            err, ST_INVALID,
+            "--isolation-secret-file and INCIPIT_ISOLATION_SECRET exclude each other: remove one");
     }
     if (text) return take_secret(s, str_of(text), "INCIPIT_ISOLATION_SECRET", err);
     if (!file) {

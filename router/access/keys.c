@@ -139,14 +139,16 @@ static enum status read_tenant(struct reader *r, struct key *key, struct str val
     static const char extra[] = "._:@/-";
 
     if (value.len == 0 || value.len > KEY_TENANT_MAX) {
-        return wrong(r, "a tenant's name has 1 to 64 characters");
+        return wrong(r, "the tenant's name is empty or too long: use 1 to 64 characters");
     }
     for (size_t i = 0; i < value.len; i++) {
         char c = value.ptr[i];
 
         if (!((c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
               memchr(extra, c, sizeof(extra) - 1))) {
-            return wrong(r, "a tenant's name is made of letters, digits and . _ : @ / -");
+            return wrong(
+                r,
+                "the tenant's name has an invalid character: use letters, digits and . _ : @ / -");
         }
     }
     memcpy(key->tenant, value.ptr, value.len);
@@ -159,40 +161,41 @@ static enum status read_setting(struct reader *r, struct key *key, struct str wo
     struct str name, value;
     double number;
 
-    if (!equals) return wrong(r, "after the key only name=value follows, e.g. tenant=team-a");
+    if (!equals)
+        return wrong(r, "unexpected text after the key: use name=value, e.g. tenant=team-a");
     name = (struct str){word.ptr, (size_t)(equals - word.ptr)};
     value = (struct str){equals + 1, word.len - name.len - 1};
     if (str_eq(name, STR("tenant"))) return read_tenant(r, key, value);
     if (str_eq(name, STR("rps"))) {
         if (!to_number(value, 1e-6, RATE_MAX, &number)) {
-            return wrong(r, "rps is a number of requests per second, e.g. rps=5");
+            return wrong(r, "invalid rps: give a number of requests per second, e.g. rps=5");
         }
         key->limits.requests_per_s = number;
         return ST_OK;
     }
     if (str_eq(name, STR("tokens_per_s"))) {
         if (!to_number(value, 1e-6, RATE_MAX, &number)) {
-            return wrong(r, "tokens_per_s is a number of prompt tokens per second, e.g. 20000");
+            return wrong(
+                r, "invalid tokens_per_s: give a number of prompt tokens per second, e.g. 20000");
         }
         key->limits.tokens_per_s = number;
         return ST_OK;
     }
     if (str_eq(name, STR("max_concurrent"))) {
         if (!to_number(value, 1, 1e6, &number) || number != floor(number)) {
-            return wrong(r, "max_concurrent is a number of requests, 1 to 1000000");
+            return wrong(r, "invalid max_concurrent: give a number of requests, 1 to 1000000");
         }
         key->limits.max_concurrent = (uint32_t)number;
         return ST_OK;
     }
     if (str_eq(name, STR("priority"))) {
         if (!to_number(value, -8, 7, &number) || number != floor(number)) {
-            return wrong(r, "priority is a whole number, -8 (first) to 7 (last)");
+            return wrong(r, "invalid priority: give a whole number, -8 (first) to 7 (last)");
         }
         key->limits.priority = (int32_t)number;
         return ST_OK;
     }
-    return wrong(r, "unknown setting: tenant, rps, tokens_per_s, max_concurrent and priority are "
-                    "known");
+    return wrong(r, "unknown setting: use tenant, rps, tokens_per_s, max_concurrent or priority");
 }
 
 /* A key that gives no tenant is one of its own, named after its digest. */
@@ -207,9 +210,9 @@ static void name_tenant(struct key *key) {
 static enum status enlist(struct reader *r, const struct key *like) {
     struct key *key;
 
-    if (r->map.n == KEYS_MAX) return wrong(r, "more than 65536 keys");
+    if (r->map.n == KEYS_MAX) return wrong(r, "more than 65536 keys: remove some");
     if (map_find(&r->map, map_key(like->digest))) {
-        return wrong(r, "this key is there already: give each key one line");
+        return wrong(r, "duplicate key: give each key one line");
     }
     key = mem_alloc(sizeof(*key));
     *key = *like;
@@ -226,7 +229,7 @@ static enum status read_line(struct reader *r, struct str line) {
 
     text = next_word(&line);
     if (text.len == 0) return ST_OK;
-    if (!is_key(text)) return wrong(r, "a key has 1 to 256 visible characters");
+    if (!is_key(text)) return wrong(r, "invalid key: use 1 to 256 visible characters");
     digest_of(r->sha, text, like.digest);
     like.line = r->line;
     while ((word = next_word(&line)).len) {
@@ -251,10 +254,10 @@ static enum status read_text(struct reader *r, struct str text) {
         text.len -= used;
     }
     if (st == ST_OK && r->map.n == n_before) {
-        st = error_set(r->err, ST_INVALID,
-                       "%s holds no key: with none, everybody would be let in; leave the option "
-                       "out if that is meant",
-                       r->name);
+        st = error_set(
+            r->err, ST_INVALID,
+            "%s holds no key: add one, or omit the option to accept requests without a key",
+            r->name);
     }
     return st;
 }
@@ -386,10 +389,11 @@ enum status keys_reload(struct keys *k, struct error *err) {
 
 static enum status check_need(const struct keys *k, bool are_given, struct error *err) {
     if (are_given == k->are_needed) return ST_OK;
-    return error_set(err, ST_INVALID,
-                     are_given
-                         ? "no key has been required since the start: restart to require one"
-                         : "without this key none would be required: restart to require none");
+    return error_set(
+        err, ST_INVALID,
+        are_given
+            ? "the router was started without keys: restart it to require them"
+            : "removing the last key would open the router to all clients: restart it to do so");
 }
 
 enum status keys_prepare(struct keys *k, const char *file, const char *single,
@@ -400,7 +404,7 @@ enum status keys_prepare(struct keys *k, const char *file, const char *single,
     c->has_single = single && single[0];
     st = check_need(k, c->file || c->has_single, err);
     if (st == ST_OK && c->has_single && !is_key(str_of(single)))
-        st = error_set(err, ST_INVALID, "--api-key: a key has 1 to 256 visible characters");
+        st = error_set(err, ST_INVALID, "--api-key: invalid key: use 1 to 256 visible characters");
     if (st == ST_OK && c->has_single) {
         struct sha256 *sha = sha256_create();
 
@@ -459,7 +463,9 @@ enum status keys_read_first(const char *path, char out[KEYS_TEXT_MAX], struct er
         if (*line != '#') snprintf(out, KEYS_TEXT_MAX, "%.*s", (int)strcspn(line, " \t#"), line);
     }
     mem_free(text);
-    return out[0] ? ST_OK : error_set(err, ST_INVALID, "%s has no key", path);
+    return out[0] ? ST_OK
+                  : error_set(err, ST_INVALID, "%s holds no key: write one on a line of its own",
+                              path);
 }
 
 /* --- who is there --------------------------------------------------------------------------------*/
@@ -490,7 +496,7 @@ struct str keys_from_headers(struct str authorization, struct str x_api_key) {
 
 static enum status denied(struct str key, struct error *err) {
     return error_set(err, ST_DENIED,
-                     key.len ? "this API key is not known: check the Authorization header"
+                     key.len ? "unknown API key: check the Authorization header"
                              : "an API key is needed: send \"Authorization: Bearer KEY\"");
 }
 
@@ -535,17 +541,17 @@ static enum status check_limits(struct key *key, double prompt_tokens, uint64_t 
     if (l->max_concurrent && key->n_open >= l->max_concurrent) {
         *wait_us = BUSY_WAIT_US;
         return error_set(err, ST_BUSY,
-                         "this key may have %u requests open at once (max_concurrent=%u): wait for "
-                         "one of them to end",
+                         "%u requests of this API key are open, its limit (max_concurrent=%u): "
+                         "retry when one has ended",
                          l->max_concurrent, l->max_concurrent);
     }
     if (rps > 0) {
         *wait_us = token_bucket_wait_us(&key->requests, rps, fmax(rps * KEY_BURST_S, 1), 1, now_us);
         if (*wait_us) {
-            return error_set(err, ST_BUSY,
-                             "this key may send %g requests per second (rps=%g): try again in "
-                             "%.3f s",
-                             rps, rps, (double)*wait_us * 1e-6);
+            return error_set(
+                err, ST_BUSY,
+                "more than %g requests per second with this API key (rps=%g): retry in %.3f s", rps,
+                rps, (double)*wait_us * 1e-6);
         }
     }
     if (tps > 0) {
@@ -553,8 +559,8 @@ static enum status check_limits(struct key *key, double prompt_tokens, uint64_t 
             token_bucket_wait_us(&key->tokens, tps, tps * KEY_TOKEN_BURST, prompt_tokens, now_us);
         if (*wait_us) {
             return error_set(err, ST_BUSY,
-                             "this key may send %g prompt tokens per second (tokens_per_s=%g): try "
-                             "again in %.3f s",
+                             "more than %g prompt tokens per second with this API key "
+                             "(tokens_per_s=%g): retry in %.3f s",
                              tps, tps, (double)*wait_us * 1e-6);
         }
     }

@@ -52,7 +52,7 @@ static void reply(struct http_request *req, const char *content_type, struct buf
     if (buf_status(body) == ST_OK) {
         http_reply(req, 200, content_type, buf_str(body));
     } else {
-        error_set(&err, ST_NOMEM, "out of memory for the answer");
+        error_set(&err, ST_NOMEM, "out of memory for the response: retry later");
         http_reply_error(req, ST_NOMEM, &err);
     }
     buf_fini(body);
@@ -69,13 +69,13 @@ static void get_ready(struct http_request *req, void *arg) {
     struct error err = {0};
 
     if (admin->is_draining) {
-        error_set(&err, ST_UNAVAILABLE, "the router is draining: it finishes what is open");
+        error_set(&err, ST_UNAVAILABLE,
+                  "the router is draining and takes no new requests: use another router");
         http_reply_error(req, ST_UNAVAILABLE, &err);
         return;
     }
     if (admin->is_synced && !admin->is_synced(admin->sources)) {
-        error_set(&err, ST_UNAVAILABLE,
-                  "which workers there are has not been found out yet: the log says why");
+        error_set(&err, ST_UNAVAILABLE, "worker discovery has not completed: see the log");
         http_reply_error(req, ST_UNAVAILABLE, &err);
         return;
     }
@@ -85,7 +85,8 @@ static void get_ready(struct http_request *req, void *arg) {
         return;
     }
     error_set(&err, ST_UNAVAILABLE,
-              "none of %u workers can take requests now: GET /workers says why", totals.n_workers);
+              "none of %u workers can take requests: see GET /workers for the reasons",
+              totals.n_workers);
     http_reply_error(req, ST_UNAVAILABLE, &err);
 }
 
@@ -210,7 +211,7 @@ static void get_model_info(struct http_request *req, void *arg) {
     struct buf body;
 
     if (!registry_model(admin->registry, 0, name, &max_model_len)) {
-        error_set(&err, ST_UNAVAILABLE, "no worker has said yet what it serves");
+        error_set(&err, ST_UNAVAILABLE, "no worker has reported its model yet: retry in a moment");
         http_reply_error(req, ST_UNAVAILABLE, &err);
         return;
     }
@@ -435,8 +436,8 @@ enum status admin_check(const struct admin *admin, struct http_request *req,
     if (is_change && home && !admin->is_on_main) {
         count_refusal(admin, req, REFUSAL_ADMIN_PORT);
         return error_set(err, ST_FORBIDDEN,
-                         "the fleet is changed on the admin port: ask there, or start the router "
-                         "with --admin-on-main");
+                         "workers are changed on the admin port alone: send the request there, or "
+                         "start the router with --admin-on-main");
     }
     if (keys_are_needed(admin->keys)) {
         struct str key = key_of(req);
@@ -445,21 +446,19 @@ enum status admin_check(const struct admin *admin, struct http_request *req,
         count_refusal(admin, req, key.len ? REFUSAL_ADMIN_KEY_UNKNOWN : REFUSAL_ADMIN_KEY_MISSING);
         http_add_header(req, STR("www-authenticate"), STR("Bearer"));
         return error_set(err, ST_DENIED,
-                         "this needs an admin key: send it as Authorization: Bearer KEY");
+                         "an admin key is required: send it as Authorization: Bearer KEY");
     }
     if (home && !admin->is_on_main) {
-        return error_set(
-            err, ST_FORBIDDEN,
-            "%.*s is answered on the admin port: ask there, or start the router with an "
-            "admin key (INCIPIT_ADMIN_API_KEY) and send it",
-            (int)MIN(req->path.len, 100), req->path.ptr);
+        return error_set(err, ST_FORBIDDEN,
+                         "%.*s is served on the admin port: send the request there, or start the "
+                         "router with an admin key (INCIPIT_ADMIN_API_KEY) and send it",
+                         (int)MIN(req->path.len, 100), req->path.ptr);
     }
     if (is_change && http_is_from_another_page(req)) {
         count_refusal(admin, req, REFUSAL_ADMIN_PAGE);
-        return error_set(
-            err, ST_FORBIDDEN,
-            "a web page of another origin, or of a name that may point anywhere, may not "
-            "change the fleet: set an admin key");
+        return error_set(err, ST_FORBIDDEN,
+                         "changes from a web page of another origin are rejected: set an admin "
+                         "key, or use a client that is no browser");
     }
     return ST_OK;
 }

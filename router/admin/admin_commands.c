@@ -68,7 +68,7 @@ static enum status find_worker(struct admin_commands *commands, const char *text
     } else if (find_by_url(commands, text, out)) {
         return ST_OK;
     }
-    return error_set(err, ST_NOT_FOUND, "there is no worker \"%.200s\": GET /workers lists them",
+    return error_set(err, ST_NOT_FOUND, "unknown worker \"%.200s\": GET /workers lists the workers",
                      text);
 }
 
@@ -116,7 +116,8 @@ static void log_change(const struct admin_call *c) {
 void admin_call_done(struct admin_call *c, int code) {
     if (list_is_linked(&c->link)) list_remove(&c->link);
     c->code = buf_status(&c->answer) == ST_OK ? code : 0;
-    if (!c->code && c->err.status == ST_OK) error_set(&c->err, ST_NOMEM, "out of memory");
+    if (!c->code && c->err.status == ST_OK)
+        error_set(&c->err, ST_NOMEM, "out of memory for the request: retry later");
     log_change(c);
     if (c->home) {
         mailbox_push(c->home, &c->mail);
@@ -356,7 +357,8 @@ static void on_worker_path(struct admin_call *c) {
     struct str tail = str_of(c->path + strlen("/workers/"));
 
     if (str_percent_decode(tail, text, sizeof(text)) != ST_OK) {
-        error_set(&c->err, ST_INVALID, "%s is not a well-formed path", c->path);
+        error_set(&c->err, ST_INVALID,
+                  "invalid path %s: use printable characters that begin with /", c->path);
         admin_call_failed(c);
     } else if (find_worker(c->commands, text, &view, &c->err) != ST_OK) {
         admin_call_failed(c);
@@ -416,7 +418,7 @@ void admin_commands_take(struct admin_commands *commands, struct http_request *r
     struct admin_call *c;
 
     if (req->path.len >= PATH_MAX_BYTES || req->query.len >= PATH_MAX_BYTES) {
-        error_set(&err, ST_INVALID, "the path is too long");
+        error_set(&err, ST_INVALID, "the path is too long: shorten it");
         http_reply_error(req, ST_INVALID, &err);
         return;
     }

@@ -104,7 +104,8 @@ void admin_flush(struct admin_call *c) {
         list_push_back(flush_ask(one, "/flush_cache") ? &c->asked : &refused, &one->link);
     }
     if (c->n_asked == 0) {
-        error_set(&c->err, ST_UNAVAILABLE, "there is no worker whose cache could be flushed");
+        error_set(&c->err, ST_UNAVAILABLE,
+                  "no worker has a cache that can be flushed: GET /workers lists the workers");
         admin_call_failed(c);
         return;
     }

@@ -35,9 +35,10 @@ const struct discovery_worker *discovery_set_find(const struct discovery_set *se
 enum status discovery_set_add(struct discovery_set *set, const struct discovery_worker *worker,
                               struct error *err) {
     if (discovery_set_find(set, worker->url.url))
-        return error_set(err, ST_EXISTS, "worker %s is named twice", worker->url.url);
+        return error_set(err, ST_EXISTS, "worker %s is listed twice: remove one", worker->url.url);
     if (set->n == DISCOVERY_MAX_WORKERS) {
-        return error_set(err, ST_TOO_LARGE, "more than %d workers", DISCOVERY_MAX_WORKERS);
+        return error_set(err, ST_TOO_LARGE, "more than %d workers: list fewer",
+                         DISCOVERY_MAX_WORKERS);
     }
     if (set->n == set->cap) {
         set->cap = set->cap ? set->cap * 2 : 16;

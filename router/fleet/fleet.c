@@ -108,7 +108,9 @@ static void entry_found(struct entry *e, enum status st, const struct address *f
 
     if (why) err = *why;
     if (st == ST_OK && !e->is_wanted) {
-        st = error_set(&err, ST_NOT_FOUND, "worker %s was removed meanwhile", e->worker.url.url);
+        st =
+            error_set(&err, ST_NOT_FOUND, "worker %s was removed meanwhile: add it again if needed",
+                      e->worker.url.url);
     }
     if (st == ST_OK && e->worker.url.is_https && f->config.certificates) {
         st = certificates_expect_workers(f->config.certificates, &err);
@@ -229,7 +231,7 @@ static void entry_stay(struct entry *e) {
 }
 
 static enum status not_found(uint32_t id, struct error *err) {
-    return error_set(err, ST_NOT_FOUND, "there is no worker %u: GET /workers lists them", id);
+    return error_set(err, ST_NOT_FOUND, "unknown worker %u: GET /workers lists the workers", id);
 }
 
 enum status fleet_remove(struct fleet *f, uint32_t id, bool is_forced, struct error *err) {
@@ -237,7 +239,7 @@ enum status fleet_remove(struct fleet *f, uint32_t id, bool is_forced, struct er
 
     if (!e) return not_found(id, err);
     if (e->source != FLEET_STATIC && e->source != FLEET_API) {
-        return error_set(err, ST_EXISTS, "worker %s comes from %s, which would bring it back: %s",
+        return error_set(err, ST_EXISTS, "worker %s comes from %s, which would add it again: %s",
                          e->worker.url.url, source_names[e->source],
                          e->source == FLEET_FILE ? "remove it there"
                                                  : "set it to drain with PATCH instead");

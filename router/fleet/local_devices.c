@@ -26,7 +26,7 @@ static enum status read_device(struct local_device *d, const struct json *v, str
     uint32_t index = 0;
     enum status st;
 
-    if (json_type(v) != JSON_OBJECT) return error_set(err, ST_INVALID, "a device is no object");
+    if (json_type(v) != JSON_OBJECT) return error_set(err, ST_INVALID, "a device is not an object");
     st = json_get_u32(v, "index", 0, UINT32_MAX, &index, NULL, err);
 
     if (st == ST_OK) st = json_get_str(v, "uuid", sizeof(d->id) - 1, &uuid, NULL, err);
@@ -47,7 +47,7 @@ static enum status read_devices(struct local_devices *out, const struct json *ro
     enum status st = ST_OK;
 
     if (json_type(list) != JSON_ARRAY)
-        return error_set(err, ST_INVALID, "the answer has no list of devices");
+        return error_set(err, ST_INVALID, "the output has no list of devices");
     JSON_FOR_EACH(v, list) {
         if (found.n == LOCAL_DEVICES_MAX)
             return error_set(err, ST_TOO_LARGE, "more than %u devices", LOCAL_DEVICES_MAX);
@@ -78,7 +78,7 @@ static enum status start(pid_t *pid, int *fd, const char *program, char *const *
     if (pipe2(ends, O_CLOEXEC) != 0) {
         code = errno;
         mem_free(environment);
-        return error_set(err, ST_IO, "cannot ask %s for its devices: %s", program, strerror(code));
+        return error_set(err, ST_IO, "cannot run '%s devices': %s", program, strerror(code));
     }
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
@@ -91,10 +91,10 @@ static enum status start(pid_t *pid, int *fd, const char *program, char *const *
         return ST_OK;
     }
     close(ends[0]);
-    return error_set(err, code == ENOENT ? ST_NOT_FOUND : ST_IO,
-                     "cannot ask %s for its devices: %s: build it with make, or name it with "
-                     "--worker-program",
-                     program, strerror(code));
+    return error_set(
+        err, code == ENOENT ? ST_NOT_FOUND : ST_IO,
+        "cannot run '%s devices': %s: build it with make, or give its path with --worker-program",
+        program, strerror(code));
 }
 
 /* Until the other side closes. */
@@ -131,12 +131,12 @@ static enum status ask(struct local_devices *out, const char *program, char *con
     while (waitpid(pid, &wait_status, 0) < 0 && errno == EINTR) {
     }
     if (got == ST_TIMEOUT) {
-        st = error_set(err, ST_TIMEOUT,
-                       "%s did not list its devices within %u s: name how many "
-                       "workers to start with --launch N",
-                       program, timeout_ms / 1000);
+        st = error_set(
+            err, ST_TIMEOUT,
+            "'%s devices' did not end within %u s: give the number of workers with --launch N",
+            program, timeout_ms / 1000);
     } else if (got != ST_OK) {
-        st = error_set(err, got, "%s: its list of devices cannot be read", program);
+        st = error_set(err, got, "cannot parse the output of '%s devices'", program);
     } else {
         st = local_devices_parse(out, buf_str(&answer), err);
         if (st != ST_OK)

@@ -72,7 +72,7 @@ static enum status choose_ports(struct supervisor *s, uint16_t first, struct err
             port++;
         if (port > last) {
             return error_set(err, ST_IO,
-                             "no free port for worker %u of %u from %u to %u: choose another range "
+                             "no free port for worker %u of %u from %u to %u: give another range "
                              "with --worker-base-port",
                              i + 1, s->n_children, first, last);
         }
@@ -236,7 +236,7 @@ static void child_ended(struct child *c, int wait_status) {
     if (c->n_starts == 1 && lived_us < HEALTHY_RUN_US && WIFEXITED(wait_status) &&
         WEXITSTATUS(wait_status) == SUPERVISOR_EXIT_CONFIG) {
         error_set(&err, ST_INVALID,
-                  "the worker on port %u refused to start: its own message is above; the command "
+                  "the worker on port %u exited at its start: see its message above; the command "
                   "was %s ... --port %u",
                   c->port, s->program, c->port);
         report_fatal(s, &err);
@@ -294,8 +294,8 @@ enum status supervisor_create(struct supervisor **out, struct loop *loop, struct
     }
     if (access(s->program, X_OK) != 0) {
         st = error_set(err, ST_NOT_FOUND,
-                       "cannot launch workers: %s: %s: build it with make, or name it with "
-                       "--worker-program",
+                       "cannot launch workers: %s: %s: build the program with make, or give its "
+                       "path with --worker-program",
                        s->program, strerror(errno));
         goto fail;
     }

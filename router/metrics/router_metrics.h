@@ -1,8 +1,7 @@
 /* router/metrics/router_metrics.h - what the router counts. Names are public: add, alias, never rename.
  *
- * Two tables. The first is of counters that live as long as the router. The second is read from the
- * registry for each worker whenever the page is asked for, so that a worker that has gone leaves
- * nothing behind, and nothing is kept up to date that nobody looks at. */
+ * Two tables. The counters of the first live as long as the router. The second is computed from the
+ * registry for each worker when the page is requested, so that a removed worker leaves nothing behind. */
 #ifndef ROUTER_METRICS_ROUTER_METRICS_H
 #define ROUTER_METRICS_ROUTER_METRICS_H
 
@@ -14,7 +13,7 @@ extern const double router_decision_buckets[ROUTER_DECISION_BUCKETS]; /* 500 ns 
 
 #define ROUTER_METRICS(X)                                                                          \
     X(COUNTER, requests_total, "path,code",                                                        \
-      "Requests proxied, by path and status code; 499: the client left.",                          \
+      "Requests proxied, by path and status code (499: the client disconnected).",                 \
       .aliases = "smg_http_responses_total,sgl_router_requests_total")                             \
     X(GAUGE, requests_in_flight, "", "Requests sent to workers by this router and not yet ended.", \
       .aliases = "sgl_router_running_requests")                                                    \
@@ -46,30 +45,30 @@ extern const double router_decision_buckets[ROUTER_DECISION_BUCKETS]; /* 500 ns 
       "Attempts on another worker, by the failure of the attempt before.",                         \
       .aliases = "sgl_router_retries_total,smg_worker_retries_total")                              \
     X(COUNTER, retry_budget_exhausted_total, "outcome",                                            \
-      "Requests not retried at once because the retry budget was used up: they waited, were "      \
-      "given up, or the error of their worker was passed on.")                                     \
+      "Requests not retried at once because the retry budget was exhausted, by outcome: "          \
+      "waited, given up, or answered with the error of their worker.")                             \
     X(GAUGE, requests_waiting, "",                                                                 \
       "Requests waiting because every worker is at its limit or out of service.",                  \
       .aliases = "smg_scheduler_queue_depth")                                                      \
     X(HISTOGRAM, queue_wait_seconds, "", "Time that requests waited for a worker, served or not.", \
       METRIC_BUCKETS(metrics_latency_buckets), .aliases = "smg_scheduler_queue_wait_seconds")      \
     X(COUNTER, requests_refused_total, "limit",                                                    \
-      "Requests refused before a worker was asked, by the limit: an option, a key's own limit "    \
-      "(key), a missing or unknown key, an unreadable body.",                                      \
+      "Requests rejected before they reached a worker, by limit: an option, a limit of the "       \
+      "API key (key), a missing or unknown key, an unreadable body.",                              \
       .aliases = "smg_http_rate_limit_total")                                                      \
     X(COUNTER, requests_forbidden_total, "why",                                                    \
-      "Requests refused because they may not be forwarded: for their path, a field of their "      \
-      "body, an explanation that they ask for, or because they had passed this router before "     \
-      "(loop).")                                                                                   \
+      "Requests rejected because they must not be forwarded, by reason: their path, a "            \
+      "field of their body, a requested explanation, or an earlier pass through this "             \
+      "router (loop).")                                                                            \
     X(COUNTER, routers_refused_total, "",                                                          \
       "Workers rejected because they are routers, this one or another.")                           \
     X(COUNTER, poison_suspected_total, "stage",                                                    \
-      "Requests given up because they seem to kill workers: found when they lost workers, or "     \
-      "refused because the same body of the same client had.")                                     \
-    X(COUNTER, streams_broken_total, "", "Answers broken off by a worker after the first byte.")   \
+      "Requests aborted as suspected of killing workers, by stage: after they lost "               \
+      "workers, or on arrival because an equal body of the same client had.")                      \
+    X(COUNTER, streams_broken_total, "", "Answers that a worker cut off after their first byte.")  \
     X(COUNTER, client_aborts_total, "",                                                            \
-      "Requests whose client left before the end of the answer.")                                  \
-    X(GAUGE, workers, "state", "Workers, by state: all, and eligible ones.",                       \
+      "Requests whose client disconnected before the end of the answer.")                          \
+    X(GAUGE, workers, "state", "Workers, by state: all of them, and those eligible for requests.", \
       .aliases = "smg_worker_pool_size")                                                           \
     X(GAUGE, tls_certificate_expiry_timestamp_seconds, "side",                                     \
       "Expiry of the certificate shown to clients or to workers, in seconds since 1970.")          \
@@ -80,9 +79,11 @@ extern const double router_decision_buckets[ROUTER_DECISION_BUCKETS]; /* 500 ns 
       .aliases = "sgl_router_tree_size")                                                           \
     X(GAUGE, index_blocks, "", "Different blocks in the prefix index.")                            \
     X(COUNTER, index_evictions_total, "",                                                          \
-      "Index pairs forgotten, coldest first, because their worker is presumably full, or the "     \
-      "index is.")                                                                                 \
-    X(COUNTER, index_refused_total, "", "Index pairs not entered because all others were in use.") \
+      "(block, worker) pairs evicted from the prefix index, coldest first, because the "           \
+      "simulated cache of the worker or the index was full.")                                      \
+    X(COUNTER, index_refused_total, "",                                                            \
+      "(block, worker) pairs not entered into the prefix index because it was full of pairs in "   \
+      "use.")                                                                                      \
     X(GAUGE, inflight, "model", "Requests in flight from this router, by model.")                  \
     X(GAUGE, queue_depth, "model", "Requests waiting in this router for a worker, by model.")      \
     X(GAUGE, saturation, "model",                                                                  \
@@ -104,23 +105,25 @@ extern const double router_decision_buckets[ROUTER_DECISION_BUCKETS]; /* 500 ns 
     X(COUNTER, lock_contended_total, "",                                                           \
       "Times that an event loop had to wait for the registry's lock.")                             \
     X(COUNTER, decision_log_dropped_total, "",                                                     \
-      "Decisions not logged because memory or disk had no room.")                                  \
+      "Routing decisions missing in the decision log because its buffer or the disk was full.")    \
     X(COUNTER, log_lines_dropped_total, "",                                                        \
-      "Log lines dropped because their reader is slow or gone.")                                   \
+      "Log lines dropped because the reader of the log was slow or gone.")                         \
     X(GAUGE, followed_workers, "",                                                                 \
       "Workers whose event stream with the requests of other routers is connected.")               \
     X(GAUGE, shared_requests_in_flight, "",                                                        \
       "Requests of other routers in flight on the workers of this one.")                           \
     X(COUNTER, shared_events_total, "kind",                                                        \
-      "Request events received from workers, for this router's requests too.")                     \
+      "Request events received from workers, by kind, for requests of all routers.")               \
     X(COUNTER, shared_gaps_total, "",                                                              \
-      "Times that request events of a worker were lost: too far behind, or too long without a "    \
-      "connection.")                                                                               \
-    X(HISTOGRAM, shared_lag_seconds, "", "Delay of a request event over the fastest one.")         \
+      "Gaps in the request events of a worker: the router was too far behind, or "                 \
+      "disconnected for too long.")                                                                \
+    X(HISTOGRAM, shared_lag_seconds, "",                                                           \
+      "Delay of request events beyond the delay of the fastest event.")                            \
     X(GAUGE, redis_connected, "", "1 while the stream at --share-redis is written to and read.")   \
     X(COUNTER, redis_events_total, "",                                                             \
       "Events received from other routers through --share-redis.")                                 \
-    X(COUNTER, redis_dropped_total, "", "Events of this router that --share-redis did not take.")  \
+    X(COUNTER, redis_dropped_total, "",                                                            \
+      "Events of this router that were not written to --share-redis.")                             \
     X(COUNTER, worker_restarts_total, "", "Restarts of launched workers.")                         \
     X(GAUGE, discovery_stale_seconds, "source",                                                    \
       "Time since a source (kubernetes, dns) last confirmed its set of workers; 0 while it is "    \
@@ -131,15 +134,14 @@ extern const double router_decision_buckets[ROUTER_DECISION_BUCKETS]; /* 500 ns 
     X(COUNTER, discovery_updates_total, "source", "Updates of the set of workers, by source.")     \
     X(COUNTER, discovery_refused_total, "source", "Objects and answers rejected from a source.")
 
-/* Ejections of each worker have a label more, the reason: enum breaker_cause. */
+/* Ejections of each worker have one more label, the reason: enum breaker_cause. */
 #define ROUTER_EJECTIONS_NAME "worker_ejections_total"
 #define ROUTER_EJECTIONS_HELP                                                                      \
-    "Times that a worker was taken out of service for what its connections or answers did: "       \
-    "unreachable, lost (broken off, silent, not HTTP), errors (5xx), empty (200 without an "       \
-    "answer)."
+    "Ejections of a worker, by reason: unreachable, lost (connection broken, silent or "           \
+    "not HTTP), errors (5xx), empty (200 without an answer)."
 
 /* kind, name, help, aliases, value. Each has the labels `worker`, its URL, and `model`; `v` is its
- * struct registry_view. A negative value is not known and not shown. */
+ * struct registry_view. A negative value is unknown and not shown. */
 #define ROUTER_WORKER_METRICS(X)                                                                   \
     X(GAUGE, worker_in_flight, "Requests in flight on each worker: L of the cost.",                \
       "smg_worker_requests_active,sgl_router_worker_load", v->in_flight)                           \
@@ -155,7 +157,8 @@ extern const double router_decision_buckets[ROUTER_DECISION_BUCKETS]; /* 500 ns 
       "smg_worker_selection_total,sgl_router_processed_requests_total", (double)v->n_sent)         \
     X(COUNTER, worker_failures_total, "Requests sent to each worker that failed because of it.",   \
       "smg_worker_errors_total", (double)v->n_failed)                                              \
-    X(GAUGE, worker_breaker_state, "0: closed. 1: open, ejected. 2: half open, on trial.",         \
+    X(GAUGE, worker_breaker_state,                                                                 \
+      "Circuit breaker of the worker: 0 closed, 1 open (ejected), 2 half open (on trial).",        \
       "smg_worker_cb_state,sgl_router_cb_state", v->breaker == BREAKER_TRYING ? 2 : v->breaker)    \
     X(GAUGE, worker_wait_seconds,                                                                  \
       "Predicted prefill time of requests sent to the worker that have no first token: wait of "   \

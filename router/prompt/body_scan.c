@@ -111,7 +111,8 @@ static const uint8_t *control_at(const struct walk *k, const uint8_t *p) {
 }
 
 static const uint8_t *too_deep_at(const struct walk *k, const uint8_t *p) {
-    error_set(k->err, ST_INVALID, "the request body nests deeper than %d at byte %zu",
+    error_set(k->err, ST_INVALID,
+              "the request body nests deeper than %d levels at byte %zu: send a flatter document",
               BODY_DEPTH_MAX, offset_of(k, p));
     return NULL;
 }
@@ -163,7 +164,7 @@ static enum status unescape_key(struct walk *k, const uint8_t *key, size_t n, ui
         used = unescape(key + i + 1, n - i - 1, plain, n_plain);
         if (!used)
             return error_set(k->err, ST_INVALID,
-                             "the request body has a key with a wrong escape at byte %zu",
+                             "the request body has a key with an invalid escape at byte %zu",
                              offset_of(k, key + i));
         i += 1 + used;
     }
@@ -228,11 +229,13 @@ static __attribute__((noinline)) enum status on_escaped_key(struct walk *k, cons
 /* The same for any key: it may be spelt with escapes. */
 static enum status on_top_key(struct walk *k, const uint8_t *key, size_t n) {
     if (n > KEY_BYTES_MAX)
-        return error_set(k->err, ST_INVALID,
-                         "the request body has a key of %zu bytes at byte %zu: at most %d", n,
-                         offset_of(k, key), KEY_BYTES_MAX);
+        return error_set(
+            k->err, ST_INVALID,
+            "the request body has a key of %zu bytes at byte %zu: use at most %d bytes", n,
+            offset_of(k, key), KEY_BYTES_MAX);
     if (k->n_keys++ == BODY_KEYS_MAX)
-        return error_set(k->err, ST_INVALID, "the request body has more than %d top-level keys",
+        return error_set(k->err, ST_INVALID,
+                         "the request body has more than %d top-level keys: send fewer",
                          BODY_KEYS_MAX);
     k->name = name_of(key, n);
     if (k->name < 0 && memchr(key, '\\', n)) return on_escaped_key(k, key, n);
@@ -346,7 +349,7 @@ static const uint8_t *open_body(struct walk *k, const uint8_t *p) {
 
     if (c == '{') return open_container(k, p, true);
     if (c == '[' || c == '"' || read_scalar(k, p, "a value"))
-        error_set(k->err, ST_INVALID, "the request body is not a JSON object");
+        error_set(k->err, ST_INVALID, "the request body is not a JSON object: send {...}");
     return NULL;
 }
 

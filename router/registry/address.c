@@ -199,11 +199,11 @@ enum status address_guard_allow(struct address_guard *g, const char *cidr, struc
 
     if (!parse_net(cidr, &net)) {
         return error_set(err, ST_INVALID,
-                         "\"%.80s\" is not a network: write 10.0.0.0/8, fd00::/8 or one address",
+                         "invalid network \"%.80s\": use 10.0.0.0/8, fd00::/8 or one address",
                          cidr);
     }
     if (g->n_allowed == ADDRESS_GUARD_MAX) {
-        return error_set(err, ST_TOO_LARGE, "more than %d networks: \"%.80s\" finds no room",
+        return error_set(err, ST_TOO_LARGE, "more than %d networks, at \"%.80s\": give fewer",
                          ADDRESS_GUARD_MAX, cidr);
     }
     g->allowed[g->n_allowed++] = net;

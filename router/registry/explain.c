@@ -145,7 +145,8 @@ static enum status prepare(const struct dry_run *d, struct http_request *req,
     session = session_name(req, scan, &d->session_headers);
     n = prompt_hash_n_blocks(prompt.len, d->prefix_block_bytes, d->max_prefix_blocks);
     *chain = mem_try(MAX(n, 1u) * sizeof(**chain));
-    if (!*chain) return error_set(err, ST_NOMEM, "out of memory for a prompt's hash chain");
+    if (!*chain)
+        return error_set(err, ST_NOMEM, "out of memory for the prompt's hash chain: retry later");
     prompt_hash_chain(prompt, prompt_hash_seed(&scope, d->hash_secret), d->prefix_block_bytes,
                       *chain, n);
     *rq = (struct route_request){
@@ -171,7 +172,7 @@ void dry_run_answer(const struct dry_run *d, struct http_request *req) {
 
     buf_init(&out, 0);
     st = c ? prepare(d, req, &scan, &rq, &chain, &err)
-           : error_set(&err, ST_NOMEM, "out of memory for a table of workers");
+           : error_set(&err, ST_NOMEM, "out of memory for the table of workers: retry later");
     if (st == ST_OK) {
         st = registry_explain(d->registry, scan.model, &rq, c, d->max_workers, &n, &choice, &err);
     }

@@ -89,7 +89,8 @@ enum status registry_add_at(struct registry *r, const struct address_url *url,
         if (chosen == REGISTRY_MAX_WORKERS && id_is_free(r, i)) chosen = i;
     }
     if (st == ST_OK && chosen == REGISTRY_MAX_WORKERS) {
-        st = error_set(err, ST_BUSY, "all %u worker places are taken: raise --max-workers", limit);
+        st = error_set(err, ST_BUSY, "the limit of %u workers is reached: raise --max-workers",
+                       limit);
     }
     if (st == ST_OK) {
         fresh.reported = (struct registry_report){.running = -1, .waiting = -1, .kv_usage = -1};
@@ -179,8 +180,10 @@ static enum status model_ensure(struct registry *r, const char *name, struct err
     pthread_mutex_unlock(&r->lock);
     if (is_known) return ST_OK;
     if (!place) {
-        return error_set(err, ST_BUSY, "more than %u models at once: \"%s\" is not routed",
-                         REGISTRY_MAX_MODELS, name);
+        return error_set(
+            err, ST_BUSY,
+            "more than %u models at once: \"%s\" is not routed; start another router for it",
+            REGISTRY_MAX_MODELS, name);
     }
     st = routing_create(&fresh.routing, &r->config.routing, err);
     if (st != ST_OK) return st;
@@ -282,7 +285,7 @@ enum status registry_describe(struct registry *r, uint32_t id, const struct wire
     pthread_mutex_lock(&r->lock);
     full = with_what_is_known(w, info);
     if (!w->is_used) {
-        st = error_set(err, ST_NOT_FOUND, "worker %u has been removed", id);
+        st = error_set(err, ST_NOT_FOUND, "worker %u was removed: add it again if needed", id);
         goto done;
     }
     m = model_find(r, str_of(info->model));

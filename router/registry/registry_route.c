@@ -44,7 +44,7 @@ static enum status fail_no_model(const struct registry *r, struct str name, stru
     }
     if (n == 0) {
         return error_set(err, ST_UNAVAILABLE,
-                         "no worker is ready yet: try again in a moment, or look at GET /workers");
+                         "no worker is ready yet: retry in a moment, or see GET /workers");
     }
     return error_set_param(err, ST_NOT_FOUND, "model",
                            "The model `%.*s` does not exist. Served here: %s",
@@ -150,7 +150,8 @@ enum status registry_explain(struct registry *r, struct str model, const struct 
     if (st == ST_OK) {
         *choice = routing_explain(m->routing, rq, r->terms);
         if (*choice == WORKER_NONE) {
-            st = error_set(err, ST_UNAVAILABLE, "no worker is available: GET /workers says why");
+            st = error_set(err, ST_UNAVAILABLE,
+                           "no worker is available: see GET /workers for the reasons");
         }
     }
     for (uint32_t w = 0; st == ST_OK && w < r->config.routing.max_workers && *n < max; w++) {
@@ -241,22 +242,22 @@ static enum status refuse(const struct registry *r, const struct model *m,
     if (!load_has_eligible(routing_load(m->routing))) {
         w->limit = "queue-size";
         return error_set(err, ST_UNAVAILABLE,
-                         "every worker is out of service, and %u requests wait for one already, or "
-                         "may (--queue-size): try again later",
+                         "all workers are out of service and the queue has %u requests "
+                         "(--queue-size): retry later",
                          admission_n_waiting(m->admission));
     }
     if (verdict == ADMISSION_TOO_LONG) {
         w->limit = "queue-timeout";
         return error_set(err, ST_BUSY,
-                         "all workers are at their limit, and this request would wait about %.1f "
-                         "s, longer than --queue-timeout %.1f s: try again later",
+                         "all workers are at their limit, and the predicted wait of %.1f s exceeds "
+                         "--queue-timeout %.1f s: retry later",
                          (double)w->wait_us * 1e-6, (double)o->max_wait_us * 1e-6);
     }
     w->limit = "queue-size";
-    return error_set(err, ST_BUSY,
-                     "all workers are at their limit, and so is the queue of %u (--queue-size): "
-                     "try again later",
-                     o->queue_size);
+    return error_set(
+        err, ST_BUSY,
+        "all workers are at their limit and the queue of %u is full (--queue-size): retry later",
+        o->queue_size);
 }
 
 /* Lets w wait for a place at one of the workers of m. */

@@ -153,7 +153,7 @@ static enum status begin(struct resolver *r, struct lookup *l, struct error *err
 
     if (r->n_open >= RESOLVER_MAX_LOOKUPS) {
         lookup_destroy(l);
-        return error_set(err, ST_BUSY, "%u names are being looked up already: try again",
+        return error_set(err, ST_BUSY, "%u names are being looked up, the limit: retry later",
                          r->n_open);
     }
     pthread_mutex_lock(&r->line->lock);

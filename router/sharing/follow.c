@@ -229,8 +229,8 @@ static enum status take_frames(struct followed *w, bool *is_more, struct error *
         if (st != ST_OK || n == 0) return st;
         buf_consume(&w->rest, n);
         st = take_frame(w, sequence, &e);
-        if (st == ST_INVALID) return error_set(err, st, "it does not begin with a hello");
-        if (st != ST_OK) return error_set(err, st, "it was restarted: soon again");
+        if (st == ST_INVALID) return error_set(err, st, "the stream does not begin with a hello");
+        if (st != ST_OK) return error_set(err, st, "the worker was restarted: connecting again");
     }
     *is_more = true;
     return ST_OK;

@@ -67,8 +67,8 @@ static enum status split_url(const char *url, struct address_url *out, uint32_t 
     if (address_split(str_of(as_http), out, NULL) == ST_OK) return ST_OK;
 invalid:
     return error_set(err, ST_INVALID,
-                     "'%s' is no place for a stream: redis://HOST[:PORT][/DATABASE] is expected, "
-                     "a password in INCIPIT_SHARE_REDIS_PASSWORD",
+                     "invalid Redis URL '%s': use redis://HOST[:PORT][/DATABASE], with the "
+                     "password in INCIPIT_SHARE_REDIS_PASSWORD",
                      url);
 }
 

@@ -223,8 +223,8 @@ static enum status check_folder(const char *path, struct error *err) {
         return error_set(err, ST_IO, "--handover %s: %s", path, strerror(errno));
     if (sb.st_uid != geteuid() || (sb.st_mode & (S_IWGRP | S_IWOTH))) {
         return error_set(err, ST_INVALID,
-                         "--handover %s: others may write to %s, and could take this router's "
-                         "place: use a folder of this user's with mode 700",
+                         "--handover %s: other users may write to %s and replace this router: use "
+                         "a folder of this user with mode 700",
                          path, folder);
     }
     return ST_OK;

@@ -18,8 +18,7 @@ enum status handover_address(const char *path, struct sockaddr_un *addr, struct 
 
     *addr = (struct sockaddr_un){.sun_family = AF_UNIX};
     if (n == 0 || n >= sizeof(addr->sun_path)) {
-        return error_set(err, ST_INVALID,
-                         "--handover %s: a socket's path has 1 to %zu bytes: choose a shorter one",
+        return error_set(err, ST_INVALID, "--handover %s: invalid socket path: use 1 to %zu bytes",
                          path, sizeof(addr->sun_path) - 1);
     }
     memcpy(addr->sun_path, path, n);
@@ -57,14 +56,14 @@ enum status handover_receive(int fd, struct handover_packet *p, struct error *er
 
     *p = (struct handover_packet){.n_fds = 0};
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return ST_AGAIN;
-    if (n <= 0) return error_set(err, ST_UNAVAILABLE, "the other router has gone");
+    if (n <= 0) return error_set(err, ST_UNAVAILABLE, "the other router closed the connection");
     take_fds(&msg, p);
     if ((msg.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) ||
         json_parse(&p->json, (struct str){text, (size_t)n}, NULL, NULL) != ST_OK ||
         json_type(p->json) != JSON_OBJECT ||
         json_get_str(p->json, "type", sizeof(p->type) - 1, &type, NULL, NULL) != ST_OK) {
         handover_packet_fini(p);
-        return error_set(err, ST_INVALID, "what the other router says cannot be read");
+        return error_set(err, ST_INVALID, "invalid message from the other router");
     }
     if (type.len) memcpy(p->type, type.ptr, type.len);
     return ST_OK;

@@ -115,9 +115,11 @@ enum status service_socket_check(int fd, struct error *err) {
         getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &family, &n) != 0 ||
         (family != AF_INET && family != AF_INET6) ||
         getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &n) != 0 || !listens)
-        return error_set(err, ST_INVALID, "descriptor %d is not a listening TCP socket", fd);
+        return error_set(
+            err, ST_INVALID,
+            "LISTEN_FDS: descriptor %d is not a listening TCP socket: correct the socket unit", fd);
     if (fcntl(fd, F_SETFD, FD_CLOEXEC) != 0 || fcntl(fd, F_SETFL, O_RDWR | O_NONBLOCK) != 0)
-        return error_set(err, ST_IO, "descriptor %d: %s", fd, strerror(errno));
+        return error_set(err, ST_IO, "LISTEN_FDS: descriptor %d: %s", fd, strerror(errno));
     return ST_OK;
 }
 
@@ -143,7 +145,8 @@ enum status service_manager_sockets(struct service_sockets *out, struct error *e
     *out = (struct service_sockets){.n_client = 0};
     if (variable("LISTEN_PID") != (unsigned long long)getpid()) n = 0;
     if (n > SERVICE_SOCKETS_MAX) {
-        st = error_set(err, ST_INVALID, "LISTEN_FDS: %llu sockets are more than %d", n,
+        st = error_set(err, ST_INVALID,
+                       "LISTEN_FDS: %llu sockets exceed the limit of %d: pass fewer", n,
                        SERVICE_SOCKETS_MAX);
         n = 0;
     }

@@ -94,7 +94,7 @@ uint64_t snapshot_writer_n_items(const struct snapshot_writer *w) {
 static enum status write_all(struct snapshot_writer *w, struct error *err) {
     struct str left = buf_str(&w->out);
 
-    if (buf_status(&w->out) != ST_OK) return error_set(err, ST_NOMEM, "no memory to write it");
+    if (buf_status(&w->out) != ST_OK) return error_set(err, ST_NOMEM, "out of memory");
     while (left.len) {
         ssize_t n = write(w->fd, left.ptr, left.len);
 
@@ -150,7 +150,7 @@ static enum status walk_worker(struct snapshot_writer *w, struct error *err) {
     for (uint32_t i = 0; i < n; i++)
         put_u64(&w->items, items[i]);
     w->n_items += n;
-    if (buf_status(&w->items) != ST_OK) return error_set(err, ST_NOMEM, "no memory to write it");
+    if (buf_status(&w->items) != ST_OK) return error_set(err, ST_NOMEM, "out of memory");
     if (n) return ST_AGAIN;
     put_worker(w);
     buf_clear(&w->items);
@@ -196,7 +196,7 @@ struct snapshot {
 };
 
 static enum status damaged(struct error *err, size_t at) {
-    return error_set(err, ST_INVALID, "it is damaged or cut short at byte %zu", at);
+    return error_set(err, ST_INVALID, "damaged or truncated at byte %zu", at);
 }
 
 static enum status get_name(const struct json *meta, const char *name, char *out, size_t max,
@@ -273,15 +273,15 @@ static enum status read_head(struct snapshot *s, uint64_t scheme, struct error *
     const char *head = s->bytes;
 
     if (s->n_bytes < HEAD_BYTES || memcmp(head, magic, sizeof(magic)) != 0)
-        return error_set(err, ST_INVALID, "it is not a snapshot");
+        return error_set(err, ST_INVALID, "not a snapshot");
     if (hash_64(head, HEAD_BYTES - 8, 0) != get_u64(head + 32)) return damaged(err, 0);
     if ((get_u64(head + 8) & UINT32_MAX) != FORMAT_VERSION) {
-        return error_set(err, ST_INVALID, "its format is %llu, known here is %u",
+        return error_set(err, ST_INVALID, "format %llu is unknown: this router reads format %u",
                          (unsigned long long)(get_u64(head + 8) & UINT32_MAX), FORMAT_VERSION);
     }
     if (get_u64(head + 16) != scheme) {
         return error_set(err, ST_INVALID,
-                         "it was made with another --prefix-hash-seed or --prefix-block-bytes");
+                         "made with another --prefix-hash-seed or --prefix-block-bytes");
     }
     s->saved_wall_s = get_u64(head + 24);
     return ST_OK;
@@ -317,12 +317,12 @@ enum status snapshot_read_fd(struct snapshot **out, int fd, uint64_t scheme, str
     char *bytes;
 
     if (fstat(fd, &sb) != 0 || !S_ISREG(sb.st_mode))
-        return error_set(err, ST_INVALID, "it is not a file");
+        return error_set(err, ST_INVALID, "not a regular file");
     if ((uint64_t)sb.st_size > SNAPSHOT_BYTES_MAX)
-        return error_set(err, ST_TOO_LARGE, "its %lld bytes are more than a snapshot has",
+        return error_set(err, ST_TOO_LARGE, "%lld bytes exceed the largest snapshot",
                          (long long)sb.st_size);
     bytes = mem_try((size_t)sb.st_size + 1);
-    if (!bytes) return error_set(err, ST_NOMEM, "no memory to read it");
+    if (!bytes) return error_set(err, ST_NOMEM, "out of memory");
     while (done < (size_t)sb.st_size) {
         ssize_t n = pread(fd, bytes + done, (size_t)sb.st_size - done, (off_t)done);
 

@@ -41,10 +41,10 @@ static enum status parse_seed(const char *path, struct str text, uint64_t *seed,
         v = v << 4 | (uint64_t)(digit & 15);
     }
     if (text.len != SEED_DIGITS) {
-        return error_set(err, ST_INVALID,
-                         "%s does not hold %d hexadecimal digits: remove it, and another seed is "
-                         "made",
-                         path, SEED_DIGITS);
+        return error_set(
+            err, ST_INVALID,
+            "%s does not hold %d hexadecimal digits: remove the file to create a new seed", path,
+            SEED_DIGITS);
     }
     *seed = v;
     return ST_OK;
@@ -101,7 +101,7 @@ enum status state_dir_save(const char *dir, const struct snapshot_source *source
     st = write_snapshot(fd, source, n_blocks, err);
     if (close(fd) != 0 && st == ST_OK) st = error_set(err, ST_IO, "%s", strerror(errno));
     if (st == ST_OK && rename(fresh.text, path.text) != 0)
-        st = error_set(err, ST_IO, "cannot rename it: %s", strerror(errno));
+        st = error_set(err, ST_IO, "cannot rename the file: %s", strerror(errno));
     if (st == ST_OK) return st;
     unlink(fresh.text);
     (void)error_prefix(err, "%s", path.text);

@@ -85,8 +85,8 @@ static uint16_t port_of(int fd) {
 static enum status check_port(uint32_t wanted, int fd, const char *option, struct error *err) {
     if (wanted == 0 || wanted == port_of(fd)) return ST_OK;
     return error_set(err, ST_INVALID,
-                     "the router at --handover listens on port %u, not on --%s %u: start this one "
-                     "with its options, or stop it first",
+                     "the router at --handover listens on port %u, not on --%s %u: start this "
+                     "router with the same ports, or stop the other first",
                      port_of(fd), option, wanted);
 }
 
@@ -252,8 +252,8 @@ static void look(void *arg) {
         become_ready(s, ST_OK, NULL);
     } else {
         error_set(&err, ST_UNAVAILABLE,
-                  "none of %u workers can be used after --handover-wait %u ms: the router that is "
-                  "running goes on",
+                  "none of %u workers is usable after --handover-wait %u ms: the running router "
+                  "continues; check the workers and start again",
                   totals.n_workers, s->config.handover_wait_ms);
         become_ready(s, err.status, &err);
     }

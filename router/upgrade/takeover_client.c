@@ -95,7 +95,7 @@ static enum status take_sockets(struct handover_packet *p, struct handover_state
     }
     *n_left = n_client + n_admin - state->n_client - state->n_admin;
     if (st != ST_OK && err && !err->message[0])
-        (void)error_set(err, st, "what the other router hands over is not complete");
+        (void)error_set(err, st, "the state sent by the other router is incomplete");
     return st;
 }
 
@@ -114,16 +114,19 @@ static enum status receive_state(int fd, struct handover_state *state, struct er
     while (n_left) {
         st = handover_receive(fd, &p, err);
         if (st == ST_AGAIN)
-            return error_set(err, ST_TIMEOUT, "the router there says nothing for %d s",
+            return error_set(err, ST_TIMEOUT, "the router at the socket sent nothing for %d s",
                              ANSWER_TIMEOUT_S);
         if (st != ST_OK) return st;
         if (strcmp(p.type, "busy") == 0) {
-            st = error_set(err, ST_BUSY, "another successor is being made");
+            st =
+                error_set(err, ST_BUSY, "another takeover is in progress: retry when it has ended");
         } else if (strcmp(p.type, "sockets") == 0) {
             uint32_t n = p.n_fds;
 
             st = take_sockets(&p, state, &n_left, err);
-            if (st == ST_OK && n == 0) st = error_set(err, ST_INVALID, "it hands over no sockets");
+            if (st == ST_OK && n == 0)
+                st = error_set(err, ST_INVALID,
+                               "the router at the socket sent no listening sockets");
         }
         handover_packet_fini(&p);
         if (st != ST_OK) return st;
@@ -145,7 +148,7 @@ enum status takeover_client_open(struct takeover_client **out, const char *path,
                  INCIPIT_VERSION, (long)getpid());
     st = handover_send(fd, (struct str){hello, (size_t)n}, NULL, 0)
              ? receive_state(fd, state, err)
-             : error_set(err, ST_UNAVAILABLE, "the other router has gone");
+             : error_set(err, ST_UNAVAILABLE, "the other router closed the connection");
     if (st != ST_OK) {
         close_state(state);
         close(fd);

@@ -105,7 +105,7 @@ def test_not_ready_before_the_first_list_and_ready_ever_after(discover, api, her
     api.command("listen", on=False)
     router = discover("--service-discovery", "k8s", *SELECTOR)
     assert readiness(router) == 503
-    assert "not been found out yet" in http(router.admin_url + "/readyz").body
+    assert "discovery has not completed" in http(router.admin_url + "/readyz").body
     api.command("listen", on=True)
     wait_for(lambda: readiness(router) == 200, "the first list")
     api.command("die")

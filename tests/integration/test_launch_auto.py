@@ -90,7 +90,7 @@ def test_workers_with_a_given_device_get_no_other(programs):
 def test_more_gpus_wanted_by_a_worker_than_there_are(programs):
     router = launch(programs, "--worker-arg=--tensor-parallel-size=8")
     assert router.process.wait(30) != 0
-    wait_for(lambda: "wants 8 GPUs" in router.log and "there are 4" in router.log, "the sentence")
+    wait_for(lambda: "needs 8 GPUs" in router.log and "4 are present" in router.log, "the sentence")
 
 
 def test_an_unused_gpu_is_reported(programs):

@@ -129,8 +129,8 @@ def test_a_successor_that_cannot_serve_changes_nothing(programs, workers, tmp_pa
     first = programs(Router, *args).ready(2)
     port = int(first.url.rsplit(":", 1)[1])
     absent = f"http://127.0.0.1:{free_port()}"
-    for bad, why in ((("--worker-urls", absent, "--handover-wait", "300ms"), "the router that is running goes on"),
-                     (options(workers, "--admin-port", free_port()), "start this one with its options")):
+    for bad, why in ((("--worker-urls", absent, "--handover-wait", "300ms"), "the running router continues"),
+                     (options(workers, "--admin-port", free_port()), "start this router with the same ports")):
         second = programs(Router, *bad, "--handover", tmp_path / "router", port=port)
         assert second.process.wait(PATIENCE_S) != 0 and second.stop() != 0
         assert why in second.log
@@ -183,7 +183,7 @@ def test_takeover_is_refused_in_a_shared_folder_and_with_launch(programs, worker
     os.chmod(tmp_path, 0o777)
     router = programs(Router, *options(workers, "--handover", tmp_path / "router"))
     assert router.process.wait(PATIENCE_S) == 2 and router.stop() == 2
-    assert "others may write to" in router.log
+    assert "other users may write to" in router.log
     launched = programs(Router, "--launch", 1, "--worker-arg=--backend=sim", "--handover", tmp_path / "router")
     assert launched.process.wait(PATIENCE_S) == 2 and launched.stop() == 2
     assert "--handover excludes --launch" in launched.log

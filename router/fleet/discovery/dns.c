@@ -140,7 +140,7 @@ enum status discovery_dns_create(struct discovery **out, const char *name_and_po
     if (strlen(name_and_port) > ADDRESS_HOST_MAX ||
         address_split(str_of(text), &url, NULL) != ST_OK) {
         return error_set(err, ST_INVALID,
-                         "--worker-dns %.100s is not NAME:PORT, such as "
+                         "invalid --worker-dns %.100s: use NAME:PORT, such as "
                          "workers.default.svc.cluster.local:8000",
                          name_and_port);
     }

@@ -67,8 +67,9 @@ static enum status take_token(struct kube_auth *a, struct str token, const char 
     char *header;
 
     if (!is_token(token)) {
-        return error_set(err, ST_INVALID, "%s has no token in it, but %s", from,
-                         token.len ? "bytes that a token does not have" : "nothing");
+        return error_set(err, ST_INVALID,
+                         "invalid token file %s, which holds %s: write one token into it", from,
+                         token.len ? "bytes that no token has" : "nothing");
     }
     header = mem_alloc(n);
     snprintf(header, n, BEARER STR_FMT, STR_ARG(token));
@@ -147,11 +148,10 @@ static enum status read_account(struct kube_auth *a, const struct kube_config *c
     size_t n;
 
     if (!is_given(host)) {
-        return error_set(
-            err, ST_NOT_FOUND,
-            "no Kubernetes API server is known: KUBERNETES_SERVICE_HOST is not set, so "
-            "this is no pod; give --kubeconfig ~/.kube/config, or --k8s-api-server URL "
-            "with --k8s-token-file and --k8s-ca-file");
+        return error_set(err, ST_NOT_FOUND,
+                         "no Kubernetes API server is configured, and KUBERNETES_SERVICE_HOST is "
+                         "unset, so this is no pod: give --kubeconfig ~/.kube/config, or "
+                         "--k8s-api-server URL with --k8s-token-file and --k8s-ca-file");
     }
     n = strlen(host) + 32;
     server = arena_alloc(&a->memory, n);
@@ -213,14 +213,15 @@ static enum status take_server(struct kube_auth *a, struct error *err) {
     size_t n;
 
     if (!is_given(url)) {
-        return error_set(err, ST_INVALID, "the cluster names no server: give --k8s-api-server");
+        return error_set(err, ST_INVALID,
+                         "the kubeconfig's cluster has no server: give --k8s-api-server");
     }
     st = http_origin_of(&origin, url, err);
     if (st != ST_OK) return error_prefix(err, "the Kubernetes API server");
     if (!origin.is_https && !origin.is_loopback) {
         return error_set(err, ST_INVALID,
-                         "the Kubernetes API server %s would be sent the token in plain text: "
-                         "http:// is for loopback alone (kubectl proxy); use https://",
+                         "the Kubernetes API server %s would receive the token in plain text: use "
+                         "https:// (http:// is for kubectl proxy on loopback)",
                          origin.text);
     }
     host = strstr(url, "://");
@@ -228,8 +229,8 @@ static enum status take_server(struct kube_auth *a, struct error *err) {
     path = host + strcspn(host, "/?#");
     if (path[strcspn(path, "?#")]) {
         return error_set(err, ST_INVALID,
-                         "the Kubernetes API server %s has a query or a fragment "
-                         "behind it: give https://host:port or https://host/path",
+                         "the Kubernetes API server's URL %s has a query or a fragment: give "
+                         "https://host:port or https://host/path",
                          origin.text);
     }
     n = strlen(origin.text) + (name ? strlen(name) : 0) + strlen(path) + 32;
@@ -253,8 +254,8 @@ static enum status check_namespace(const char *namespace, struct error *err) {
 
     if (n > 0 && n <= MAX_NAMESPACE_BYTES && !namespace[n]) return ST_OK;
     return error_set(err, ST_INVALID,
-                     "'%.80s' is no namespace: they have up to %u small letters, digits and "
-                     "hyphens; name another with --k8s-namespace",
+                     "invalid namespace '%.80s': give up to %u small letters, digits and hyphens "
+                     "with --k8s-namespace",
                      namespace, MAX_NAMESPACE_BYTES);
 }
 
@@ -263,7 +264,7 @@ static enum status check_file(const char *path, const char *what, const char *op
     struct stat s;
 
     if (!path || stat(path, &s) == 0) return ST_OK;
-    return error_set(err, ST_NOT_FOUND, "%s %s cannot be read: name another with %s", what, path,
+    return error_set(err, ST_NOT_FOUND, "cannot read %s %s: give another with %s", what, path,
                      option);
 }
 

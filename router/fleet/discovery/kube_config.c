@@ -85,8 +85,9 @@ static enum status find_entry(struct reader *r, const char *list, const char *in
         *out = yaml_tree_get(r->tree, entry, inner);
         return ST_OK;
     }
-    return error_set(r->err, ST_NOT_FOUND, "%s: there is no '%s' among its %s", r->path, name,
-                     list);
+    return error_set(r->err, ST_NOT_FOUND,
+                     "%s: '%s' is missing among its %s: add it, or give another name", r->path,
+                     name, list);
 }
 
 /* --- cluster, user, context ------------------------------------------------------------------------*/
@@ -96,11 +97,11 @@ static enum status read_cluster(struct reader *r, int cluster, struct kube_acces
         yaml_tree_str(r->tree, yaml_tree_get(r->tree, cluster, "insecure-skip-tls-verify"));
 
     if (text_at(r, cluster, "proxy-url")) {
-        return error_set(r->err, ST_UNSUPPORTED,
-                         "%s: its cluster is reached through a proxy-url, which is not supported: "
-                         "run where the server is reached directly, or name kubectl proxy with "
-                         "--k8s-api-server http://127.0.0.1:8001",
-                         r->path);
+        return error_set(
+            r->err, ST_UNSUPPORTED,
+            "%s: its cluster has a proxy-url, which is unsupported: run where the server is "
+            "reachable directly, or give kubectl proxy with --k8s-api-server http://127.0.0.1:8001",
+            r->path);
     }
     out->server = text_at(r, cluster, "server");
     out->server_name = text_at(r, cluster, "tls-server-name");
@@ -110,16 +111,16 @@ static enum status read_cluster(struct reader *r, int cluster, struct kube_acces
 }
 
 static enum status refuse_program(struct reader *r, const char *name, const char *program) {
-    return error_set(r->err, ST_UNSUPPORTED,
-                     "%s: the credentials of user '%s' come from a program (%s), which the router "
-                     "does not run: make a service account's token, kubectl create token NAME "
-                     "--duration 24h > FILE, and give --k8s-token-file FILE",
-                     r->path, name, program);
+    return error_set(
+        r->err, ST_UNSUPPORTED,
+        "%s: the credentials of user '%s' come from a program (%s), which is unsupported: create a "
+        "token with kubectl create token NAME --duration 24h > FILE and give --k8s-token-file FILE",
+        r->path, name, program);
 }
 
 static enum status refuse_user(struct reader *r, const char *name, const char *what) {
     return error_set(r->err, ST_UNSUPPORTED,
-                     "%s: user '%s' has %s, which is not supported: use a token or a client "
+                     "%s: user '%s' has %s, which is unsupported: use a token or a client "
                      "certificate, or give --k8s-token-file",
                      r->path, name, what);
 }
@@ -162,8 +163,8 @@ static enum status read_user(struct reader *r, int user, const char *name,
     if (st == ST_OK) st = check_user(r, user, name, out);
     if (st == ST_OK && !(out->cert_file || out->cert_pem) != !(out->key_file || out->key_pem)) {
         st = error_set(r->err, ST_INVALID,
-                       "%s: user '%s' has a client certificate or its key, not both: give the "
-                       "other, client-certificate(-data) and client-key(-data)",
+                       "%s: user '%s' has only one of client certificate and key: give both, "
+                       "client-certificate(-data) and client-key(-data)",
                        r->path, name);
     }
     return st;
@@ -177,7 +178,7 @@ static enum status read_context(struct reader *r, const char *context, bool want
 
     if (!context) {
         return error_set(r->err, ST_INVALID,
-                         "%s has no current-context: name one with --kube-context", r->path);
+                         "%s has no current-context: give one with --kube-context", r->path);
     }
     st = find_entry(r, "contexts", "context", context, &node);
     if (st != ST_OK) return st;
@@ -185,7 +186,9 @@ static enum status read_context(struct reader *r, const char *context, bool want
     user = text_at(r, node, "user");
     out->namespace = text_at(r, node, "namespace");
     if (!cluster) {
-        return error_set(r->err, ST_INVALID, "%s: context '%s' names no cluster", r->path, context);
+        return error_set(r->err, ST_INVALID,
+                         "%s: context '%s' has no cluster: add one, or give another --kube-context",
+                         r->path, context);
     }
     st = find_entry(r, "clusters", "cluster", cluster, &node);
     if (st == ST_OK) st = read_cluster(r, node, out);

@@ -145,7 +145,7 @@ static enum status parse(struct json **root, struct str json, const struct part 
     if (put_parts(&slim, json, parts) && !slim.has_failed) {
         st = json_parse(root, buf_str(&slim), &limits, err);
     } else {
-        st = error_set(err, ST_INVALID, "no JSON object, or one that is too large");
+        st = error_set(err, ST_INVALID, "not a JSON object, or too large");
     }
     buf_fini(&slim);
     if (st != ST_OK) (void)error_prefix(err, "%s", what);
@@ -338,8 +338,8 @@ static enum status check_kind(const struct json *root, struct str kind, struct e
     struct str s = text_at(root, "kind");
 
     if (!s.ptr || str_eq(s, kind)) return ST_OK;
-    return error_set(err, ST_INVALID, "an object of kind %.*s where a %.*s should be",
-                     (int)MIN(s.len, 64), s.ptr, STR_ARG(kind));
+    return error_set(err, ST_INVALID, "an object of kind %.*s instead of %.*s", (int)MIN(s.len, 64),
+                     s.ptr, STR_ARG(kind));
 }
 
 enum status kube_pod_read(struct kube_object *out, struct str json, const char *role_label,
@@ -413,7 +413,8 @@ static enum status read_slice(struct kube_object *out, const struct json *root, 
     uint32_t i = 0;
 
     if (n > KUBE_ENDPOINTS_MAX)
-        return error_set(err, ST_TOO_LARGE, "an EndpointSlice has %zu endpoints, more than %d", n,
+        return error_set(err, ST_TOO_LARGE,
+                         "an EndpointSlice has %zu endpoints: at most %d are read", n,
                          KUBE_ENDPOINTS_MAX);
     if (n == 0) return ST_OK;
     out->pods = mem_calloc(n, sizeof(*out->pods));
@@ -461,30 +462,35 @@ static enum status read_selector(struct kube_pool *out, const struct json *selec
 
         if (json_to_str(label, &value) != ST_OK || key.len == 0 || !is_plain(key) ||
             !is_plain(value))
-            return error_set(err, ST_INVALID,
-                             "spec.selector of the InferencePool has \"%.*s\", which is no label",
-                             (int)MIN(key.len, 64), key.ptr ? key.ptr : "");
+            return error_set(
+                err, ST_INVALID,
+                "spec.selector of the InferencePool has an invalid label \"%.*s\": correct it",
+                (int)MIN(key.len, 64), key.ptr ? key.ptr : "");
         if (n + key.len + value.len + 3 > sizeof(out->selector))
-            return error_set(err, ST_TOO_LARGE,
-                             "spec.selector of the InferencePool is longer than %d bytes",
-                             KUBE_SELECTOR_MAX);
+            return error_set(
+                err, ST_TOO_LARGE,
+                "spec.selector of the InferencePool is longer than %d bytes: shorten it",
+                KUBE_SELECTOR_MAX);
         n += (size_t)snprintf(out->selector + n, sizeof(out->selector) - n, "%s%.*s=%.*s",
                               n ? "," : "", STR_ARG(key), STR_ARG(value));
     }
     if (n) return ST_OK;
-    return error_set(err, ST_INVALID,
-                     "the InferencePool selects nothing: its spec.selector.matchLabels is empty");
+    return error_set(
+        err, ST_INVALID,
+        "spec.selector.matchLabels of the InferencePool is empty: name the labels of its pods");
 }
 
 static enum status read_targets(struct kube_pool *out, const struct json *spec, struct error *err) {
     if (get_port(spec, "targetPortNumber", &out->ports[0])) out->n_ports = 1;
     JSON_FOR_EACH(target, json_get(spec, "targetPorts")) {
         if (out->n_ports == KUBE_TARGETS_MAX)
-            return error_set(err, ST_TOO_LARGE, "the InferencePool has more than %d targetPorts",
+            return error_set(err, ST_TOO_LARGE,
+                             "the InferencePool has more than %d targetPorts: list fewer",
                              KUBE_TARGETS_MAX);
         if (!get_port(target, "number", &out->ports[out->n_ports++]))
-            return error_set(err, ST_INVALID,
-                             "a targetPort of the InferencePool has no number from 1 to 65535");
+            return error_set(
+                err, ST_INVALID,
+                "a targetPort of the InferencePool has no valid number: use 1 to 65535");
     }
     return ST_OK;
 }

@@ -136,12 +136,11 @@ enum status kube_event_read(struct kube_event *e, struct str line, struct error 
         if (str_eq(key, STR("object"))) e->object = value;
     }
     if (m.is_bad || m.rest.len || e->object.len == 0 || e->object.ptr[0] != '{') {
-        return error_set(err, ST_INVALID, "a line of the watch is no event: '%.*s'",
+        return error_set(err, ST_INVALID, "a line of the watch is not an event: '%.*s'",
                          (int)MIN(line.len, (size_t)80), line.len ? line.ptr : "");
     }
     if (!read_type(type, &e->type)) {
-        return error_set(err, ST_INVALID,
-                         "the watch sent an event of type '%.*s', which is unknown",
+        return error_set(err, ST_INVALID, "the watch sent an event of unknown type '%.*s'",
                          (int)MIN(type.len, (size_t)40), type.len ? type.ptr : "");
     }
     if (e->type == KUBE_ERROR) return ST_OK;
@@ -184,7 +183,7 @@ void kube_list_clear(struct kube_list *l) {
 }
 
 static enum status refuse(struct error *err, const char *why) {
-    return error_set(err, ST_INVALID, "the list is not one of Kubernetes: %s", why);
+    return error_set(err, ST_INVALID, "the response is not a Kubernetes list: %s", why);
 }
 
 static enum status read_metadata(struct kube_list *l, struct error *err) {
@@ -240,7 +239,7 @@ static enum status feed_value(struct kube_list *l, struct str *piece, struct err
     size_t n = piece->len;
     enum status st = kube_scan_feed(&l->scan, *piece, &n);
 
-    if (st == ST_INVALID) return refuse(err, "brackets or bytes that are no JSON");
+    if (st == ST_INVALID) return refuse(err, "invalid JSON");
     if (is_kept) buf_append(&l->value, piece->ptr, n);
     if (l->value.has_failed) {
         return error_set(err, ST_TOO_LARGE, "an object of the list has more than %u bytes",
@@ -280,7 +279,7 @@ static enum status feed_byte(struct kube_list *l, char c, bool *is_taken, struct
         if (l->at == KEY) return begin_value(l, IN_KEY);
         if (l->at == VALUE) return begin_value(l, IN_VALUE);
         if (l->at == ITEM) return begin_value(l, IN_ITEM);
-        return refuse(err, l->at == DONE ? "something stands behind its end" : "not JSON");
+        return refuse(err, l->at == DONE ? "text follows its end" : "not JSON");
     }
     return ST_OK;
 }
@@ -302,7 +301,7 @@ enum status kube_list_feed(struct kube_list *l, struct str piece, struct error *
 }
 
 enum status kube_list_end(const struct kube_list *l, struct error *err) {
-    if (l->at != DONE) return refuse(err, "it ends in the middle");
-    if (!l->version[0]) return refuse(err, "it has no metadata.resourceVersion");
+    if (l->at != DONE) return refuse(err, "it is truncated");
+    if (!l->version[0]) return refuse(err, "metadata.resourceVersion is missing");
     return ST_OK;
 }

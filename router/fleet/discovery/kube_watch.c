@@ -188,7 +188,7 @@ static void on_unauthorized(struct kube_watch *w) {
         go(w, w->step, 0);
         return;
     }
-    fail(w, "401: the token is not accepted");
+    fail(w, "401: the API server rejected the token");
     log_event(w->log, LOG_ERROR, "kube_unauthorized",
               log_z("server", kube_client_server(w->client)), log_z("what", w->what),
               log_z("remedy", "the token is wrong or has expired: it is read again for each "
@@ -337,7 +337,8 @@ static void on_page_end(const struct http_client_response *r, void *arg) {
     is_accepted(w);
     st = kube_list_end(&w->page, &err);
     if (st == ST_OK && !is_first && strcmp(w->page.next, w->next) == 0) {
-        st = error_set(&err, ST_INVALID, "the list's pages go round in a circle");
+        st = error_set(&err, ST_INVALID,
+                       "the list's pages repeat: the API server sent a continue token twice");
     }
     if (st != ST_OK) {
         fail(w, err.message);
@@ -541,7 +542,7 @@ enum status kube_watch_create(struct kube_watch **out, struct kube_client *clien
     uint64_t seed;
 
     if (config->path[0] != '/' || strpbrk(config->path, "?# \r\n")) {
-        return error_set(err, ST_INVALID, "'%s' is no path of a collection", config->path);
+        return error_set(err, ST_INVALID, "invalid path of a collection '%s'", config->path);
     }
     w = mem_zalloc(sizeof(*w));
     w->client = client;

@@ -280,7 +280,7 @@ static void a_wait_that_is_too_long_ends_with_503(void **state) {
     send_head(&b, &second, "/echo", 2 * MIB);
     client_expect(&second, b.fx.loop, "HTTP/1.1 503");
     client_expect(&second, b.fx.loop, "retry-after: 1\r\n");
-    client_expect(&second, b.fx.loop, "fill the 8388608 bytes of --max-body-memory");
+    client_expect(&second, b.fx.loop, "fill --max-body-memory of 8388608 bytes");
     client_expect_close(&second, b.fx.loop);
     assert_true(counted(&b, HTTP_AT_http_refused_total, "body_memory") == 1);
     client_close(&first);
@@ -305,7 +305,7 @@ static void a_body_that_stands_still_gives_way_to_one_that_waits(void **state) {
     send_zeros(&b, &next, 2 * MIB);
     client_expect(&next, b.fx.loop, "content-length: 2097152");
     client_expect(&still, b.fx.loop, "HTTP/1.1 503");
-    client_expect(&still, b.fx.loop, "came too slowly while others waited");
+    client_expect(&still, b.fx.loop, "arrived too slowly while other requests waited");
     assert_true(counted(&b, HTTP_AT_http_refused_total, "body_slow") == 1);
     client_close(&still);
     client_close(&next);

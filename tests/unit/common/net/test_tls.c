@@ -47,9 +47,9 @@ static void files_that_cannot_be_used_are_refused_with_a_sentence(void **state) 
         {"a.pem", "junk", "beginning with -----BEGIN PRIVATE KEY-----"},
         {"a.pem", "a.pem", "beginning with -----BEGIN PRIVATE KEY-----"},
         {"a.pem", "b.key", "does not belong to certificate"},
-        {"a.pem", "secret.key", "is encrypted: write it without a passphrase"},
+        {"a.pem", "secret.key", "is encrypted: remove its passphrase"},
         {"old.pem", "old.key", "expired on 20"},
-        {"early.pem", "early.key", "is valid from 20"},
+        {"early.pem", "early.key", "is not valid before 20"},
         {"oldchain.pem", "a.key", "expired on 20"},
         {"small.pem", "small.key", "key too small"},
     };
@@ -67,7 +67,7 @@ static void files_that_cannot_be_used_are_refused_with_a_sentence(void **state) 
     refuses(&(struct tls_config){.key = at("a.key"), .is_server = true}, "without a certificate");
     refuses(&(struct tls_config){.key = at("a.key")}, "without its certificate");
     refuses(&(struct tls_config){.ca = at("none.pem")}, "none.pem: No such file");
-    refuses(&(struct tls_config){.ca = at("junk")}, "must hold PEM certificates");
+    refuses(&(struct tls_config){.ca = at("junk")}, "use a file of PEM certificates");
     refuses(&(struct tls_config){.ca = certs.folder}, "run openssl rehash");
 }
 

@@ -252,14 +252,14 @@ static void unsupported_kubeconfig_entries_are_refused(void **state) {
         {"", "    auth-provider: {name: oidc}\n", "oidc"},
         {"", "    username: u\n    password: p\n", "a password"},
         {"", "    token: t\n    as: system:admin\n", "has as"},
-        {"", "    client-certificate: a.pem\n", "not both"},
+        {"", "    client-certificate: a.pem\n", "has only one of client certificate and key"},
         {"", "    client-certificate: /none.pem\n    client-key: a.key\n", "/none.pem"},
         {"", "    client-certificate-data: '####'\n", "base64"},
         {"", "    client-certificate-data: aGVsbG8=\n", "PEM"},
-        {"", "    token: 'two words'\n", "bytes that a token does not have"},
+        {"", "    token: 'two words'\n", "bytes that no token has"},
         {"", "    tokenFile: none\n", "none"},
         {"    certificate-authority: none.pem\n", "    token: t\n", "none.pem"},
-        {"    certificate-authority: token\n", "    token: t\n", "must hold PEM"},
+        {"    certificate-authority: token\n", "    token: t\n", "use a file of PEM"},
         {"", "    client-certificate: a.pem\n    client-key: other.key\n", "does not belong to"},
         {"    proxy-url: http://proxy:3128\n", "    token: t\n", "proxy-url"},
         {"    server: ''\n", "    token: t\n", NULL}, /* the second one does not count */
@@ -340,7 +340,7 @@ static void contexts_are_chosen_by_name(void **state) {
         kube_client_create(&c, fx.loop, NULL,
                            &(struct kube_config){.kubeconfig = config, .context = "there"}, &err),
         ST_NOT_FOUND);
-    assert_non_null(strstr(err.message, "'none' among its clusters"));
+    assert_non_null(strstr(err.message, "'none' is missing among its clusters"));
     assert_int_equal(
         kube_client_create(&c, fx.loop, NULL,
                            &(struct kube_config){.kubeconfig = config, .context = "where"}, &err),

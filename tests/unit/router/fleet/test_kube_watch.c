@@ -100,7 +100,7 @@ static void pages_that_go_round_are_no_list(void **state) {
         expect(&fx, &(struct answer){200, PAGE("10", "t1", POD("a", "3"))});
     start(&fx,
           (struct kube_config){.intervals.backoff_ms = NEVER, .intervals.backoff_max_ms = NEVER});
-    UNTIL(&fx, strstr(log_text(&fx), "in a circle"));
+    UNTIL(&fx, strstr(log_text(&fx), "pages repeat"));
     turn_idly(&fx);
     assert_int_equal(fx.n_requests, 2);
     assert_int_equal(fx.n_ended, 0);

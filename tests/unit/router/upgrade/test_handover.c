@@ -200,7 +200,7 @@ static void the_file_is_this_users_and_replaces_a_stale_one(void **state) {
     assert_int_equal(stat(fx.path, &sb), -1);
     assert_int_equal(chmod(fx.folder, 0770), 0);
     assert_int_equal(handover_open(&fx.handover, fx.loop, &fx.config, &err), ST_INVALID);
-    assert_non_null(strstr(err.message, "others may write"));
+    assert_non_null(strstr(err.message, "other users may write"));
     finish(&fx);
 }
 
