@@ -7,7 +7,7 @@
 #include "common/telemetry/log.h"
 #include "router/metrics/router_metrics.h"
 
-#define SOON_S (14 * 86400) /* renewals are late by then: they come at a third of the life */
+#define SOON_S (14 * 86400) /* renewals usually happen at a third of the lifetime */
 
 struct certificates {
     struct tls *clients, *workers;
@@ -16,7 +16,7 @@ struct certificates {
     bool is_insecure;
 };
 
-/* After a reload as after the start: what is in use now. */
+/* After the start and after each reload. */
 static void show_expiry(const struct certificates *c, struct tls *tls, const char *side) {
     int64_t expires_s = tls && tls_is_loaded(tls) ? tls_expires_s(tls) : 0;
     int64_t left_s = expires_s - (int64_t)(clock_wall_us() / 1000000);

@@ -1,12 +1,12 @@
-/* router/access/certificates.h - what the router shows to clients and workers, and whom it believes.
+/* router/access/certificates.h - the router's TLS certificates and trusted authorities.
  *
- *      --tls-cert-path, --tls-key-path   listener's certificate; without them clients speak plain
- *      --worker-ca                       who may have signed the certificates of https:// workers
- *      --worker-cert, --worker-key       shown to workers that ask for one (mutual TLS)
+ *      --tls-cert-path, --tls-key-path   listener's certificate; without them clients use plain HTTP
+ *      --worker-ca                       authorities of the certificates of https:// workers
+ *      --worker-cert, --worker-key       client certificate for workers that require one (mutual TLS)
  *
- * When one changes, and on SIGHUP, all of them are read again, for connections to come; those that are open stay as they are. A
- * file that cannot be used is said in the log, and what was there stays. So is a certificate that ends
- * within two weeks; when each ends is a metric.
+ * When a file changes, and on SIGHUP, all are read again, for later connections; open connections stay
+ * as they are. An unusable file is logged and the previous state stays. A certificate that expires within
+ * two weeks is logged; the expiry of each is a metric.
  * Thread: control; the two struct tls inside are for all loops. */
 #ifndef ROUTER_ACCESS_CERTIFICATES_H
 #define ROUTER_ACCESS_CERTIFICATES_H
@@ -31,8 +31,8 @@ MUST_USE enum status certificates_open(struct certificates **out,
                                        struct metrics *metrics, struct error *err);
 void certificates_close(struct certificates *c); /* after all loops; NULL is fine */
 
-/* Before the first https:// worker is added. Without files of our own to check, the system's
- * authorities are read only now: a fleet of plain workers need not hold them, 2 MiB. */
+/* Before the first https:// worker is added. The system's authorities are read here and not
+ * earlier, because they take 2 MiB that a fleet of plain workers does not need. */
 MUST_USE enum status certificates_expect_workers(struct certificates *c, struct error *err);
 
 void certificates_reload(struct certificates *c);

@@ -78,7 +78,7 @@ void isolation_salt(const struct isolation *s, struct str tenant, struct str cli
     uint8_t data[SHA256_BYTES + TENANT_BYTES_MAX], digest[SHA256_BYTES];
     size_t n = MIN(tenant.len, (size_t)TENANT_BYTES_MAX);
 
-    /* Of fixed length, so that no tenant's name can run over into a salt. */
+    /* Fixed length: a tenant's name cannot run over into the salt. */
     hash_hmac_sha256(s->secret, sizeof(s->secret), client_salt.ptr ? client_salt.ptr : "",
                      client_salt.len, data);
     if (n) memcpy(data + SHA256_BYTES, tenant.ptr, n);

@@ -1,9 +1,9 @@
-/* router/access/keys.c - a table from the SHA-256 of a key to its limits and what has been used of them.
+/* router/access/keys.c - a table from the SHA-256 of a key to its limits and their use.
  *
- * A key is looked up by the first bytes of its digest, then compared whole, in constant time: what
- * timing could tell of a digest is of no use to find its key. A key object lives while it is in the
- * table or a request has entered by it (`n_open`), so that a reload never pulls it from under one.
- * Its tenant never changes: a key that moves to another tenant is another object. */
+ * A key is looked up by the first bytes of its digest, then compared whole in constant time: what timing
+ * reveals of a digest does not reveal its key. A key object lives while it is in the table or has open
+ * requests (`n_open`), so that a reload never frees one in use. Its tenant never changes: a key that
+ * moves to another tenant is another object. */
 #include "router/access/keys.h"
 
 #include "common/base/file.h"
@@ -21,7 +21,7 @@
 
 #define FILE_BYTES_MAX ((size_t)16 << 20)
 #define RATE_MAX       1e9
-#define BUSY_WAIT_US   1000000 /* when a place will be free nobody knows */
+#define BUSY_WAIT_US   1000000 /* retry time when the wait is unknown */
 
 struct key_limits {
     double requests_per_s, tokens_per_s; /* 0: any */
@@ -36,8 +36,8 @@ struct key {
     struct token_bucket requests, tokens;
     uint32_t n_open;
     bool is_listed; /* in the table */
-    bool is_named;  /* the file says whose it is */
-    uint32_t line;  /* of the file; 0: the one from the environment */
+    bool is_named;  /* the file names its tenant */
+    uint32_t line;  /* of the file; 0: from the environment */
 };
 
 struct keys {
@@ -45,7 +45,7 @@ struct keys {
     struct sha256 *sha; /* under the lock, as everything below */
     struct map map;     /* first 8 bytes of the digest -> key */
     char *file;
-    uint8_t single[SHA256_BYTES]; /* the digest of the one from the environment */
+    uint8_t single[SHA256_BYTES]; /* digest of the key from the environment */
     bool has_single, are_needed;
 };
 
@@ -88,8 +88,8 @@ static struct key *find_by_text(struct keys *k, struct str text) {
 /* --- the file ------------------------------------------------------------------------------------*/
 
 struct reader {
-    struct sha256 *sha; /* its own: the router loops go on meanwhile */
-    struct map map;     /* what the file holds, to become that of `keys` */
+    struct sha256 *sha; /* separate: the router loops continue meanwhile */
+    struct map map;     /* keys of the file, to replace those of `keys` */
     const char *name;
     uint32_t line;
     struct error *err;
@@ -198,7 +198,7 @@ static enum status read_setting(struct reader *r, struct key *key, struct str wo
     return wrong(r, "unknown setting: use tenant, rps, tokens_per_s, max_concurrent or priority");
 }
 
-/* A key that gives no tenant is one of its own, named after its digest. */
+/* A key without a tenant is a tenant of its own, named after its digest. */
 static void name_tenant(struct key *key) {
     key->is_named = key->tenant[0] != '\0';
     if (key->is_named) return;
@@ -277,7 +277,7 @@ static void free_map(struct map *map) {
     map_fini(map);
 }
 
-/* The new table takes over what was used of keys that stay. */
+/* Copies the used amounts of keys that stay to the new table. */
 static void install(struct keys *k, struct map *fresh) {
     const struct map_slot *slot;
     struct map old = k->map;

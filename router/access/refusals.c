@@ -1,8 +1,7 @@
 /* router/access/refusals.c - see the header.
  *
- * A reason rests until its first refusal, which is written at once and begins a period; what comes in
- * it is added up, and written at its end, which begins the next. A period in which nothing came ends
- * it: the reason rests. */
+ * A reason rests until its first refusal, which is logged at once and begins a period. Later refusals are
+ * summed and logged at the end of the period, which begins the next. A period without refusals ends in rest. */
 #include "router/access/refusals.h"
 
 #include <pthread.h>
@@ -14,8 +13,8 @@
 #include "common/telemetry/metrics.h"
 #include "router/metrics/router_metrics.h"
 
-#define PLACES 16 /* addresses that are counted ... */
-#define SHOWN  4  /* ... and named */
+#define PLACES 16 /* addresses counted */
+#define SHOWN  4  /* addresses named */
 
 const char *const refusal_names[REFUSAL_COUNT] = {
     [REFUSAL_KEY_LIMIT] = "key",
@@ -44,8 +43,8 @@ struct place {
 
 struct reason {
     struct metric *counter;
-    uint64_t since_us; /* its period began; 0: it rests */
-    uint64_t n;        /* in the period, without a line */
+    uint64_t since_us; /* begin of its period; 0: at rest */
+    uint64_t n;        /* in the period and not logged */
     struct place places[PLACES];
     uint32_t n_places;
 };
@@ -61,7 +60,7 @@ struct refusals *refusals_create(struct metrics *metrics, struct log *log) {
 
     pthread_mutex_init(&r->lock, NULL);
     r->log = log;
-    for (uint32_t i = 0; i < REFUSAL_COUNT; i++) /* shown as 0 before it happens */
+    for (uint32_t i = 0; i < REFUSAL_COUNT; i++) /* exported as 0 before the first */
         r->reasons[i].counter =
             METRICS_GET(metrics, ROUTER_requests_refused_total, refusal_names[i]);
     return r;
@@ -91,7 +90,7 @@ static void count_client(struct reason *reason, struct str client) {
     rarest->n++;
 }
 
-/* "10.0.0.7 (2996), 10.0.0.9 (3)": the most frequent, which are taken out. */
+/* most frequent first; removes them */
 static void name_clients(struct reason *reason, char *out, size_t cap) {
     size_t n = 0;
 

@@ -4,7 +4,7 @@
 #include <math.h>
 
 #define ROUNDING   1e-9
-#define WAIT_MAX_S 86400.0 /* an answer for people: "in a day" is as good as later */
+#define WAIT_MAX_S 86400.0 /* longest reported wait */
 
 static void refill(struct token_bucket *b, double rate, uint64_t now_us) {
     if (now_us <= b->at_us) return;

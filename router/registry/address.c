@@ -145,7 +145,7 @@ static bool parse_net(const char *cidr, struct address_net *out) {
 
 /* --- the guard ---------------------------------------------------------------------------------*/
 
-/* What no worker has, and what gives things away to whoever can make us ask. */
+/* Networks that no worker may be in, whatever is allowed: link-local, metadata services, multicast. */
 static const struct {
     const char *cidr, *what;
 } never[] = {
@@ -162,7 +162,7 @@ static const struct {
     {"240.0.0.0/4", "reserved or broadcast"},
 };
 
-/* The IPv4 address that an IPv6 one leads to through a translator, if any. */
+/* The IPv4 address that an IPv6 one is translated to, if any. */
 static bool find_embedded(const uint8_t bytes[16], uint8_t out[16]) {
     static const uint8_t nat64[12] = {0x00, 0x64, 0xff, 0x9b}, zero[12];
 
@@ -251,7 +251,7 @@ enum status address_guard_check(const struct address_guard *g, const struct addr
 
 /* --- names -------------------------------------------------------------------------------------*/
 
-/* *found is to be freed. ST_AGAIN: it is a name, and `flags` ask for a number. */
+/* The caller frees *found. ST_AGAIN: the host is a name, and `flags` require a number. */
 static enum status look_up(const struct address_url *url, int flags, struct addrinfo **found,
                            struct error *err) {
     struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = flags};

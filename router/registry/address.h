@@ -1,20 +1,18 @@
-/* router/registry/address.h - where a worker is: its URL taken apart, its name resolved, and whether a stranger
- * may make us connect there.
+/* router/registry/address.h - a worker's address: its URL split, its name resolved, its network checked.
  *
  *      "http://gpu-7:8000/" --split--> gpu-7, 8000 --resolve--> 10.0.3.7:8000 --guard--> pinned
  *
- * A worker's address is looked up once, when it is added, and that address is what probes and
- * requests connect to from then on: a name that later points elsewhere changes nothing.
+ * A worker's name is resolved once, when it is added; probes and requests connect to that address from
+ * then on.
  *
- * The guard is for workers named over the admin API. Whoever may add a worker makes this process
- * connect to a host of his choice, from inside the network (server-side request forgery). So what is
- * judged is not the text of the URL, which has a hundred spellings, but every address that it
- * resolved to: each must lie in a network that the operator allows, and none may be link-local, a
- * cloud's metadata service, multicast or unspecified, whatever is allowed. IPv4 addresses inside IPv6
- * ones (mapped, compatible, NAT64, 6to4) are judged as what they reach. Workers from the command line
- * and from files are the operator's own and are not judged.
+ * The guard is for workers added over the admin API. A caller who may add workers makes this process
+ * connect to a host of their choice inside the network (server-side request forgery). So the guard checks
+ * not the text of the URL but every address that it resolves to: each must lie in a network that the
+ * operator allows. Link-local addresses, cloud metadata services, multicast and the unspecified address
+ * are always refused. IPv4 addresses inside IPv6 ones (mapped, compatible, NAT64, 6to4) are checked as
+ * IPv4. Workers from the command line and from files are not checked.
  *
- * Pure but for address_resolve; any thread. */
+ * Pure except address_resolve; any thread. */
 #ifndef ROUTER_REGISTRY_ADDRESS_H
 #define ROUTER_REGISTRY_ADDRESS_H
 
@@ -48,21 +46,21 @@ void address_text(const struct address *a, char out[ADDRESS_TEXT_MAX]); /* "[::1
 
 struct address_guard;
 
-/* All addresses of the host are checked against `guard` (NULL: none); *out is the first, an IPv4 one
- * if there is any, because engines listen on 0.0.0.0 more often than on ::. Names are looked up, which
- * may block for many seconds (resolver.h does not); numbers are not. ST_NOT_FOUND: no such name;
- * ST_FORBIDDEN: the guard refused one. */
+/* Checks all addresses of the host against `guard` (NULL: none). *out is the first, an IPv4 one if
+ * there is any, because engines listen on 0.0.0.0 more often than on ::. Looking up a name may
+ * block for many seconds (resolver.h does not); numbers do not block. ST_NOT_FOUND: no such name;
+ * ST_FORBIDDEN: the guard refused an address. */
 MUST_USE enum status address_resolve(const struct address_url *url,
                                      const struct address_guard *guard, struct address *out,
                                      struct error *err);
 
-/* The same for a host that is a number, which never blocks. ST_AGAIN: it is a name. */
+/* As address_resolve for a numeric host; never blocks. ST_AGAIN: the host is a name. */
 MUST_USE enum status address_resolve_number(const struct address_url *url,
                                             const struct address_guard *guard, struct address *out,
                                             struct error *err);
 
-/* Every address of the host, at most `max`: the IPv4 ones if there are any, for a host of both kinds is
- * one and the same. In no order. May block. ST_NOT_FOUND. */
+/* Every address of the host, at most `max`, unordered: only the IPv4 ones if there are any, since a
+ * host with both kinds is one worker. May block. ST_NOT_FOUND. */
 MUST_USE enum status address_resolve_all(const struct address_url *url, struct address *out,
                                          uint32_t max, uint32_t *n, struct error *err);
 
@@ -85,7 +83,7 @@ void address_guard_allow_local(struct address_guard *g); /* loopback and private
 MUST_USE enum status address_guard_allow(struct address_guard *g, const char *cidr,
                                          struct error *err);
 
-/* ST_FORBIDDEN says which address and why. */
+/* ST_FORBIDDEN: err names the address and the reason. */
 MUST_USE enum status address_guard_check(const struct address_guard *g, const struct address *a,
                                          struct error *err);
 

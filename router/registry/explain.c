@@ -17,7 +17,7 @@
 
 /* --- beside a request ----------------------------------------------------------------------------*/
 
-/* Keeps the cheapest behind the choice. */
+/* Inserts a candidate after the choice, cheapest first. */
 static void add(struct explanation *e, const struct registry_candidate *c) {
     uint32_t at = e->n;
 
@@ -45,7 +45,7 @@ void explain(struct registry *registry, struct str model, const struct route_req
     }
 }
 
-/* What spoke for the choice, as far as costs can tell. */
+/* The reason for the choice, from the costs. */
 static const char *reason(const struct explanation *e, const struct registry_candidate *choice,
                           const struct registry_candidate *next) {
     if (e->n_candidates == 1) return "only";
@@ -129,7 +129,7 @@ static void put_answer(struct buf *out, struct registry *registry, const struct 
     json_end_object(&w);
 }
 
-/* What the body would be routed by; `chain` is to be freed. */
+/* The route request of the body; the caller frees `chain`. */
 static enum status prepare(const struct dry_run *d, struct http_request *req,
                            struct body_scan *scan, struct route_request *rq, uint64_t **chain,
                            struct error *err) {

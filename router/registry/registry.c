@@ -1,5 +1,5 @@
-/* router/registry/registry.c - workers that come, change and go, and the models they serve: the control loop's
- * half. What the lock covers is in registry.h; requests are in registry_route.c. */
+/* router/registry/registry.c - workers and models: the control loop's half. registry.h lists what
+ * the lock covers; requests are in registry_route.c. */
 #include "router/registry/registry.h"
 #include "router/registry/registry_route.h"
 #include "router/registry/registry_workers.h"
@@ -11,8 +11,7 @@
 #include "common/base/mem.h"
 #include "router/registry/registry_internal.h"
 
-/* It is held for a microsecond or two: who finds it taken does better to look again for a moment than
- * to sleep and be woken, which costs ten. */
+/* The lock is held for a microsecond or two, so a waiter spins: sleeping and waking costs ten. */
 static void init_lock(pthread_mutex_t *lock) {
     pthread_mutexattr_t attr;
 
@@ -33,7 +32,7 @@ enum status registry_create(struct registry **out, const struct registry_config 
     buf_init(&r->outbox, 0);
     r->terms = mem_calloc(config->routing.max_workers, sizeof(*r->terms));
     init_lock(&r->lock);
-    /* Say now, not at the first worker, that an option is wrong or that memory is short. */
+    /* Reports a wrong option or a lack of memory at the start instead of at the first worker. */
     st = routing_create(&trial, &config->routing, err);
     if (st != ST_OK) {
         registry_destroy(r);
@@ -62,7 +61,7 @@ static uint32_t worker_in_flight(const struct worker *w, uint32_t id) {
     return w->model ? routing_load(w->model->routing)->workers[id].in_flight : 0;
 }
 
-/* An id may be used again once nothing of its earlier life is in flight. */
+/* An id is free again when no request of its previous worker is in flight. */
 static bool id_is_free(const struct registry *r, uint32_t id) {
     const struct worker *w = &r->workers[id];
 
@@ -141,8 +140,8 @@ static struct model *model_find(struct registry *r, struct str name) {
     return NULL;
 }
 
-/* A place for one more: that of a model which nobody serves and for which nothing is open or waits,
- * so that a fleet may go through any number of names. */
+/* A place for one more model: a free one, or that of a model without workers and open or waiting
+ * requests, so that the fleet may use any number of names over time. */
 static struct model *find_place(struct registry *r) {
     for (uint32_t i = 0; i < r->n_models; i++) {
         struct model *m = &r->models[i];
@@ -155,20 +154,20 @@ static struct model *find_place(struct registry *r) {
     return r->n_models < REGISTRY_MAX_MODELS ? &r->models[r->n_models] : NULL;
 }
 
-/* Puts `fresh` there; what was there before is the caller's. */
+/* Stores `fresh` there; the caller owns the previous contents. */
 static struct model take_place(struct registry *r, struct model *place, const struct model *fresh) {
     struct model former = *place;
 
     for (uint32_t id = 0; id < r->n_ids; id++) {
-        if (r->workers[id].model == place) r->workers[id].model = NULL; /* it was removed */
+        if (r->workers[id].model == place) r->workers[id].model = NULL; /* a removed worker's */
     }
     *place = *fresh;
     if (place == &r->models[r->n_models]) r->n_models++;
     return former;
 }
 
-/* Makes a place for the model unless it has one. The control thread alone adds models, so the
- * memory, tens of megabytes, is taken and given back without the lock. */
+/* Makes a place for the model unless it has one. Only the control thread adds models, so its
+ * memory, tens of megabytes, is allocated and freed without the lock. */
 static enum status model_ensure(struct registry *r, const char *name, struct error *err) {
     struct model fresh = {0}, former, *place;
     bool is_known;
@@ -200,9 +199,9 @@ static enum status model_ensure(struct registry *r, const char *name, struct err
 
 /* --- what is said of them ------------------------------------------------------------------------*/
 
-/* A worker is given more than it computes at once, so that its own scheduler never idles for want of
- * the next request; and more than that of what is cached there (load.h). An operator's limit is the
- * most. */
+/* A worker gets more requests than it computes at once, so that its own scheduler never idles; and
+ * twice that of requests whose prompts are cached there (load.h). An operator's limit is the
+ * maximum. */
 #define BEYOND_BATCH 4 /* a quarter more */
 #define CACHED_THERE 2 /* times that */
 #define BATCH_MAX    1000000u
@@ -260,7 +259,7 @@ void worker_acquit(struct worker *w, uint32_t id) {
     worker_show_breaker(w, id);
 }
 
-/* What reports taught, for an announcement that knows less. */
+/* Keeps what reports taught when an announcement reports less. */
 static struct wire_server_info with_what_is_known(const struct worker *w,
                                                   const struct wire_server_info *info) {
     struct wire_server_info full = *info;
@@ -318,7 +317,7 @@ done:
     return st;
 }
 
-/* Whether it changed what is known of the worker. */
+/* True when it changed the worker's description. */
 static bool take_report(struct wire_server_info *info, const struct registry_report *report) {
     struct wire_server_info was = *info;
 

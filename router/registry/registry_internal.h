@@ -1,10 +1,10 @@
-/* router/registry/registry_internal.h - what the files of the registry share: everything under its lock.
+/* router/registry/registry_internal.h - shared by the files of the registry: everything under its lock.
  *
- *   registry.c        workers that come, change and go: the control loop
+ *   registry.c        workers and models: the control loop
  *   registry_route.c  requests that are sent, wait and end: the router loops
- *   registry_remote.c requests that other routers have sent: the control loop
- *   registry_outbox.c what they are told of ours, where the worker does not tell them
- *   registry_view.c   what is only looked at, by any thread */
+ *   registry_remote.c requests that other routers sent: the control loop
+ *   registry_outbox.c events of our requests to third-party workers, for other routers
+ *   registry_view.c   copies for any thread */
 #ifndef ROUTER_REGISTRY_REGISTRY_INTERNAL_H
 #define ROUTER_REGISTRY_REGISTRY_INTERNAL_H
 
@@ -31,13 +31,13 @@ struct worker {
     uint64_t n_ejected[BREAKER_N_CAUSES];
     struct registry_breaker_change news;
     struct model *model;             /* NULL until described */
-    uint32_t reasons;                /* before it has a model; afterwards its routing keeps them */
+    uint32_t reasons;                /* while it has no model; then its routing has them */
     uint64_t n_sent, n_failed;       /* our own requests */
     struct registry_report reported; /* last */
-    uint32_t max_in_flight;          /* what an operator allows; 0: see bound */
+    uint32_t max_in_flight;          /* set by an operator; 0: see bound */
     uint32_t draining;               /* enum registry_drain bits */
     uint32_t n_remote;               /* open requests of other routers */
-    bool is_followed;                /* it is being heard of those */
+    bool is_followed;                /* its event stream is connected */
     struct wire_load load;
     bool has_load;
     char labels[REGISTRY_LABELS_MAX];
@@ -46,13 +46,13 @@ struct worker {
 struct model {
     char name[WIRE_MODEL_MAX];
     uint32_t name_len;
-    char other_names[WIRE_NAMES_MAX]; /* that its workers answer to as well */
+    char other_names[WIRE_NAMES_MAX]; /* aliases of its workers */
     struct routing *routing;
     struct admission *admission;
     uint32_t max_model_len;
     uint32_t n_workers;
-    bool was_eligible;    /* a worker could be picked, since the last look */
-    uint64_t eligible_us; /* when one could last be, as a look found it; 0: never */
+    bool was_eligible;    /* a worker was eligible at the last check */
+    uint64_t eligible_us; /* when a check last found one; 0: never */
 };
 
 struct registry {
@@ -61,16 +61,16 @@ struct registry {
     uint32_t n_ids, n_models;
     uint64_t n_contended, lock_wait_ns, n_decisions;
     struct metric *decision_seconds;
-    struct policy_term *terms; /* by worker id, of the dry run at hand */
+    struct policy_term *terms; /* by worker id, for the current dry run */
     uint32_t n_open;           /* our own, of all models, like n_waiting */
     uint32_t n_remote;         /* of other routers */
-    struct buf outbox;         /* of registry_outbox.c, as are: */
+    struct buf outbox;         /* of registry_outbox.c, with the fields below */
     size_t outbox_max;
-    bool outbox_is_cut; /* something found no room in it */
+    bool outbox_is_cut; /* an event did not fit */
     uint64_t origin, scheme, n_shared_ids;
     uint32_t n_waiting;
-    uint32_t next_model; /* is looked at first when a place is free */
-    uint64_t now_us;     /* of the last tick: near enough for slow starts */
+    uint32_t next_model; /* first to be granted room */
+    uint64_t now_us;     /* of the last tick: precise enough for slow starts */
     struct worker workers[REGISTRY_MAX_WORKERS];
     struct model models[REGISTRY_MAX_MODELS];
 };
@@ -89,28 +89,28 @@ static inline bool model_is_also_called(const struct model *m, struct str name) 
     return false;
 }
 
-/* Why it may not be picked: enum worker_reason. */
+/* Reasons against picking it: enum worker_reason bits. */
 static inline uint32_t worker_reasons(const struct worker *w, uint32_t id) {
     return w->model ? routing_load(w->model->routing)->workers[id].reasons : w->reasons;
 }
 
-/* Sets or clears them, where they are kept. */
+/* Sets or clears reasons where they are stored. */
 void worker_set_reason(struct worker *w, uint32_t id, uint32_t reasons, bool is_set);
 void worker_set_draining(struct worker *w, uint32_t id, uint32_t who, bool is_set);
 
-/* Looks whether it has a worker that can be picked, and since when it has not. */
+/* Records whether the model has an eligible worker, and since when it has none. */
 void model_note_eligible(struct model *m, uint64_t now_us);
-/* Requests may wait for its workers: one can be picked, or could be not longer ago than a request may
- * wait, and one is out of service for a reason that ends by itself. */
+/* True when requests may wait for its workers: one is eligible, or was at most a queue timeout ago
+ * and one is out of service for a temporary reason. */
 bool model_may_wait(const struct registry *r, const struct model *m, uint64_t now_us);
 
-/* The breaker says whether the worker may be picked; the load table must say the same. */
+/* Copies the breaker's state to the load table. */
 void worker_show_breaker(struct worker *w, uint32_t id);
 
-/* What was wrong with it is over, as far as its answers say: from now on they count anew. */
+/* Clears the record of its answers: it counts from the beginning. */
 void worker_acquit(struct worker *w, uint32_t id);
 
-/* For the other routers, of an attempt at a worker that tells nothing itself. */
+/* Events for other routers about an attempt at a worker that publishes none. */
 void outbox_accepted(struct registry *r, const struct route_ticket *ticket,
                      struct registry_target *target);
 void outbox_first(struct registry *r, const struct registry_target *target,
@@ -118,8 +118,8 @@ void outbox_first(struct registry *r, const struct registry_target *target,
 void outbox_ended(struct registry *r, const struct registry_target *target,
                   const struct route_end *end);
 
-/* Gives the places that are free to those who wait, model by model in turn. Their mails are sent by
- * registry_notify, when the lock is no longer held. */
+/* Gives free room to waiting requests, model by model in turn. registry_notify sends their mails
+ * after the lock is released. */
 void registry_grant(struct registry *r, uint64_t now_us, struct list *decided);
 void registry_notify(struct list *decided);
 

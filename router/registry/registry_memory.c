@@ -1,4 +1,5 @@
-/* router/registry/registry_memory.c - what the registry knows of a worker and another process may use. */
+/* router/registry/registry_memory.c - what another process can use of the registry's state of a
+ * worker. */
 #include "router/registry/registry_state.h"
 
 #include <string.h>

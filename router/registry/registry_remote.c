@@ -1,9 +1,8 @@
-/* router/registry/registry_remote.c - requests that other routers have sent: the control loop's half of
- * follow.c, under the one lock.
+/* router/registry/registry_remote.c - requests that other routers sent, under the one lock. Thread: control.
  *
- * They stand in the same books as our own, so that choices, limits and the queue count them, and are
- * counted apart: the sum of the loads is n_open + n_remote. What they teach of a worker's health is
- * their own router's to learn. */
+ * They are in the same load table and index as our own, so that choices, limits and the queue count them,
+ * and are counted apart: the sum of the loads is n_open + n_remote. They do not affect the worker's
+ * breaker; the router that sent them handles that. */
 #include "router/registry/registry.h"
 #include "router/registry/registry_remote.h"
 #include "router/registry/registry_workers.h"
@@ -87,7 +86,7 @@ void registry_remote_ended(struct registry *r, struct registry_remote *m,
     list_init(&decided);
     pthread_mutex_lock(&r->lock);
     routing_ended(m->routing, &m->ticket, end);
-    assert(w->n_remote && r->n_remote); /* ids are not given away while anything is open */
+    assert(w->n_remote && r->n_remote); /* an id with open requests is never reused */
     w->n_remote--;
     r->n_remote--;
     if (r->n_waiting) registry_grant(r, now_us, &decided);

@@ -1,12 +1,12 @@
-/* router/registry/registry_route.c - requests that come, are sent to a worker, and end: under the one lock.
+/* router/registry/registry_route.c - requests arrive, are sent to a worker, and end: under the one lock.
  *
  *      enter ─▶ room? ──▶ decide ─▶ target ──▶ first_token ──▶ ended ─▶ judge the worker
  *                 │ no                                           │
- *                 └▶ wait ◀───────────── grant ◀─── a place is free
- *                            (mails leave after the lock)
+ *                 └▶ wait ◀───────────── grant ◀─── a worker has room
+ *                            (mails are sent after the lock)
  *
- * Nobody overtakes those who wait: whoever enters while somebody does first gives the places that are
- * free to those. Who is given one is routed there and then, and told by mail. */
+ * A new request never overtakes waiting ones: registry_enter first grants free room to those. A granted
+ * request is routed under the same lock, and its loop is notified by mail. */
 #include <stdio.h>
 #include <string.h>
 
@@ -14,7 +14,7 @@
 #include "common/telemetry/metrics.h"
 #include "router/registry/registry_internal.h"
 
-#define DECISIONS_PER_SAMPLE 64 /* two looks at the clock cost a twentieth of a decision */
+#define DECISIONS_PER_SAMPLE 64 /* reading the clock twice costs a twentieth of a decision */
 
 static void wait_for_lock(struct registry *r) {
     uint64_t began_ns = clock_now_ns();
@@ -24,14 +24,14 @@ static void wait_for_lock(struct registry *r) {
     r->n_contended++;
 }
 
-/* For the router loops. Looks at a clock only when it has to wait. */
+/* For the router loops. Reads the clock only when it has to wait. */
 static void lock_and_measure(struct registry *r) {
     if (UNLIKELY(pthread_mutex_trylock(&r->lock) != 0)) wait_for_lock(r);
 }
 
 /* --- which model, which worker --------------------------------------------------------------------*/
 
-/* Nobody serves it: says which models there are. */
+/* No worker serves the model: lists those that are served. */
 static enum status fail_no_model(const struct registry *r, struct str name, struct error *err) {
     char list[256] = "";
     size_t n = 0;
@@ -51,7 +51,7 @@ static enum status fail_no_model(const struct registry *r, struct str name, stru
                            (int)MIN(name.len, 128), name.ptr, list);
 }
 
-/* The model a request means. */
+/* The model of a request. */
 static enum status choose_model(struct registry *r, struct str name, struct model **out,
                                 struct error *err) {
     struct model *any = NULL;
@@ -67,7 +67,8 @@ static enum status choose_model(struct registry *r, struct str name, struct mode
         *out = m;
         return ST_OK;
     }
-    for (uint32_t i = 0; i < r->n_models; i++) { /* a model's own name goes before another's */
+    for (uint32_t i = 0; i < r->n_models;
+         i++) { /* a model's own name precedes an alias of another */
         struct model *m = &r->models[i];
 
         if (m->n_workers == 0 || !model_is_also_called(m, name)) continue;
@@ -94,7 +95,7 @@ static enum status decide(struct registry *r, struct model *m, const struct rout
     return st;
 }
 
-/* A ticket was opened: says where the attempt goes. */
+/* Fills the target of an opened ticket. */
 static void fill_target(struct registry *r, struct routing *routing,
                         const struct route_ticket *ticket, struct registry_target *out) {
     uint32_t id = ticket->load.worker;
@@ -175,7 +176,7 @@ void model_note_eligible(struct model *m, uint64_t now_us) {
     m->was_eligible = false;
 }
 
-/* Out of service for a reason that ends by itself. */
+/* True for a temporary reason to be out of service. */
 static bool may_come_back(const struct registry *r, const struct model *m) {
     const uint32_t for_good = WORKER_ABSENT | WORKER_DRAINING | WORKER_DISABLED;
 
@@ -192,7 +193,7 @@ bool model_may_wait(const struct registry *r, const struct model *m, uint64_t no
     uint64_t most_us = r->config.admission.max_wait_us; /* 0: any */
 
     if (load_has_eligible(routing_load(m->routing))) return true;
-    if (!m->was_eligible && m->eligible_us == 0) return false; /* it never had one */
+    if (!m->was_eligible && m->eligible_us == 0) return false; /* it never had an eligible worker */
     return (m->was_eligible || most_us == 0 || now_us - m->eligible_us < most_us) &&
            may_come_back(r, m);
 }
@@ -216,7 +217,7 @@ void registry_grant(struct registry *r, uint64_t now_us, struct list *decided) {
             r->n_waiting--;
             w->rq->now_us = now_us;
             st = decide(r, m, w->rq, w->ticket, NULL);
-            w->is_granted = st == ST_OK; /* there is room: it is */
+            w->is_granted = st == ST_OK; /* room implies ST_OK */
             if (st == ST_OK) fill_target(r, m->routing, w->ticket, w->target);
             list_push_back(decided, &w->mail.link);
         }
@@ -260,7 +261,7 @@ static enum status refuse(const struct registry *r, const struct model *m,
         o->queue_size);
 }
 
-/* Lets w wait for a place at one of the workers of m. */
+/* Queues w for room at a worker of m. */
 static enum status wait_for_place(struct registry *r, struct model *m, struct registry_waiter *w,
                                   struct list *decided, struct error *err) {
     struct admission_claim claim = {.tenant = w->tenant, .priority = w->priority};
@@ -292,7 +293,7 @@ enum status registry_enter(struct registry *r, struct str model, struct route_re
     lock_and_measure(r);
     st = choose_model(r, model, &m, err);
     if (st != ST_OK) goto done;
-    if (r->n_waiting) registry_grant(r, rq->now_us, &decided); /* nobody overtakes those who wait */
+    if (r->n_waiting) registry_grant(r, rq->now_us, &decided); /* waiting requests come first */
     model_note_eligible(m, rq->now_us);
     if (!has_room(r, m, rq->now_us) && model_may_wait(r, m, rq->now_us)) {
         st = ST_AGAIN;
@@ -326,7 +327,7 @@ bool registry_leave(struct registry *r, struct registry_waiter *w) {
 
 /* --- what becomes of it ---------------------------------------------------------------------------*/
 
-/* Ejecting more than half of the fleet would do more harm than what the workers suffer from. */
+/* Ejecting more than half of the fleet costs more than the faults of its workers. */
 static bool may_eject(const struct registry *r, const struct model *m, uint32_t candidate) {
     uint32_t n_out = 1;
 
@@ -338,11 +339,11 @@ static bool may_eject(const struct registry *r, const struct model *m, uint32_t 
     return n_out * 2 <= m->n_workers;
 }
 
-/* Do its answers stand out among those of the others of its model? */
+/* True when its answers stand out among those of the other workers of its model. */
 static bool stands_out(struct registry *r, struct worker *w, uint64_t now_us) {
     struct outcomes_sum peers = {0};
 
-    if (w->outcomes.n_bad_in_a_row == 0) return false; /* it has just done well */
+    if (w->outcomes.n_bad_in_a_row == 0) return false; /* its last answer was good */
     for (uint32_t id = 0; id < r->n_ids; id++) {
         struct worker *other = &r->workers[id];
         struct outcomes_sum sum;
@@ -369,21 +370,21 @@ static void eject(const struct registry *r, struct worker *w, struct breaker_fai
                                                .pause_us = w->breaker.pause_us};
 }
 
-/* A connection that could not be made, or broke, is one event and enough. */
+/* A connection that failed or broke: one event suffices. */
 static void fault_of_connection(struct registry *r, uint32_t id, struct breaker_failure *failure,
                                 uint64_t now_us) {
     struct worker *w = &r->workers[id];
 
     w->n_failed++;
     w->is_suspect = true;
-    /* Where nothing listens, leaving it in rotation serves nobody, be it the last. */
+    /* A worker that refuses connections serves no request, even as the last one. */
     if (failure->cause == BREAKER_UNREACHED || !breaker_admits(&w->breaker) ||
         may_eject(r, w->model, id)) {
         eject(r, w, failure, now_us);
     }
 }
 
-/* An answer that is none may be the request's fault: it takes several, and peers that do better. */
+/* An empty or error answer may be the request's fault: it takes several, and peers that do better. */
 static void fault_of_answer(struct registry *r, uint32_t id, struct breaker_failure *failure,
                             uint64_t now_us) {
     struct worker *w = &r->workers[id];
@@ -402,7 +403,7 @@ static void passed_trial(struct registry *r, uint32_t id, uint64_t now_us) {
     worker_acquit(w, id);
 }
 
-/* What a trial shows when its first token comes, long before the end of a long answer. Not of a worker
+/* A trial succeeds at its first token, long before the end of a long answer, except for a worker
  * whose answers broke after that. */
 static void began(struct registry *r, const struct registry_target *target, uint64_t now_us) {
     uint32_t id = target->worker;
@@ -435,7 +436,7 @@ static void judge(struct registry *r, const struct registry_target *target,
     if (!w->is_used || !w->is_described || w->incarnation != target->incarnation) return;
     switch (outcome) {
     case OUTCOME_OK: answered(r, id, now_us); break;
-    case OUTCOME_REFUSED: /* it can be reached; what its answers are worth is not known */
+    case OUTCOME_REFUSED: /* reachable; the quality of its answers is unknown */
         if (w->breaker.cause < BREAKER_ERRORS) {
             breaker_succeeded(&w->breaker);
         } else {

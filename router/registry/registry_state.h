@@ -1,4 +1,5 @@
-/* router/registry/registry_state.h - what a successor needs to know of a worker. Thread: control. */
+/* router/registry/registry_state.h - the state of a worker that a successor takes over. Thread:
+ * control. */
 #ifndef ROUTER_REGISTRY_REGISTRY_STATE_H
 #define ROUTER_REGISTRY_REGISTRY_STATE_H
 
@@ -7,23 +8,23 @@
 
 struct prefix_walk;
 
-/* What is known of a worker besides what it says itself, for the process that comes after this one
- * (snapshot.h). It is true of the worker as long as URL, model and generation are the same. */
+/* What this router learned of a worker, for a successor (snapshot.h). Valid for a worker of the
+ * same URL, model and generation. */
 struct registry_memory {
     char url[REGISTRY_URL_MAX], model[WIRE_MODEL_MAX], generation[WIRE_GENERATION_MAX];
     struct routing_learned learned;
-    uint64_t events_next; /* what follow.h has taken of its request events; 0: not said */
+    uint64_t events_next; /* next request event for follow.h; 0: unknown */
 };
 bool registry_memory_get(struct registry *r, uint32_t id, struct registry_memory *out);
 
-/* The next of the blocks that it holds (prefix_lru_walk); 0: that was all, or it is another now. */
+/* The next blocks that it holds (prefix_lru_walk); 0: the end, or another worker has the id. */
 uint32_t registry_memory_walk(struct registry *r, uint32_t id, const struct registry_memory *of,
                               struct prefix_walk *walk, uint64_t *items, uint32_t max);
 
-/* False: worker `id` is not, or not yet, the one that `m` is of. */
+/* False: worker `id` is not (or not yet) the one that `m` describes. */
 bool registry_memory_set(struct registry *r, uint32_t id, const struct registry_memory *m);
 
-/* Returns how many were taken (prefix_lru_restore); the lock is held for 0.1 us each. */
+/* Returns how many were inserted (prefix_lru_restore); holds the lock for 0.1 us per item. */
 uint32_t registry_memory_restore(struct registry *r, uint32_t id, const struct registry_memory *m,
                                  const uint64_t *items, uint32_t n);
 

@@ -141,7 +141,7 @@ bool registry_model(struct registry *r, uint32_t i, char name[WIRE_MODEL_MAX],
     return is_there;
 }
 
-/* How full one is, 0 to 1. What it said last is old news once nothing is in flight there. */
+/* Load of a worker, 0 to 1. Its last report is ignored when nothing is in flight there. */
 static double fullness(const struct worker *w, const struct load_worker *k) {
     double share = 0;
 
@@ -173,7 +173,7 @@ static double saturation(const struct registry *r, const struct model *m, uint32
     return n ? sum / n : n_requests > 0;
 }
 
-/* Requests that other routers have sent to its workers. */
+/* Open requests of other routers on its workers. */
 static uint32_t n_remote_of(const struct registry *r, const struct model *m) {
     uint32_t n = 0;
 

@@ -9,26 +9,26 @@
 struct registry_view { /* a copy */
     uint32_t id;
     char url[REGISTRY_URL_MAX];
-    char address[ADDRESS_TEXT_MAX]; /* "127.0.0.1:31000": where it is connected to */
+    char address[ADDRESS_TEXT_MAX]; /* the address that is connected to */
     struct wire_server_info info;   /* zero until described */
     bool is_described, is_third_party;
     uint32_t reasons; /* enum worker_reason; 0: may be picked */
     uint32_t in_flight;
-    uint32_t n_remote;         /* of these, sent by other routers */
-    bool is_followed;          /* we hear of those */
+    uint32_t n_remote;         /* of in_flight, sent by other routers */
+    bool is_followed;          /* its event stream is connected */
     uint64_t n_sent, n_failed; /* our own requests */
     enum breaker_state breaker;
     enum breaker_cause cause; /* of its last ejection */
     uint64_t n_ejected[BREAKER_N_CAUSES];
-    uint32_t incarnation;                   /* another worker of the same id has another */
-    int64_t engine_running, engine_waiting; /* as its metrics say; negative: not said */
-    double engine_kv_usage;                 /* likewise */
+    uint32_t incarnation;                   /* distinguishes workers that had the same id */
+    int64_t engine_running, engine_waiting; /* from its metrics; negative: not reported */
+    double engine_kv_usage;                 /* 0 to 1, from its metrics; negative: not reported */
     uint32_t max_in_flight, draining;       /* enum registry_drain bits */
-    struct wire_load load;                  /* as it said last */
+    struct wire_load load;                  /* last reported */
     bool has_load;
     char labels[REGISTRY_LABELS_MAX];
     uint32_t n_pending;     /* in flight without a first token */
-    double resident_tokens; /* expected of what is in flight */
+    double resident_tokens; /* predicted for requests in flight */
     struct routing_worker_stats routing;
 };
 
@@ -39,9 +39,10 @@ uint32_t registry_n_ids(struct registry *r); /* all ids are below this */
 struct registry_totals {
     uint32_t n_workers, n_eligible, n_open, n_waiting;
     bool may_wait; /* a model's workers are all out of service, for less than --queue-timeout */
-    uint32_t n_remote, n_followed; /* open requests of other routers, besides n_open; workers */
+    uint32_t n_remote,
+        n_followed; /* open requests of other routers; workers with a connected event stream */
     uint64_t index_bytes, n_entries, n_blocks, n_refused, n_evicted;
-    uint64_t n_contended, lock_wait_ns; /* the lock, as the router loops found it */
+    uint64_t n_contended, lock_wait_ns; /* contention of the lock by router loops */
 };
 void registry_totals(struct registry *r, struct registry_totals *out);
 
@@ -52,13 +53,11 @@ bool registry_model(struct registry *r, uint32_t i, char name[WIRE_MODEL_MAX],
 /* The i-th model that ever had a worker, for dashboards and autoscalers; false after the last. */
 struct registry_model_stats {
     char name[WIRE_MODEL_MAX];
-    uint32_t n_workers, n_open,
-        n_waiting;          /* workers; requests sent and not ended; that wait here */
-    double bytes_per_token; /* of its prompts, as learned */
-    /* 0 to 1: the mean over the workers that may be picked of how full each is, that is the larger
-     * of its places taken and its KV memory in use. 1 while requests wait, and when there are
-     * requests but no such worker. A worker that says of itself neither how many requests it
-     * computes at once nor how full it is counts as full once it queues them. */
+    uint32_t n_workers, n_open, n_waiting; /* workers; requests in flight; requests waiting */
+    double bytes_per_token;                /* of its prompts, as learned */
+    /* 0 to 1: the mean over eligible workers of the larger of their shares of places taken and of
+     * KV memory in use. 1 while requests wait, and when there are requests but no such worker. A
+     * worker that reports neither max_num_seqs nor KV usage counts as full when it has a queue. */
     double saturation;
 };
 bool registry_model_stats(struct registry *r, uint32_t i, struct registry_model_stats *out);

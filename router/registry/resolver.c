@@ -1,4 +1,5 @@
-/* router/registry/resolver.c - a thread per lookup, and a line back that either side may drop first. */
+/* router/registry/resolver.c - a thread per lookup, and a shared return path that either side may
+ * drop first. */
 #include "router/registry/resolver.h"
 
 #include <pthread.h>
@@ -9,7 +10,7 @@
 #include "common/net/loop.h"
 #include "common/net/mailbox.h"
 
-/* What threads and resolver share. Whoever leaves last frees it. */
+/* Shared by threads and resolver; the last to leave frees it. */
 struct line {
     pthread_mutex_t lock;
     struct mailbox *box; /* NULL once the resolver is gone */
@@ -26,9 +27,9 @@ struct lookup {
     struct mail mail;
     struct line *line;
     struct address_url url;
-    struct address_guard guard; /* a copy: the thread may outlive everything else */
+    struct address_guard guard; /* a copy: the thread may outlive the resolver */
     bool is_guarded;
-    resolver_fn *fn; /* one of these */
+    resolver_fn *fn; /* one of the two */
     resolver_all_fn *all_fn;
     void *arg;
     enum status st;
@@ -118,7 +119,7 @@ void resolver_destroy(struct resolver *r) {
     mem_free(r);
 }
 
-/* Signals are the control loop's. */
+/* The control loop alone handles signals. */
 static int start_thread(struct lookup *l) {
     pthread_attr_t attr;
     sigset_t all, before;

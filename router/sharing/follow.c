@@ -1,20 +1,20 @@
-/* router/sharing/follow.c - one stream per worker, its frames, and the requests they are about.
+/* router/sharing/follow.c - one event stream per worker, its frames, and the requests in them.
  *
- *      IDLE ──due──▶ stream ──hello──▶ heard ──lost──▶ IDLE, due again after a pause
- *                       └────lost, refused──────────────┘
+ *      IDLE ──due──▶ stream ──hello──▶ following ──lost──▶ IDLE, due again after a pause
+ *                       └────lost, refused────────────────┘
  *
- * `open` holds the remote requests of a worker by its number for them (remote_requests.h). Nobody tells of
- * workers that come and go: every tick compares what is followed with what the registry has.
+ * `open` holds the remote requests of a worker by the worker's number (remote_requests.h). Each tick compares
+ * the followed workers with the registry's.
  *
- * Times. Events carry the worker's clock. The least difference to ours that was ever seen, of the last
- * minute or so since clocks drift, is that of an event that was on its way for the shortest time: so
- * much is added, and what an event is later than that is its lag. Requests of a replay thus enter with
- * their true age, and what they teach of durations is true.
+ * Times. Events carry the worker's clock. The least difference to ours over the last minute or so (clocks
+ * drift) belongs to the event with the shortest delay: it is added to each event's time, and what an event
+ * is later than that is its lag. So replayed requests enter with their true age, and durations learned from
+ * them are right.
  *
- * A replay may be 16 MiB, some ten thousand requests and more, of some 5 us each. It is taken in turns
- * of FRAMES_PER_TURN, half a millisecond, between which the stream is held, and of REPLAYS_MAX workers
- * at once: what else the loop has to do never waits for more than a few milliseconds. Streams that go
- * on where they were lost do not wait for each other, but share as many frames a turn. */
+ * A replay may be 16 MiB, ten thousand requests and more of some 5 us each. It is taken in turns of
+ * FRAMES_PER_TURN, half a millisecond, with the stream paused in between, and from REPLAYS_MAX workers at
+ * once, so that the loop's other work waits a few milliseconds at most. Resumed streams do not wait for
+ * each other and share the frames of a turn. */
 #include "router/sharing/follow.h"
 
 #include <assert.h>
@@ -50,19 +50,19 @@ struct followed {
     struct follow *follow;
     uint32_t worker, incarnation;
     bool is_watched;
-    bool has_place;    /* `next` and `generation` are where we are in its log */
-    bool has_hello;    /* hello has come on this stream */
-    bool is_held;      /* the stream, until `rest` has been taken */
-    bool is_replaying; /* on the way to replay_end; counted in n_replaying */
-    bool is_anew;      /* and that from `oldest` on: what was before it is not known */
+    bool has_place;    /* `next` and `generation` are valid */
+    bool has_hello;    /* a hello arrived on this stream */
+    bool is_held;      /* the stream is paused until `rest` is processed */
+    bool is_replaying; /* before replay_end; counted in n_replaying */
+    bool is_anew;      /* replaying from `oldest`: earlier events are unknown */
     uint32_t n_failures;
     uint64_t next, replay_end;
     char generation[WIRE_GENERATION_MAX];
-    char described[WIRE_GENERATION_MAX]; /* as the registry knows it */
+    char described[WIRE_GENERATION_MAX]; /* as in the registry */
     struct http_call *call;              /* NULL: none */
     struct loop_timer retry, silence;
     struct loop_task more;
-    struct buf rest; /* frames that are not taken yet, the last of which may not have come whole */
+    struct buf rest; /* frames to be processed; the last may be incomplete */
     struct remote_set open;
     uint64_t offset_us, window_offset_us, window_end_us; /* local time less the worker's */
 };
@@ -75,12 +75,12 @@ struct follow {
     struct follow_config config;
     struct loop_timer tick;
     struct followed *workers;              /* by id */
-    struct registry_publisher *publishers; /* of the tick at hand */
+    struct registry_publisher *publishers; /* of the current tick */
     struct rng rng;
     uint32_t n_ids, n_replaying;
     struct remote_requests remote;
     struct metric *events[REQUEST_CLEARED + 1], *gaps, *lag;
-    uint64_t blocks[CHAIN_BLOCKS_MAX]; /* of the frame at hand */
+    uint64_t blocks[CHAIN_BLOCKS_MAX]; /* of the current frame */
 };
 
 /* --- what is told ---------------------------------------------------------------------------------*/
@@ -93,7 +93,7 @@ static void take_accepted(struct followed *w, const struct request_event *e, uin
 static void take_load(struct followed *w, const struct wire_load *load) {
     struct registry_target target = {.worker = w->worker, .incarnation = w->incarnation};
 
-    if (w->is_replaying) return; /* it was so once */
+    if (w->is_replaying) return; /* already corrected */
     registry_note_load(w->follow->registry, &target, load);
 }
 
@@ -108,7 +108,7 @@ static void take_cleared(struct followed *w) {
 /* --- time -----------------------------------------------------------------------------------------*/
 
 static void learn_offset(struct followed *w, uint64_t t_us, uint64_t now_us) {
-    uint64_t offset_us = now_us - t_us; /* may wrap: it is only added again */
+    uint64_t offset_us = now_us - t_us; /* may wrap; it is added back */
 
     if (now_us >= w->window_end_us) {
         if (w->window_end_us) w->offset_us = w->window_offset_us;
@@ -119,7 +119,7 @@ static void learn_offset(struct followed *w, uint64_t t_us, uint64_t now_us) {
     if ((int64_t)(offset_us - w->offset_us) < 0) w->offset_us = offset_us;
 }
 
-/* When the event was, by our clock; 0: before that began, or never. */
+/* The time of the event by our clock; 0: before that clock began, or unknown. */
 static uint64_t time_of(const struct followed *w, uint64_t t_us, uint64_t now_us) {
     int64_t ours_us = (int64_t)(t_us + w->offset_us);
 
@@ -139,15 +139,15 @@ static void set_replaying(struct followed *w, bool is_replaying) {
     w->is_anew = w->is_anew && is_replaying;
 }
 
-/* What happened until `next` cannot be had: whoever was open may have ended. */
+/* Events until `next` are lost: any open request may have ended. */
 static void skip_to(struct followed *w, uint64_t next) {
     metric_inc(w->follow->gaps);
     remote_set_close_all(&w->open);
     w->next = next;
 }
 
-/* ST_AGAIN: it lives anew. The stream is of no use: it may begin anywhere, and the registry must first
- * know that life, which drops what the old one held. */
+/* ST_AGAIN: the worker was restarted. The stream is useless: it may begin anywhere, and the
+ * registry must first learn the new generation and drop the old cache. */
 static enum status take_hello(struct followed *w, const struct request_event *e, uint64_t now_us) {
     struct follow *f = w->follow;
     bool is_other = w->has_place && strcmp(e->generation, w->generation) != 0;
@@ -187,7 +187,7 @@ static void take_event(struct followed *w, const struct request_event *e, uint64
     case REQUEST_ENDED: remote_set_ended(&w->open, e, t_us); break;
     case REQUEST_LOAD: take_load(w, &e->load); break;
     case REQUEST_CLEARED: take_cleared(w); break;
-    default: return; /* not known yet */
+    default: return; /* unknown kind */
     }
     metric_inc(f->events[e->kind]);
     if (!w->is_replaying) metric_observe(f->lag, (double)(now_us - t_us) * 1e-6);
@@ -199,7 +199,7 @@ static enum status take_frame(struct followed *w, uint64_t sequence,
 
     if (sequence == REQUEST_EVENT_CONTROL)
         return e->kind == REQUEST_HELLO ? take_hello(w, e, now_us) : ST_OK;
-    if (!w->has_hello) return ST_INVALID; /* it begins with a hello */
+    if (!w->has_hello) return ST_INVALID; /* a stream begins with a hello */
     w->n_failures = 0;
     if (sequence < w->next) return ST_OK;
     if (sequence > w->next) skip_to(w, sequence);
@@ -209,12 +209,12 @@ static enum status take_frame(struct followed *w, uint64_t sequence,
     return ST_OK;
 }
 
-/* When many come back at once, as after a partition, each is taken in smaller bites. */
+/* When many streams return at once, as after a partition, each gets fewer frames per turn. */
 static uint32_t frames_per_turn(const struct follow *f) {
     return MAX(FRAMES_PER_TURN * REPLAYS_MAX / MAX(f->n_replaying, REPLAYS_MAX), FRAMES_MIN);
 }
 
-/* The frames that have come, but for more than are taken in one turn: *is_more. */
+/* Processes the frames that have arrived, at most one turn's worth; *is_more: frames are left. */
 static enum status take_frames(struct followed *w, bool *is_more, struct error *err) {
     uint32_t n_max = frames_per_turn(w->follow);
 
@@ -246,7 +246,7 @@ static void lost(struct followed *w, const char *why) {
     w->is_held = false;
     loop_defer_cancel(&w->more);
     buf_clear(&w->rest);
-    if (w->has_hello || w->n_failures == 0) { /* not each try of many */
+    if (w->has_hello || w->n_failures == 0) { /* log only the first of several failures */
         log_event(f->log, LOG_INFO, "worker_events_lost", log_u64("worker", w->worker),
                   log_z("why", why));
     }
@@ -302,7 +302,7 @@ static void on_data(int code, struct str bytes, void *arg) {
     }
 }
 
-/* False: it is not known yet where to begin. */
+/* False: the first event to read is not known yet. */
 static bool find_place(struct followed *w, const char *url) {
     const struct follow_config *config = &w->follow->config;
     uint64_t next = 0;
@@ -336,7 +336,7 @@ static void begin(void *arg) {
         loop_timer_start(&w->retry, TICK_US);
         return;
     }
-    if (!registry_get(f->registry, w->worker, &view)) return; /* the next tick sees that too */
+    if (!registry_get(f->registry, w->worker, &view)) return; /* the next tick handles it */
     if (w->has_place && strcmp(w->generation, w->described) != 0) w->has_place = false;
     if (!find_place(w, view.url)) {
         loop_timer_start(&w->retry, TICK_US);
@@ -390,11 +390,11 @@ static void unwatch(struct followed *w) {
     w->is_watched = false;
 }
 
-/* It lives anew, and has been described. */
+/* The worker was restarted and described. */
 static void note_generation(struct followed *w, const struct registry_publisher *t) {
     if (strcmp(w->described, t->generation) == 0) return;
     memcpy(w->described, t->generation, sizeof(w->described));
-    if (w->has_hello) drop_stream(w, "it was restarted"); /* of what is not there any more */
+    if (w->has_hello) drop_stream(w, "it was restarted"); /* of the old process */
     remote_set_close_all(&w->open);
     w->n_failures = 0;
     if (!w->call) loop_timer_start(&w->retry, 0);

@@ -1,10 +1,9 @@
-/* router/sharing/redis_stream.c - two connections of hiredis on our loop, each begun again when it is lost.
+/* router/sharing/redis_stream.c - two hiredis connections on our loop, each reopened when it is lost.
  *
  *      down ──(backoff)──▶ looking up ──▶ connecting ──▶ AUTH, SELECT, TIME ──▶ up ──lost──▶ down
  *
- * Commands go out in order and so do their replies: a connection is up once the reply to its last
- * greeting is there. hiredis frees a context that has failed after its disconnect callback; ours only
- * forgets the pointer there. */
+ * Commands and replies keep their order: a connection is up at the reply to its last greeting. hiredis frees
+ * a failed context after its disconnect callback, which therefore only clears our pointer. */
 #include "router/sharing/redis_stream.h"
 
 #include <hiredis/async.h>
@@ -24,11 +23,11 @@
 #define DATABASE_MAX   1023
 #define BACKOFF_MIN_US 200000u
 #define BACKOFF_MAX_US 10000000u
-#define SILENCE_US     15000000u /* nothing was heard for so long: connect again */
+#define SILENCE_US     15000000u /* silence after which the connection is reopened */
 #define READ_BLOCK_MS  "5000"
-#define READ_ENTRIES   16 /* told in one turn: with 10 ms of 5,000 requests/s each, some 10 ms */
-#define CLOCK_US       60000000u /* two clocks drift apart by milliseconds in that, or one is set */
-#define UNSENT_MAX     1024u     /* appends that were not answered; more are dropped */
+#define READ_ENTRIES   16 /* entries per turn: with 10 ms of 5,000 requests/s each, some 10 ms */
+#define CLOCK_US       60000000u /* interval of reading the server's clock, which drifts or is set */
+#define UNSENT_MAX     1024u     /* unanswered appends; more are dropped */
 
 static enum status read_database(struct str text, uint32_t *out) {
     uint64_t n;
@@ -38,7 +37,7 @@ static enum status read_database(struct str text, uint32_t *out) {
     return ST_OK;
 }
 
-/* The host and port are an address like a worker's. */
+/* Parses host and port like a worker's address. */
 static enum status split_url(const char *url, struct address_url *out, uint32_t *database,
                              struct error *err) {
     char as_http[ADDRESS_URL_MAX];
@@ -102,9 +101,9 @@ struct redis_stream {
     char max_entries[16];
     struct redis_stream_config config;
     struct connection reader, writer;
-    char last_id[48];          /* of the last entry told */
+    char last_id[48];          /* of the last entry delivered */
     int64_t server_minus_ours; /* us: the server's wall clock less our monotonic one */
-    uint64_t clock_us;         /* when that was asked for */
+    uint64_t clock_us;         /* when it was read */
     bool has_reader, is_synced, is_closing;
     uint32_t n_unsent;
     struct redis_stream_stats stats;
@@ -145,7 +144,7 @@ static void connection_drop(struct connection *c, const char *why) {
 
     c->context = NULL;
     if (context) {
-        context->data = NULL; /* its callbacks come once more, and are not ours */
+        context->data = NULL; /* later callbacks are ignored */
         redisAsyncFree(context);
     }
     connection_down(c, why);
@@ -155,7 +154,7 @@ static void on_silence(void *arg) {
     struct connection *c = arg;
     uint64_t quiet_us = loop_now_us(c->stream->loop) - c->received_us;
 
-    if (c->is_up && c == &c->stream->writer && !c->stream->n_unsent) return; /* it owes nothing */
+    if (c->is_up && c == &c->stream->writer && !c->stream->n_unsent) return; /* no reply is due */
     if (quiet_us >= SILENCE_US) {
         connection_drop(c, "it has not answered for 15 s");
     } else {
@@ -229,7 +228,7 @@ static struct connection *heard(redisAsyncContext *context) {
     return c;
 }
 
-/* What it refuses now it will refuse again: said, and tried again in case an operator mends it. */
+/* Logs a refusal by the server and retries, in case an operator corrects it. */
 static void on_greeted(redisAsyncContext *context, void *answer, void *arg) {
     struct connection *c = heard(context);
     const redisReply *reply = answer;
@@ -258,7 +257,7 @@ static void on_clock(redisAsyncContext *context, void *answer, void *arg) {
     if (c && answer) (void)take_clock(c->stream, answer);
 }
 
-/* The last greeting. */
+/* Reply to the last greeting. */
 static void on_time(redisAsyncContext *context, void *answer, void *arg) {
     struct connection *c = heard(context);
     const redisReply *reply = answer;
@@ -400,7 +399,7 @@ static void on_entries(redisAsyncContext *context, void *answer, void *arg) {
     read_more(s);
 }
 
-/* What is there at once; when that is nothing, it waits for what comes. */
+/* Reads what is there; when the stream has nothing new, blocks for the next entry. */
 static void read_more(struct redis_stream *s) {
     char count[16];
     const char *const blocking[] = {"XREAD", "BLOCK",   READ_BLOCK_MS, "COUNT",
@@ -428,7 +427,7 @@ static void on_appended(redisAsyncContext *context, void *answer, void *arg) {
     c->stream->n_unsent--;
     if (is_error(reply)) {
         c->stream->stats.n_dropped++;
-        connection_drop(c, reply->str); /* out of memory, read only: later, perhaps */
+        connection_drop(c, reply->str); /* out of memory, read only: may be temporary */
     }
 }
 
@@ -443,7 +442,7 @@ void redis_stream_append(struct redis_stream *s, struct str bytes) {
     for (size_t i = 0; i + 1 < ARRAY_LEN(argv); i++)
         lengths[i] = strlen(argv[i]);
     lengths[ARRAY_LEN(argv) - 1] = bytes.len;
-    if (!s->n_unsent) { /* an idle connection owes no answer */
+    if (!s->n_unsent) { /* an idle connection has no reply due */
         s->writer.received_us = loop_now_us(s->loop);
         loop_timer_start(&s->writer.silence, SILENCE_US);
     }

@@ -1,16 +1,15 @@
-/* router/sharing/redis_stream.h - a Redis (or Valkey) stream that is written to and followed.
+/* router/sharing/redis_stream.h - appends to a Redis (or Valkey) stream and reads it.
  *
- * For routers in front of workers that tell nothing of the requests they were given (vLLM, SGLang):
- * what one router sends it appends here, and all of them read.
+ * For routers in front of workers that publish no request events (vLLM, SGLang): each router appends what it
+ * sends, and all of them read.
  *
  *      append ──▶ XADD key MAXLEN ~ n * b BYTES        one connection
  *      on_entry ◀── XREAD BLOCK ... STREAMS key ID     another one, which that command occupies
  *
- * At first contact all that the stream still holds is told, oldest first, then on_synced; after a lost
- * connection it goes on behind the last entry. While there is no connection appends are dropped and
- * counted: whoever reads loses precision, nothing else. The server's name is looked up off the loop,
- * anew for each connection. Only redis_stream.c sees hiredis.
- * Thread: control. */
+ * The first connection delivers all entries of the stream, oldest first, then calls on_synced; a later
+ * connection continues behind the last entry. Without a connection appends are dropped and counted: readers
+ * lose precision, no request. The server's name is resolved off the loop, for each connection. Only
+ * redis_stream.c includes hiredis. Thread: control. */
 #ifndef ROUTER_SHARING_REDIS_STREAM_H
 #define ROUTER_SHARING_REDIS_STREAM_H
 
@@ -25,12 +24,13 @@ struct redis_stream_config {
     const char *url;      /* redis://host[:port][/database]; port 6379, database 0 */
     const char *password; /* NULL: none */
     const char *key;      /* of the stream */
-    uint32_t max_entries; /* that the server keeps, about */
+    uint32_t max_entries; /* approximate limit that the server keeps */
 
-    /* An entry's bytes, and how long ago the server took it in. */
+    /* An entry's bytes and its age on the server. */
     void (*on_entry)(struct str bytes, uint64_t age_us, void *arg);
-    void (*on_synced)(void *arg); /* all there was has been told; again after each new connection */
-    void (*on_lost)(void *arg);   /* the reading connection is gone */
+    void (*on_synced)(
+        void *arg); /* all existing entries are delivered; again after each connection */
+    void (*on_lost)(void *arg); /* the reading connection is gone */
     void *arg;
 };
 
@@ -45,7 +45,7 @@ MUST_USE enum status redis_stream_create(struct redis_stream **out, struct loop 
                                          struct error *err);
 void redis_stream_destroy(struct redis_stream *s); /* NULL is fine */
 
-/* Reads from now on. Asking again changes nothing. */
+/* Starts reading. A second call does nothing. */
 void redis_stream_read(struct redis_stream *s);
 
 void redis_stream_append(struct redis_stream *s, struct str bytes);

@@ -1,5 +1,5 @@
-/* router/sharing/remote_requests.c - see the header. A mirrored request is one piece of memory: its ticket, its chain
- * and the places where the index has its blocks. */
+/* router/sharing/remote_requests.c - see the header. A remote request is one allocation: its
+ * ticket, its chain, and the places of its blocks in the index. */
 #include "router/sharing/remote_requests.h"
 
 #include <assert.h>
@@ -12,12 +12,12 @@
 #include "common/telemetry/log.h"
 #include "router/registry/registry_remote.h"
 
-#define PROMPT_MAX (UINT64_C(1) << 30) /* bytes that are believed */
+#define PROMPT_MAX (UINT64_C(1) << 30) /* bytes of a prompt; more are capped */
 
 struct remote_request {
     struct registry_remote entry;
-    size_t n_bytes;   /* of all this */
-    uint64_t chain[]; /* and behind it the guesses */
+    size_t n_bytes;   /* of the allocation */
+    uint64_t chain[]; /* then the guesses */
 };
 
 void remote_requests_init(struct remote_requests *m, struct loop *loop, struct registry *registry,
@@ -55,7 +55,7 @@ static void warn_of_scheme(struct remote_requests *m, uint64_t scheme) {
                            "--prefix-hash-seed and --prefix-block-bytes, and one version"));
 }
 
-/* Blocks that a prompt of so many bytes can have, of those that mean something here. */
+/* Usable blocks of the chain: none of another scheme, at most what the prompt's bytes allow. */
 static uint32_t believed_blocks(const struct remote_requests *m,
                                 const struct request_chain *chain) {
     uint64_t n = chain->prompt_bytes / m->config.block_bytes + 1;
@@ -68,7 +68,7 @@ static size_t bytes_of(uint32_t n_blocks) {
            (n_blocks + 1) * sizeof(uint32_t);
 }
 
-/* NULL: no room, not even without its blocks; *n_blocks is 0 when there is none for these. */
+/* NULL: no room even without blocks; *n_blocks is 0 when the blocks do not fit. */
 static struct remote_request *make(struct remote_requests *m, uint32_t *n_blocks) {
     uint64_t left = m->config.max_bytes - MIN(m->n_bytes, m->config.max_bytes);
     struct remote_request *q;
@@ -111,7 +111,7 @@ void remote_set_accepted(struct remote_set *s, uint32_t worker, uint32_t incarna
         drop(m, q);
 }
 
-/* What the books foresee, at most: there may be more from before what we have heard of. */
+/* The cached tokens, at most as predicted: earlier requests may be unknown to us. */
 static int64_t cached_as_foreseen(const struct route_ticket *t, const struct request_event *e) {
     double share = t->cached_tokens / t->prompt_tokens;
 
@@ -143,7 +143,7 @@ void remote_set_ended(struct remote_set *s, const struct request_event *e, uint6
                             .now_us = t_us};
 
     if (!q) return;
-    if (t_us == 0 && !how.is_aborted) { /* computed, but nobody knows how fast */
+    if (t_us == 0 && !how.is_aborted) { /* computed, in unknown time */
         registry_remote_first_token(s->of->registry, &q->entry, NULL, t_us);
         how.is_aborted = true;
     }

@@ -1,11 +1,11 @@
-/* router/sharing/share.c - what is written every ten milliseconds, and the requests of other routers.
+/* router/sharing/share.c - writes our events every ten milliseconds, and enters the requests of other routers.
  *
- * `peers` are the routers that were heard of; each has its open requests by its own numbers for them
- * (remote_requests.h). A peer that has been silent for long is forgotten: by when we heard of it, since clocks
- * differ, but for what was written before we came or while we could not read.
+ * `peers` are the routers seen so far, each with its open requests by its own numbers (remote_requests.h). A
+ * peer silent for long is dropped. Silence is measured by arrival, since clocks differ, except for entries
+ * written before our start or while we could not read.
  *
- * Workers are told by their identity. Who they are is asked of the registry every tenth of a second,
- * not for each event, and reading begins when they are known: the history is told once. */
+ * Workers are identified by the hash of their URL. The registry is read for them every tenth of a second,
+ * not for each event, and reading begins when they are described: the history is delivered once. */
 #include "router/sharing/share.h"
 
 #include <assert.h>
@@ -28,8 +28,8 @@
 #define HEARTBEAT_US 2000000u
 #define PEERS_MAX    64
 #define OPEN_MAX     65536u   /* requests of one peer */
-#define WORKERS_US   100000u  /* between two looks at who the workers are */
-#define UNKNOWN_US   5000000u /* so long reading waits for them to be described */
+#define WORKERS_US   100000u  /* between two reads of the workers */
+#define UNKNOWN_US   5000000u /* longest wait for workers to be described */
 #define ORIGIN_CHARS 16
 
 struct peer {
@@ -44,9 +44,9 @@ struct share {
     struct share_config config;
     struct remote_requests remote;
     struct registry_third_party *workers;
-    struct map by_identity;        /* of those */
-    uint64_t begun_us, workers_us; /* workers_us: of the last look */
-    bool is_live;                  /* the history has been told: what comes now is new */
+    struct map by_identity;        /* of the workers */
+    uint64_t begun_us, workers_us; /* workers_us: of the last read */
+    bool is_live;                  /* the history is over */
     struct redis_stream *stream;
     struct loop_timer timer;
     struct buf entry, outbox;
@@ -115,7 +115,7 @@ static void take_event(struct share *s, struct peer *p, uint64_t identity,
     metric_inc(s->events);
 }
 
-/* The frame at the front of `bytes`; false: no whole one, or none of ours. */
+/* The frame at the front of `bytes`; false: incomplete or invalid. */
 static bool next_event(struct share *s, struct str *bytes, struct request_event *e,
                        uint64_t *sequence) {
     size_t used;
@@ -139,7 +139,7 @@ static void on_entry(struct str bytes, uint64_t age_us, void *arg) {
     origin = strtoull(e.generation, NULL, 16);
     if (!origin || origin == s->config.origin) return;
     p = find_peer(s, origin);
-    if (!p) return; /* more routers than anybody has */
+    if (!p) return;                                                   /* too many routers */
     if (p->next && e.next != p->next) remote_set_close_all(&p->open); /* entries are missing */
     p->next = e.next + 1;
     p->received_us = s->is_live ? now_us : MAX(p->received_us, t_us);
@@ -166,8 +166,8 @@ static void write_entry(struct share *s, uint64_t now_us) {
     s->written_us = now_us;
 }
 
-/* What found no room was behind what did: the number behind this entry's is left out, and so that all
- * see it, the next entry follows at once. */
+/* Lost events came after those that fitted: their entry's number is skipped, and the next entry
+ * follows at once, so that readers notice the gap. */
 static void write_told(struct share *s, uint64_t now_us) {
     bool is_whole =
         registry_take_outbox(s->registry, &s->outbox) && buf_status(&s->outbox) == ST_OK;

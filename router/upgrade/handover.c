@@ -15,15 +15,15 @@
 #include "router/upgrade/handover_wire.h"
 #include "router/upgrade/snapshot.h"
 
-#define PIECE_PAUSE_US 1000u /* between pieces of the index, so that requests come through */
+#define PIECE_PAUSE_US 1000u /* pause between pieces of the index */
 
 struct handover {
     struct loop *loop;
     struct handover_config config;
     int fd;
     struct loop_fd watch;
-    struct stat file; /* the socket's, as it was made */
-    /* The successor that is being made, if takeover_client_fd >= 0. */
+    struct stat file; /* the socket file's, at its creation */
+    /* The current successor, if takeover_client_fd >= 0. */
     int takeover_client_fd, index_fd;
     struct loop_fd takeover_client_watch;
     struct loop_timer timer;
@@ -64,7 +64,7 @@ static void put_hex(struct json_writer *w, const char *name, const uint8_t *byte
     json_field_str(w, name, (struct str){text, 2 * n});
 }
 
-/* What goes with each packet of sockets. */
+/* Members of each packet of sockets. */
 static void put_state(struct buf *out, const struct handover_state *g) {
     struct json_writer w;
     uint8_t seed[8];
@@ -150,7 +150,7 @@ static void begin(struct handover *h, const struct handover_packet *p) {
 static void succeed(struct handover *h) {
     bool is_sent = handover_say(h->takeover_client_fd, "leaving");
 
-    (void)is_sent; /* it accepts: it is the router now, dead or alive */
+    (void)is_sent; /* the successor accepts and is the router from now on */
     drop_client(h);
     loop_fd_fini(&h->watch);
     close(h->fd);
@@ -206,7 +206,7 @@ static void on_connection(unsigned ready, void *arg) {
 
 /* --- the socket -------------------------------------------------------------------------------- */
 
-/* Whoever may write there could put a socket of his own in our place, and be handed everything. */
+/* A user who may write to the folder could replace the socket and receive everything. */
 static enum status check_folder(const char *path, struct error *err) {
     char folder[PATH_MAX];
     struct stat sb;
@@ -230,7 +230,7 @@ static enum status check_folder(const char *path, struct error *err) {
     return ST_OK;
 }
 
-/* Under a name of its own first: it appears at `path` complete, in the place of what was there. */
+/* Creates the socket under a temporary name and renames it, so that it appears at `path` complete. */
 static enum status bind_to(struct handover *h, const char *path, struct error *err) {
     char fresh[PATH_MAX];
     struct sockaddr_un addr;
@@ -277,7 +277,7 @@ enum status handover_open(struct handover **out, struct loop *loop,
     return ST_OK;
 }
 
-/* Unless a successor has put its own there. */
+/* Unless a successor has replaced it. */
 static void remove_file(const struct handover *h) {
     struct stat now;
 

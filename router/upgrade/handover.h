@@ -1,26 +1,25 @@
-/* router/upgrade/handover.h - one router takes the place of another on the same host, and nobody notices.
+/* router/upgrade/handover.h - one router replaces another on the same host without a failed request.
  *
- * A running router listens on a Unix socket (--handover PATH). One that is started with the same
- * options finds it there, and asks:
+ * A running router listens on a Unix socket (--handover PATH). A router started with the same options
+ * connects there:
  *
  *      successor                                   predecessor
  *      hello ──────────────────────────────────▶
- *           ◀── sockets (SCM_RIGHTS), hash seed ──  goes on as before
- *      builds itself, asks the workers
+ *           ◀── sockets (SCM_RIGHTS), hash seed ──  continues to serve
+ *      builds itself, probes the workers
  *           ◀── the prefix index, in a memory file, written in pieces meanwhile
- *      knows them, and what they hold:
+ *      has workers and index:
  *      accepts too; ready ─────────────────────▶
  *           ◀── leaving ──────────────────────────  accepts no more, announces the end of each
- *                                                   connection, finishes what is open, exits with 0
+ *                                                   connection, finishes open requests, exits with 0
  *
- * Both have the same sockets, not copies: whoever waits to be accepted waits for either. Until `ready`
- * the predecessor has given nothing away; if the successor dies before, it has lost nothing. Sockets are
- * more or fewer than the successor's loops: each is accepted from by at least one of them.
+ * Both have the same sockets, not copies, so a connection in the accept queue is served by either. Until
+ * `ready` the predecessor has given up nothing; a successor that fails before costs nothing. The number of
+ * sockets may differ from the successor's loops: each socket is accepted from by at least one loop.
  *
- * A message is one packet, a JSON object of at most HANDOVER_BYTES_MAX bytes, with descriptors beside
- * it. Members and messages that are not known are passed over, so versions that differ by one
- * understand each other. The socket's folder must be this user's, writable by nobody else, and who
- * connects must be this user or root. Thread: control. */
+ * A message is one packet, a JSON object of at most HANDOVER_BYTES_MAX bytes, with descriptors. Unknown
+ * members and messages are ignored, so that versions that differ by one work together. The socket's folder
+ * must belong to this user and be writable by no other; the peer must be this user or root. Thread: control. */
 #ifndef ROUTER_UPGRADE_HANDOVER_H
 #define ROUTER_UPGRADE_HANDOVER_H
 
@@ -37,12 +36,12 @@
 struct log;
 struct loop;
 
-/* What is handed over besides the index. */
+/* What is handed over beside the index. */
 struct handover_state {
     int client[HANDOVER_SOCKETS_MAX], admin;
     uint32_t n_client, n_admin;
     uint64_t hash_seed;
-    uint8_t salt_secret[HANDOVER_SECRET_BYTES]; /* behind tenants' salts */
+    uint8_t salt_secret[HANDOVER_SECRET_BYTES]; /* secret of tenants' salts */
     bool has_salt_secret;
 };
 
@@ -50,24 +49,24 @@ struct handover_state {
 
 struct takeover_client;
 
-/* Asks the router at `path`, and waits for its sockets, some seconds at most: blocks. ST_NOT_FOUND:
- * nobody is there. The goods' sockets are the caller's. */
+/* Connects to the router at `path` and waits up to some seconds for its sockets: blocks.
+ * ST_NOT_FOUND: no router listens. The caller owns the state's sockets. */
 MUST_USE enum status takeover_client_open(struct takeover_client **out, const char *path,
                                           struct handover_state *state, struct error *err);
 void takeover_client_close(
     struct takeover_client
-        *h); /* without takeover_client_ready: as if it had never been; NULL is fine */
+        *h); /* before takeover_client_ready it undoes everything; NULL is fine */
 
 struct takeover_client_events {
-    void (*on_index)(int fd, void *arg); /* a snapshot, the callee's to close; once */
-    /* The predecessor leaves, or is gone: its place is free. */
+    void (*on_index)(int fd, void *arg); /* a snapshot, which the callee closes; once */
+    /* The predecessor drains or has gone. */
     void (*on_alone)(void *arg);
     void *arg;
 };
 void takeover_client_listen(struct takeover_client *h, struct loop *loop,
                             const struct takeover_client_events *events);
 
-/* Nothing more can come of the index: it has, or there is none, or nobody is left to send it. */
+/* The index has arrived, or will not. */
 bool takeover_client_has_index(const struct takeover_client *h);
 
 void takeover_client_ready(struct takeover_client *h);          /* this process accepts */
@@ -86,7 +85,7 @@ struct handover_config {
     void *arg;
 };
 
-/* Listens; a socket file that nobody answers at is replaced. */
+/* Listens. Replaces a stale socket file. */
 MUST_USE enum status handover_open(struct handover **out, struct loop *loop,
                                    const struct handover_config *config, struct error *err);
 void handover_close(struct handover *h); /* NULL is fine */

@@ -1,4 +1,4 @@
-/* router/upgrade/handover_wire.c - sendmsg and recvmsg, with their trappings. */
+/* router/upgrade/handover_wire.c - sendmsg and recvmsg with control messages. */
 #include "router/upgrade/handover_wire.h"
 
 #include <errno.h>

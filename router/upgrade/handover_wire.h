@@ -16,19 +16,19 @@ struct handover_packet {
     struct json *json;
     char type[32]; /* its member "type", or "" */
     int fds[HANDOVER_PACKET_FDS];
-    uint32_t n_fds; /* closed by handover_packet_fini but for those that were taken: -1 */
+    uint32_t n_fds; /* handover_packet_fini closes those not set to -1 */
 };
 
-/* ST_INVALID: the path is empty or longer than the system takes. */
+/* ST_INVALID: the path is empty or too long for a socket. */
 MUST_USE enum status handover_address(const char *path, struct sockaddr_un *addr,
                                       struct error *err);
 
-/* ST_AGAIN: nothing is there (or not within the socket's patience); ST_UNAVAILABLE: the other side has
- * gone; ST_INVALID: what it said cannot be read. Only ST_OK leaves something to fini. */
+/* ST_AGAIN: no message (within the socket's timeout); ST_UNAVAILABLE: the peer closed; ST_INVALID:
+ * malformed. Only ST_OK leaves a packet to fini. */
 MUST_USE enum status handover_receive(int fd, struct handover_packet *p, struct error *err);
 void handover_packet_fini(struct handover_packet *p);
 
-/* False: the other side has gone, or does not read. */
+/* False: the peer closed or does not read. */
 bool handover_send(int fd, struct str json, const int *fds, uint32_t n_fds) MUST_USE;
 bool handover_say(int fd, const char *type) MUST_USE; /* {"type":...} */
 

@@ -1,4 +1,5 @@
-/* router/upgrade/index_restore.c - one timer: looks for workers while none is at hand, then enters its pieces. */
+/* router/upgrade/index_restore.c - one timer: finds a described worker, then enters its blocks
+ * piece by piece. */
 #include "router/upgrade/index_restore.h"
 
 #include <stdlib.h>
@@ -11,8 +12,8 @@
 #include "router/registry/registry_view.h"
 
 #define LOOK_US     50000u
-#define PAUSE_US    1000u /* between pieces: a tenth of the lock's time is ours at most */
-#define RUSH_PIECES 32u   /* in a turn, while nobody is served */
+#define PAUSE_US    1000u /* between pieces: at most a tenth of the lock's time */
+#define RUSH_PIECES 32u   /* per turn while no requests are served */
 
 struct part {
     const struct registry_memory *of;
@@ -28,7 +29,7 @@ struct index_restore {
     struct registry_memory *memories;
     struct part *parts; /* by URL */
     uint32_t n_parts, n_left, n_restored;
-    struct part *at_hand; /* whose worker is `id`; NULL: none */
+    struct part *at_hand; /* the current part, of worker `id`; NULL: none */
     uint32_t id;
     uint64_t next_item, n_blocks, began_us;
 };
@@ -52,7 +53,7 @@ static bool is_same(const struct index_restore *r, const struct registry_memory 
     return is->generation[0] || r->config.trusts_unnamed;
 }
 
-/* Looks whether worker `id` has a part, and takes it in hand. */
+/* Makes the part of worker `id`, if any, the current one. */
 static void look_at(struct index_restore *r, uint32_t id) {
     struct registry_memory is;
     struct part key = {.of = &is}, *part;
@@ -66,7 +67,7 @@ static void look_at(struct index_restore *r, uint32_t id) {
         r->next_item = 0;
         r->n_restored++;
     } else if (is.generation[0]) {
-        end_part(r, part); /* it has come as another */
+        end_part(r, part); /* the worker has another generation */
     }
 }
 
@@ -87,7 +88,7 @@ static void enter_piece(struct index_restore *r) {
 
     r->next_item += n;
     r->n_blocks += n_taken;
-    if (n_taken < n || n < SNAPSHOT_PIECE) end_part(r, part); /* full, gone, or that was all */
+    if (n_taken < n || n < SNAPSHOT_PIECE) end_part(r, part); /* full, removed, or complete */
 }
 
 static void finish(struct index_restore *r) {
@@ -131,7 +132,7 @@ struct index_restore *index_restore_start(struct loop *loop,
     r->parts = mem_calloc(MAX(r->n_parts, 1u), sizeof(*r->parts));
     r->memories = mem_calloc(MAX(r->n_parts, 1u), sizeof(*r->memories));
     for (uint32_t i = 0; i < r->n_parts; i++) {
-        r->memories[i] = *snapshot_worker(snapshot, i); /* outlive the items */
+        r->memories[i] = *snapshot_worker(snapshot, i); /* copied: they outlive the items */
         r->parts[i] = (struct part){.of = &r->memories[i], .index = i};
     }
     qsort(r->parts, r->n_parts, sizeof(*r->parts), by_url);

@@ -1,12 +1,10 @@
-/* router/upgrade/index_restore.h - gives workers back what a snapshot knows of them, as they come.
+/* router/upgrade/index_restore.h - restores the index of workers from a snapshot, as they appear.
  *
- * Each part of a snapshot waits until its worker has described itself, which engines that are not ours
- * do in two steps: their life has a name only once their metrics have been read. Then it is entered
- * piece by piece, so that requests which are routed meanwhile never wait for more than one piece. A
- * worker that is another one by now gets nothing. What nobody has come for after INDEX_RESTORE_TIMEOUT_US
- * is thrown away. The snapshot also says up to which of a
- * worker's request events it knows: those are followed from there, so that nothing is entered twice.
- * Thread: control. */
+ * Each part of a snapshot waits until its worker is described; a third-party engine has a generation only
+ * once its metrics have been read. Then the part is entered piece by piece, so that requests routed
+ * meanwhile wait for one piece at most. A worker with another generation gets nothing. Parts whose worker
+ * has not appeared after INDEX_RESTORE_TIMEOUT_US are dropped. The snapshot also has the next request event
+ * of each worker: events are followed from there, so that no request is entered twice. Thread: control. */
 #ifndef ROUTER_UPGRADE_INDEX_RESTORE_H
 #define ROUTER_UPGRADE_INDEX_RESTORE_H
 
@@ -21,9 +19,8 @@ struct index_restore;
 struct index_restore_config {
     struct registry *registry;
     struct log *log;
-    bool is_serving; /* requests are routed already: pieces have pauses between them */
-    bool
-        trusts_unnamed; /* a worker whose life has no name is taken for the same: nothing was down */
+    bool is_serving;     /* requests are being routed: pauses between pieces */
+    bool trusts_unnamed; /* accepts workers without a generation: nothing was down */
 };
 
 /* Takes the snapshot. */
@@ -32,14 +29,14 @@ struct index_restore *index_restore_start(struct loop *loop,
                                           struct snapshot *snapshot);
 void index_restore_stop(struct index_restore *r); /* NULL is fine */
 
-/* From now on requests are routed. */
+/* Requests are routed from now on. */
 void index_restore_is_serving(struct index_restore *r);
 
-/* Where the request events of a worker go on of which the snapshot knows what was before; 0: it does not. */
+/* The next request event of a worker after the snapshot; 0: unknown. */
 uint64_t index_restore_events_next(const struct index_restore *r, const char *url,
                                    const char *generation);
 
-/* All that could be given back has been; NULL has nothing to give. */
+/* True when nothing is left to restore; NULL has nothing. */
 bool index_restore_is_over(const struct index_restore *r);
 
 #endif

@@ -19,13 +19,13 @@
 
 struct service_manager {
     struct loop_timer watchdog;
-    uint64_t watchdog_us; /* between two signs of life; 0: none are wanted */
-    int fd;               /* -1: nobody listens */
+    uint64_t watchdog_us; /* between two watchdog messages; 0: none */
+    int fd;               /* -1: no manager */
 };
 
 /* --- telling ----------------------------------------------------------------------------------- */
 
-/* Never waits: a manager that does not read is told nothing. */
+/* Never blocks: drops the message when the manager does not read. */
 static void tell(struct service_manager *m, const char *text) {
     if (m && m->fd >= 0) (void)!send(m->fd, text, strlen(text), MSG_DONTWAIT | MSG_NOSIGNAL);
 }

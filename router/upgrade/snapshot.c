@@ -61,7 +61,7 @@ struct snapshot_writer {
     struct registry_memory of;
     struct prefix_walk walk;
     struct buf out;   /* what goes to the file next */
-    struct buf items; /* of the worker at hand */
+    struct buf items; /* of the current worker */
 };
 
 struct snapshot_writer *snapshot_writer_create(const struct snapshot_source *source, int fd) {
@@ -122,7 +122,7 @@ static void put_meta(struct buf *out, const struct registry_memory *of) {
     json_end_object(&json);
 }
 
-/* The section of the worker that was walked to its end. */
+/* Writes the section of the completed worker. */
 static void put_worker(struct snapshot_writer *w) {
     size_t at = buf_len(&w->out), meta_at = at + SECTION_BYTES, meta_bytes;
     uint64_t checksum;
@@ -305,7 +305,7 @@ enum status snapshot_read(struct snapshot **out, char *bytes, size_t n, uint64_t
         *out = s;
         return ST_OK;
     }
-    s->bytes = NULL; /* the caller's still */
+    s->bytes = NULL; /* still owned by the caller */
     snapshot_destroy(s);
     return st;
 }

@@ -1,4 +1,4 @@
-/* router/upgrade/state_dir.c - two small rituals: create once, and replace atomically. */
+/* router/upgrade/state_dir.c - creates the seed once, and replaces the snapshot atomically. */
 #include "router/upgrade/state_dir.h"
 
 #include <errno.h>
@@ -120,8 +120,7 @@ enum status state_dir_load(const char *dir, uint64_t scheme, struct snapshot **o
     }
     st = snapshot_read_fd(out, fd, scheme, err);
     close(fd);
-    if (st == ST_OK)
-        (void)!unlink(path.text); /* it is of the past: a crash must not bring it back */
+    if (st == ST_OK) (void)!unlink(path.text); /* a crash must not restore it a second time */
     if (st != ST_OK) (void)error_prefix(err, "%s", path.text);
     return st;
 }

@@ -1,4 +1,4 @@
-/* router/upgrade/takeover.c - the order in which a life begins where another ends. */
+/* router/upgrade/takeover.c - the order of steps in which one router replaces another. */
 #include "router/upgrade/takeover.h"
 
 #include <arpa/inet.h>
@@ -39,19 +39,19 @@ struct takeover {
     struct takeover_events events;
     struct service_manager *manager;
     uint64_t hash_seed, began_us;
-    struct handover_state state;    /* what came; then what goes */
-    struct takeover_client *client; /* we are one; NULL: there was nobody, or it is gone */
-    struct handover *handover;      /* we may get one */
+    struct handover_state state;    /* received; later offered to a successor */
+    struct takeover_client *client; /* NULL: no predecessor, or it has gone */
+    struct handover *handover;      /* for a successor */
     struct index_restore *restore;
     const struct isolation *isolation;
     struct loop_timer timer; /* until ready */
     bool is_ready, is_succeeded, is_leaving;
-    pid_t child; /* a successor that was started; 0: none */
+    pid_t child; /* a started successor; 0: none */
 };
 
 /* --- before anything listens ------------------------------------------------------------------- */
 
-/* Unless a predecessor has handed over its own, which are the same. */
+/* Unless a predecessor handed over sockets, which are the same. */
 static void take_service_sockets(struct takeover *s, const struct service_sockets *from) {
     struct handover_state *g = &s->state;
 
@@ -63,7 +63,7 @@ static void take_service_sockets(struct takeover *s, const struct service_socket
         }
     }
     for (uint32_t i = 0; i < from->n_admin; i++) {
-        if (g->n_admin) { /* one is enough */
+        if (g->n_admin) { /* one suffices */
             close(from->admin[i]);
         } else {
             g->admin = from->admin[i];
@@ -81,7 +81,7 @@ static uint16_t port_of(int fd) {
                                             : ((struct sockaddr_in *)&addr)->sin_port);
 }
 
-/* A successor that was told to listen elsewhere is not one. */
+/* A router with other ports is no successor. */
 static enum status check_port(uint32_t wanted, int fd, const char *option, struct error *err) {
     if (wanted == 0 || wanted == port_of(fd)) return ST_OK;
     return error_set(err, ST_INVALID,
@@ -165,7 +165,8 @@ uint32_t takeover_client_sockets(struct takeover *s, uint32_t i, uint32_t n, int
                                  uint32_t max) {
     uint32_t n_taken = 0, n_all = s->state.n_client;
 
-    if (n_all && i >= n_all) { /* shared with another loop: who is first takes the connection */
+    if (n_all &&
+        i >= n_all) { /* shared with another loop: the first to accept gets the connection */
         fds[0] = fcntl(s->state.client[i % n_all], F_DUPFD_CLOEXEC, 0);
         return fds[0] >= 0;
     }
@@ -193,7 +194,7 @@ static void log_not_restored(struct takeover *s, const struct error *err) {
     log_event(s->log, LOG_WARN, "index_restore_failed", log_z("why", err->message));
 }
 
-/* Heard from the predecessor. */
+/* Called by the takeover client. */
 static void on_index(int fd, void *arg) {
     struct takeover *s = arg;
     struct snapshot *snapshot = NULL;
@@ -261,7 +262,7 @@ static void look(void *arg) {
 
 static void open_handover(struct takeover *s);
 
-/* Its place at the path is free. */
+/* The path is free. */
 static void on_alone(void *arg) {
     struct takeover *s = arg;
 
@@ -330,7 +331,7 @@ enum status takeover_serving(struct takeover *s, const int *client, uint32_t n_c
     if (s->client) {
         service_manager_succeeding(s->manager);
         takeover_client_ready(
-            s->client); /* and the socket's path is ours when it leaves, or has left before */
+            s->client); /* this router listens at the path after the predecessor has left */
         if (s->client && takeover_client_is_alone(s->client)) open_handover(s);
         return ST_OK;
     }
@@ -348,7 +349,7 @@ void takeover_reload(struct takeover *s, bool is_done) {
     }
 }
 
-/* As this process was started: by now its program may be a newer one. */
+/* Starts the program at the path of this process, which may be newer by now. */
 static int spawn_self(pid_t *pid) {
     char *args[ARGS_MAX + 1], *text = NULL;
     uint32_t n_args = 0;

@@ -10,7 +10,7 @@
 #include "router/upgrade/handover_wire.h"
 #include "router/upgrade/service_manager.h"
 
-#define ANSWER_TIMEOUT_S 10 /* for the predecessor's control loop, which may be busy */
+#define ANSWER_TIMEOUT_S 10 /* the predecessor's control loop may be busy */
 
 struct takeover_client {
     int fd;
@@ -72,7 +72,7 @@ static enum status get_secrets(const struct json *json, struct handover_state *s
     return ST_OK;
 }
 
-/* Takes the packet's sockets, which follow those that came before: clients' first. */
+/* Takes the packet's sockets, after those of earlier packets: clients' first. */
 static enum status take_sockets(struct handover_packet *p, struct handover_state *state,
                                 uint32_t *n_left, struct error *err) {
     uint32_t n_client = 0, n_admin = 0;
@@ -173,7 +173,7 @@ static void become_alone(struct takeover_client *h) {
 static void take_index(struct takeover_client *h, struct handover_packet *p) {
     if (h->has_index) return;
     h->has_index = true;
-    if (p->n_fds != 1) return; /* it could not be made */
+    if (p->n_fds != 1) return; /* the predecessor could not write the index */
     p->n_fds = 0;
     h->events.on_index(p->fds[0], h->events.arg);
 }
