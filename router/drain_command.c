@@ -10,10 +10,10 @@
 #include "router/access/keys.h"
 
 #define LOOK_NS  200000000
-#define SLACK_US 10000000u /* for what comes after the last request */
+#define SLACK_US 10000000u /* time between the last request and the exit */
 #define BEARER   "authorization: Bearer "
 
-/* Until nobody answers. */
+/* Until connections are refused. */
 static enum status wait_for_end(const struct healthcheck *alive, uint64_t until_us,
                                 struct error *err) {
     const struct timespec pause = {.tv_nsec = LOOK_NS};

@@ -1,14 +1,14 @@
-/* router/drain_command.h - `incipit-router drain`: asks the router on this machine to end, and waits.
+/* router/drain_command.h - `incipit-router drain`: drains the router on this machine, and waits.
  *
- * For a preStop hook, or for whoever has no pid: POST /drain on its admin port does what SIGTERM does,
- * and returns at once; this waits until nobody answers there any more. A SIGTERM that comes meanwhile
- * changes nothing. Blocks. */
+ * For preStop hooks and other callers without a pid: POST /drain on the admin port acts as SIGTERM
+ * and returns at once; this waits until the port refuses connections. A later SIGTERM changes
+ * nothing. Blocks. */
 #ifndef ROUTER_DRAIN_COMMAND_H
 #define ROUTER_DRAIN_COMMAND_H
 
 #include "router/options/router_options.h"
 
-/* By the options that the router has: its admin address and key, and how long it may take. */
+/* Uses the router's own options: admin address, key and drain times. */
 MUST_USE enum status drain_command(const struct router_options *o, struct error *err);
 
 #endif

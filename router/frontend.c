@@ -1,4 +1,5 @@
-/* router/frontend.c - what is proxied, what is answered here, and how a loop begins and ends. */
+/* router/frontend.c - which requests are proxied or answered here, and how a loop begins and
+ * ends. */
 #include "router/frontend.h"
 
 #include <pthread.h>
@@ -18,12 +19,12 @@
 #include "router/metrics/router_metrics.h"
 #include "router/proxy/forward.h"
 
-#define KEY_OWNER_SEED 1       /* of the number under which a key's bodies are counted */
-#define FINAL_FLUSH_US 200000u /* for what is said to clients when the time of a drain is up */
+#define KEY_OWNER_SEED 1       /* seed of the hash that counts a key's bodies */
+#define FINAL_FLUSH_US 200000u /* time for final writes to clients when a drain times out */
 
 struct frontend {
     struct loop *loop;
-    struct mailbox *box, *answers; /* what the control loop says; what it did for admin calls */
+    struct mailbox *box, *answers; /* mail of the control loop; answers of admin calls */
     struct http_server *server;
     struct proxy *proxy;
     const struct admin *admin;
@@ -37,7 +38,7 @@ struct frontend {
     char worker_key[KEYS_TEXT_MAX]; /* of the proxy's configuration */
     _Atomic uint64_t settle_us, drain_timeout_us;
     pthread_t thread;
-    _Atomic bool is_left; /* the sockets are another's */
+    _Atomic bool is_left; /* a successor has the sockets */
     bool is_started, is_draining, is_hurried;
     bool is_over; /* the drain's time is up */
 };
@@ -48,7 +49,7 @@ static void call(struct http_request *req, void *arg) {
     proxy_start(f->proxy, req);
 }
 
-/* Calls of every worker. What else is forwarded, and to whom: forward.h. */
+/* Calls that every worker has. forward.h lists the others. */
 static const struct http_route calls[] = {
     {HTTP_POST, "/v1/completions", call}, {HTTP_POST, "/v1/chat/completions", call},
     {HTTP_POST, "/generate", call},       {HTTP_POST, "/tokenize", call},
@@ -66,8 +67,7 @@ static bool is_forwarded(const struct frontend *f, struct str path) {
     return f->forward && forward_find(f->forward, path).kinds != 0;
 }
 
-/* For those who watch over the router, not over its requests, and for routers that take it for a
- * worker. */
+/* Paths for monitoring, and for routers that mistake this one for a worker. */
 static bool needs_no_key(struct str path) {
     static const char *const paths[] = {"/health",   "/livez",     "/readyz",
                                         "/liveness", "/readiness", WIRE_INFO_PATH};
@@ -120,7 +120,7 @@ static void on_drained(void *arg) {
     loop_stop(f->loop);
 }
 
-/* What is open is ended so that its clients can tell; once it is sent, the server has drained. */
+/* Ends open exchanges visibly for their clients; once that is sent, the server has drained. */
 static void on_deadline(void *arg) {
     struct frontend *f = arg;
 
@@ -133,8 +133,7 @@ static void on_deadline(void *arg) {
     loop_timer_start(&f->deadline, FINAL_FLUSH_US);
 }
 
-/* Those in front have had time to hear that we are going; a connection that has been silent for as
- * long has been given up, or its client can do without it. */
+/* Balancers have had time to notice the drain; connections silent for as long are closed. */
 static void on_settled(void *arg) {
     struct frontend *f = arg;
 
@@ -329,7 +328,7 @@ void frontend_destroy(struct frontend *f) {
             mem_free(CONTAINER_OF(mail, struct note, mail));
         }
     }
-    mailbox_close(f->box);          /* before the last turn: nothing is begun any more */
+    mailbox_close(f->box);          /* no new work */
     http_server_destroy(f->server); /* ends open exchanges */
     if (f->answers) mailbox_take(f->answers, &unread);
     while ((link = list_pop_front(&unread)) != NULL)

@@ -1,7 +1,7 @@
 /* router/frontend.h - one router loop: its listener, its requests, its proxy.
  *
  * The process has one per core, all on the same port (SO_REUSEPORT); they share the registry and
- * nothing else. A frontend runs on a thread of its own; the control loop speaks to it by mailbox. */
+ * nothing else. A frontend runs on a thread of its own; the control loop sends it mail. */
 #ifndef ROUTER_FRONTEND_H
 #define ROUTER_FRONTEND_H
 
@@ -17,21 +17,21 @@ struct frontend_config {
     const char *host;
     uint16_t port; /* 0: the first frontend's choice, see frontend_port */
     bool share_port;
-    const int *sockets; /* that listen already: taken instead of host and port */
+    const int *sockets; /* already listening: used instead of host and port */
     uint32_t n_sockets;
     struct tls *tls;           /* NULL: plain HTTP */
     struct http_limits limits; /* with the budget of bodies, which all loops share */
     struct proxy_config proxy;
-    struct mailbox *control; /* hears one bare mail, to be freed, when the thread has ended */
+    struct mailbox *control; /* receives one mail, to be freed, when the thread has ended */
 };
 
-/* Listens at once, so that a port in use is said before anything else is started. */
+/* Listens at once, so that a port in use is reported before anything else starts. */
 MUST_USE enum status frontend_create(struct frontend **out, const struct frontend_config *config,
                                      struct registry *registry, struct metrics *metrics,
                                      struct log *log, const struct admin *admin, struct error *err);
 uint16_t frontend_port(const struct frontend *f);
 
-/* Its listening sockets, which stay its own; before it is started. */
+/* Its listening sockets, which it still owns; before it is started. */
 uint32_t frontend_sockets(const struct frontend *f, int *fds, uint32_t max);
 
 MUST_USE enum status frontend_start(struct frontend *f, struct error *err); /* its thread */
@@ -45,11 +45,12 @@ void frontend_configure(struct frontend *f, const struct http_limits *limits,
  * so no longer (proxy_worker_answers). */
 void frontend_worker_hung(struct frontend *f, uint32_t worker, uint32_t incarnation, bool is_hung);
 
-/* From the control thread: go on for settle_us, ending each connection with its next answer; then stop
- * listening, finish what is open within timeout_us, end the thread. A second call may shorten both. */
+/* From the control thread: serves for settle_us more, ending each connection with its next answer;
+ * then stops listening, finishes open requests within timeout_us, and ends the thread. A second
+ * call may shorten both. */
 void frontend_drain(struct frontend *f, uint64_t settle_us, uint64_t timeout_us);
 
-/* The same, when another process accepts from the same sockets: they are left to it at once. */
+/* As frontend_drain when another process accepts from the same sockets: stops accepting at once. */
 void frontend_leave(struct frontend *f, uint64_t settle_us, uint64_t timeout_us);
 void frontend_destroy(struct frontend *f); /* waits for the thread; NULL is fine */
 

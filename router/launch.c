@@ -12,7 +12,7 @@
 #include "common/telemetry/log.h"
 #include "router/fleet/local_devices.h"
 
-#define LIST_DEVICES_MS 60000 /* the driver alone may take seconds on a machine of eight GPUs */
+#define LIST_DEVICES_MS 60000 /* the driver takes seconds on a machine of eight GPUs */
 
 /* The worker that was built or installed with this router. */
 static void find_program(const struct router_options *o, char out[PATH_MAX]) {
@@ -44,7 +44,7 @@ static const char **worker_args(const struct router_options *o) {
     return args;
 }
 
-/* What the workers are told under one of these names: --name=VALUE or --name VALUE; NULL: nothing. */
+/* The value of one of these options among the workers' arguments; NULL: absent. */
 static const char *told(const struct router_options *o, const char *const *names) {
     const char *value = NULL;
 
@@ -68,8 +68,7 @@ static uint32_t devices_per_worker(const struct router_options *o) {
     const char *value = told(o, names);
     long n = value ? strtol(value, NULL, 10) : 1;
 
-    return n >= 1 && n <= (long)LOCAL_DEVICES_MAX ? (uint32_t)n
-                                                  : 1; /* else the worker refuses it */
+    return n >= 1 && n <= (long)LOCAL_DEVICES_MAX ? (uint32_t)n : 1; /* the worker reports it */
 }
 
 static enum status ask(struct local_devices *out, const struct router_options *o,
@@ -98,7 +97,7 @@ static void share_out(const struct local_devices *found, uint32_t each, uint32_t
         ids[i] = buf_ptr(text) + at[i % n_groups];
 }
 
-/* Whether the workers will look for GPUs: nothing says which device, or that it is none. */
+/* True when the workers choose GPUs by themselves: no argument sets a device or backend. */
 static bool looks_for_gpus(const struct router_options *o) {
     static const char *const device_names[] = {"--device", "--device-id", NULL};
     static const char *const backend_names[] = {"--backend", NULL};
@@ -108,7 +107,7 @@ static bool looks_for_gpus(const struct router_options *o) {
     return !backend || strcmp(backend, "auto") == 0 || strcmp(backend, "cuda") == 0;
 }
 
-/* A device that all workers are told to take, and one that each is told to take. */
+/* An error when a device for all workers conflicts with one for each. */
 static enum status check_told(const struct router_options *o, struct error *err) {
     static const char *const names[] = {"--device", "--device-id", NULL};
     const char *device = told(o, names);
@@ -120,7 +119,7 @@ static enum status check_told(const struct router_options *o, struct error *err)
                      device);
 }
 
-/* The first n have a worker each, or are what it divides its model over. */
+/* Logs the GPUs: the first n are used, the others are idle. */
 static void say_gpus(const struct local_devices *found, uint32_t n, struct log *log) {
     for (uint32_t i = 0; i < found->n; i++) {
         const struct local_device *d = &found->device[i];
@@ -132,7 +131,7 @@ static void say_gpus(const struct local_devices *found, uint32_t n, struct log *
     }
 }
 
-/* How many children there are, and which devices each is told. Without a GPU nothing is told. */
+/* The number of children, and the devices of each; none without a GPU. */
 static enum status plan(struct supervisor_config *config, const struct router_options *o,
                         const struct local_devices *found, struct buf *text, const char **ids,
                         struct log *log, struct error *err) {
@@ -157,7 +156,7 @@ static enum status plan(struct supervisor_config *config, const struct router_op
     return ST_OK;
 }
 
-/* With a number, a worker program that cannot say which devices there are is started all the same. */
+/* With a number, workers start even when their program cannot list devices. */
 static enum status find_devices(struct local_devices *found, const struct router_options *o,
                                 const char *program, struct log *log, struct error *err) {
     bool is_auto = o->launch == LAUNCH_AUTO;

@@ -1,5 +1,6 @@
-/* router/main.c - options in, exit code out: 0 served and stopped, or well; 2 wrong options, 1 all
- * else. The first word says what to do: nothing, `healthcheck`, `drain`, `man` or `completion`. */
+/* router/main.c - parses options and returns an exit code: 0 served and stopped, or healthy; 2
+ * wrong options; 1 any other failure. The first word is a command: none, `healthcheck`, `drain`,
+ * `man` or `completion`. */
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -22,7 +23,7 @@ static enum status serve(const struct router_options *values, struct options *op
     return st;
 }
 
-/* Alive, not ready: who is not ready yet, or drains, needs no restart. */
+/* Tests liveness, not readiness: a starting or draining router needs no restart. */
 static enum status check_health(const struct router_options *values, struct error *err) {
     const struct healthcheck check = {
         .host = values->admin_host,
@@ -34,7 +35,8 @@ static enum status check_health(const struct router_options *values, struct erro
     return healthcheck_ask(&check, err);
 }
 
-/* --- the first word --------------------------------------------------------------------------------*/
+/* --- the first word
+ * -------------------------------------------------------------------------------- */
 
 struct command {
     const char *word; /* NULL: none */

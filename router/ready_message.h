@@ -1,9 +1,10 @@
-/* router/ready_message.h - what is printed once every launched worker is ready. Thread: control. */
+/* router/ready_message.h - the message printed when all launched workers are ready. Thread:
+ * control. */
 #ifndef ROUTER_READY_MESSAGE_H
 #define ROUTER_READY_MESSAGE_H
 
-/* To stdout: the text of the file `path` (NULL, or one that cannot be read: a request to try), with
- * {url} and {model} replaced. */
+/* Prints the text of the file `path` with {url} and {model} replaced; NULL or unreadable: a request
+ * to try. */
 void ready_message_print(const char *path, const char *url, const char *model);
 
 #endif

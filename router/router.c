@@ -7,8 +7,8 @@
  *              |                                                |
  *              +------------- registry (one lock) -------------+
  *
- * Life: listen (a port in use is said first) -> start workers -> ready -> serve -> a signal ->
- * settle (not ready, but still serving) -> drain the frontends -> end the workers -> gone. */
+ * Stages: listen (a port in use is reported first) -> start workers -> ready -> serve -> a signal
+ * -> settle (not ready, but still serving) -> drain the frontends -> end the workers -> exit. */
 #include "router/router.h"
 
 #include <limits.h>
@@ -54,12 +54,12 @@
 #include "router/upgrade/takeover.h"
 #include "router/worker_sources.h"
 
-#define TICK_US 100000u
-#define FORGIVEN_US                                                                                \
-    2000000u /* before all workers of a model were gone: requests lost two of them */
-#define WORKER_STOP_US 5000000u /* what launched workers get after SIGTERM */
+#define TICK_US        100000u
+#define FORGIVEN_US    2000000u /* window before all workers of a model were lost */
+#define WORKER_STOP_US 5000000u /* time of launched workers after SIGTERM */
 
-/* --- stopping ------------------------------------------------------------------------------------*/
+/* --- stopping
+ * ------------------------------------------------------------------------------------ */
 
 static void end_loop(void *arg) {
     struct router *r = arg;
@@ -92,8 +92,7 @@ static void stop(struct router *r, uint64_t settle_us) {
     if (r->n_running == 0) workers_next(r);
 }
 
-/* Who asks again does not want to wait for what is open: it is told, and ended. Who asks once more
- * wants nothing but the end. */
+/* A second signal ends open requests with an error; a third exits at once. */
 static void stop_now(struct router *r) {
     if (r->is_hurried || r->n_running == 0) {
         loop_stop(r->loop);
@@ -103,7 +102,7 @@ static void stop_now(struct router *r) {
     drain_frontends(r, 0, 0);
 }
 
-/* The only mail: a frontend's thread has ended. */
+/* Mail: a frontend's thread has ended. */
 static void on_mail(struct mail *mail, void *arg) {
     struct router *r = arg;
 
@@ -126,7 +125,7 @@ static void on_signal(int signo, void *arg) {
         stop_now(r);
         return;
     }
-    /* Whoever presses a key waits for it; a service manager's signal has balancers behind it. */
+    /* Ctrl-C skips the settle time, which is for balancers. */
     stop(r, signo == SIGTERM ? (uint64_t)r->options->drain_settle_ms * 1000 : 0);
 }
 
@@ -160,7 +159,7 @@ void router_reload_secrets(void *arg) {
     certificates_reload(r->certificates);
 }
 
-/* All that can be read again, now. */
+/* Reloads everything that can be reloaded. */
 static void on_hangup(int signo, void *arg) {
     struct router *r = arg;
     struct error err = {0};
@@ -186,7 +185,7 @@ static void on_upgrade(int signo, void *arg) {
     takeover_spawn(r->takeover);
 }
 
-/* Another process accepts from our sockets: what is open here ends here, in its own time. */
+/* A successor accepts from our sockets: open requests finish here within the drain time. */
 static void on_succeeded(void *arg) {
     struct router *r = arg;
 
@@ -207,10 +206,11 @@ static void on_worker_fatal(const struct error *err, void *arg) {
 
     r->fatal = *err;
     stop(r, 0);
-    if (!r->has_announced) loop_stop(r->loop); /* nobody was served yet */
+    if (!r->has_announced) loop_stop(r->loop); /* it has not served yet */
 }
 
-/* --- readiness -----------------------------------------------------------------------------------*/
+/* --- readiness
+ * ----------------------------------------------------------------------------------- */
 
 static const char *scheme(const struct router *r) {
     return certificates_for_clients(r->certificates) ? "https" : "http";
@@ -258,7 +258,7 @@ static void on_worker_hung(uint32_t worker, bool is_hung, void *arg) {
         frontend_worker_hung(r->frontends[i], worker, view.incarnation, is_hung);
 }
 
-/* A request is given two workers to lose: where more are gone, it was not one that took them. */
+/* A request may lose two workers: when more are gone, that request was not the cause. */
 static void forgive_if_all_are_gone(struct router *r) {
     uint64_t now_us = loop_now_us(r->loop);
 
@@ -287,9 +287,10 @@ static void on_tick(void *arg) {
     loop_timer_start(&r->tick, TICK_US);
 }
 
-/* --- building ------------------------------------------------------------------------------------*/
+/* --- building
+ * ------------------------------------------------------------------------------------ */
 
-/* Anybody who may log in here may read it. */
+/* Warns when every user of the machine can read the file. */
 static void warn_of_readable(struct router *r, const char *path) {
     struct stat st;
 
@@ -326,11 +327,11 @@ static enum status build_sources(struct router *r, struct error *err) {
 
     r->admin.sources = r->sources;
     r->admin.is_synced = worker_sources_are_synced;
-    worker_sources_tick(r->sources, r->metrics); /* its gauges are there before readiness is */
+    worker_sources_tick(r->sources, r->metrics); /* before readiness is reported */
     return st;
 }
 
-/* By which this router knows its own requests again when they come back to it. */
+/* The name by which this router recognizes its own requests in a loop. */
 static void choose_name(struct router *r) {
     uint64_t id;
 
@@ -338,8 +339,8 @@ static void choose_name(struct router *r) {
     snprintf(r->name, sizeof(r->name), WIRE_ROUTER_NAME "%016llx", (unsigned long long)id);
 }
 
-/* Replicas have a hash seed in common, and one life of a router with the next: no second secret is
- * needed for their salts to agree. A short seed could be guessed. */
+/* Derives a common salt secret from the hash seed that replicas and restarts share. A short seed
+ * could be guessed and is not used. */
 static void share_salts(struct router *r) {
     const struct router_options *o = r->options;
     uint8_t seed[sizeof(r->hash_secret)];
@@ -410,7 +411,7 @@ static enum status build_control(struct router *r, struct error *err) {
                    METRICS_GET(r->metrics, ROUTER_loop_turn_seconds, "control"));
     loop_timer_init(&r->tick, r->loop, on_tick, r);
     loop_timer_init(&r->deadline, r->loop, end_loop, r);
-    on_tick(r); /* before the first worker is heard of: slow starts begin at a time */
+    on_tick(r); /* before the first worker: slow starts need the time */
     r->health = health_create(r->loop, r->client, r->registry, r->log, &health, on_worker_ready, r);
     if (o->engine_metrics_interval_ms) {
         r->scrape = scrape_create(r->loop, r->client, r->registry, r->log, &scrape);
@@ -483,7 +484,7 @@ fail:
     return st;
 }
 
-/* From here on requests come. */
+/* Requests arrive from here on. */
 static enum status serve(struct router *r, struct error *err) {
     int sockets[HANDOVER_SOCKETS_MAX], admin;
     uint32_t n = 0;
@@ -507,7 +508,7 @@ static enum status serve(struct router *r, struct error *err) {
     return takeover_serving(r->takeover, sockets, n, admin, err);
 }
 
-/* Now, or when there is nothing left to wait for of a predecessor. */
+/* Now, or when the predecessor's state is restored. */
 static void on_ready(enum status st, const struct error *err, void *arg) {
     struct router *r = arg;
 

@@ -1,4 +1,4 @@
-/* router/router.h - the router process: the graph of its objects, and its life. */
+/* router/router.h - the router process: its objects, start and end. */
 #ifndef ROUTER_ROUTER_H
 #define ROUTER_ROUTER_H
 
@@ -13,8 +13,8 @@ struct router_options;
 MUST_USE enum status router_create(struct router **out, const struct router_options *options,
                                    struct options *live, struct error *err);
 
-/* Serves until SIGTERM or SIGINT and everything open is finished; a second signal does not wait.
- * Not ST_OK when a launched worker refused its configuration. */
+/* Serves until SIGTERM or SIGINT and all open requests have finished; a second signal does not
+ * wait. Not ST_OK when a launched worker rejected its configuration. */
 MUST_USE enum status router_run(struct router *r, struct error *err);
 void router_destroy(struct router *r); /* ends the launched workers too; NULL is fine */
 

@@ -1,4 +1,4 @@
-/* router/router_build.c - the parts of a router, as its options want them.
+/* router/router_build.c - builds the parts of a router from its options.
  *
  *      registry ──▶ sharing ──▶ fleet, admin commands ──▶ frontends ──▶ admin port
  *
@@ -36,11 +36,11 @@
 
 #define MAX_DEFAULT_BODY_MEMORY (UINT64_C(1) << 30)
 
-/* Descriptors that clients may not take. A request in flight has one to its worker as well. */
-#define ADMIN_CONNECTIONS   256u /* at most; and at most ... */
-#define ADMIN_PART          32u  /* ... one in so many of all descriptors, */
+/* Descriptors reserved from clients. A request in flight needs one to its worker as well. */
+#define ADMIN_CONNECTIONS   256u /* at most this many, and at most */
+#define ADMIN_PART          32u  /* one in so many of all descriptors */
 #define ADMIN_LEAST         8u
-#define PROCESS_DESCRIPTORS 64u /* listeners, logs, files that are read again, discovery */
+#define PROCESS_DESCRIPTORS 64u /* listeners, logs, watched files, discovery */
 #define LOOP_DESCRIPTORS    8u  /* of each loop */
 #define WORKER_DESCRIPTORS                                                                         \
     3u /* of each worker: probes, metrics, events; at most a quarter of all */
@@ -106,7 +106,7 @@ uint64_t router_hash_scheme(const struct router *r) {
     return prompt_hash_scheme(secret, o->prefix_block_bytes);
 }
 
-/* A router that starts anew is another one to the workers: what it had open is not open any more. */
+/* A restarted router gets a new origin: its earlier requests are no longer open. */
 uint64_t router_choose_origin(const struct router_options *o) {
     uint64_t origin;
 
@@ -115,7 +115,7 @@ uint64_t router_choose_origin(const struct router_options *o) {
     return origin | 1;
 }
 
-/* What other routers send is told by the workers, or, of workers that do not, by the routers. */
+/* Events of other routers come from workers that publish them, else from the routers themselves. */
 enum status router_build_sharing(struct router *r, struct error *err) {
     const struct router_options *o = r->options;
     uint64_t scheme = router_hash_scheme(r);
@@ -160,7 +160,7 @@ enum status router_build_fleet(struct router *r, struct error *err) {
     return st;
 }
 
-/* Loops share their port, and so would another router of this user: look whether it is free. */
+/* SO_REUSEPORT would share the port with another router of this user: tests whether it is free. */
 static enum status check_port(const struct router *r, struct error *err) {
     static const struct http_server_events none = {0};
     struct http_server *trial = http_server_create(r->loop, NULL, &none, NULL);
@@ -175,7 +175,8 @@ static uint32_t admin_connections(void) {
     return MIN(ADMIN_CONNECTIONS, MAX(ADMIN_LEAST, process_descriptors() / ADMIN_PART));
 }
 
-/* Of clients, on one of n loops: what is left of the descriptors, half of it for workers. */
+/* Client connections of one of n loops: half of the remaining descriptors; the other half is for
+ * workers. */
 static uint32_t client_connections(const struct router *r, uint32_t n) {
     uint64_t all = process_descriptors(), of_workers = WORKER_DESCRIPTORS * r->options->max_workers;
     uint64_t kept = PROCESS_DESCRIPTORS + LOOP_DESCRIPTORS * (n + 1) + admin_connections() +
@@ -337,7 +338,7 @@ static enum status on_admin_head(struct http_request *req, void *arg, struct err
     return admin_check(&r->admin, req, NULL, err);
 }
 
-/* Beyond this machine its key goes over the wire. */
+/* Beyond loopback its key crosses the network. */
 static struct tls *admin_tls(const struct router *r) {
     return router_is_loopback(r->options->admin_host) ? NULL
                                                       : certificates_for_clients(r->certificates);
@@ -365,7 +366,7 @@ enum status router_build_admin(struct router *r, struct error *err) {
     http_server_report(r->admin_server, &report);
     if (takeover_admin_socket(r->takeover) >= 0) {
         if (!takeover_has_predecessor(r->takeover))
-            router_take_admin_socket(r); /* else when it is ready */
+            router_take_admin_socket(r); /* else taken when it is ready */
         return ST_OK;
     }
     st = http_server_listen_tls(r->admin_server, admin_tls(r), r->options->admin_host,

@@ -1,4 +1,4 @@
-/* router/router_internal.h - what the files of the router share.
+/* router/router_internal.h - shared by the files of the router.
  *
  *   router.c        its life: begins, serves, reads files again, is succeeded, drains, ends
  *   router_build.c  its parts, as the options want them, and want them later */
@@ -57,8 +57,8 @@ struct router {
     struct takeover *takeover;
     struct loop_timer tick, deadline;
     uint64_t hash_secret; /* of prompts */
-    char name[32];        /* in Via and /server_info, another one in each life: "incipit-1f..." */
-    uint64_t origin;      /* ours, for other routers; 0: nothing is shared */
+    char name[32];        /* in Via and /server_info, new at each start: "incipit-1f..." */
+    uint64_t origin;      /* ours, for other routers; 0: not shared */
     struct loop_lag loop_lag;
     struct error fatal;
     uint64_t started_us, n_restarts_counted;
@@ -67,12 +67,12 @@ struct router {
     bool is_stopping, is_hurried, has_announced;
 };
 
-/* What must be equal for two routers' hashes to mean the same. */
+/* The hash scheme, equal for routers with comparable hashes. */
 uint64_t router_hash_scheme(const struct router *r);
-/* Ours, for other routers: another one in each life; 0: nothing is shared. */
+/* The origin for other routers, new at each start; 0: not shared. */
 uint64_t router_choose_origin(const struct router_options *options);
 
-/* In this order, each with what those before it have made. */
+/* Called in this order; each uses the parts before it. */
 MUST_USE enum status router_build_registry(struct router *r, struct error *err);
 MUST_USE enum status router_build_sharing(struct router *r, struct error *err);
 MUST_USE enum status router_build_fleet(struct router *r, struct error *err);

@@ -1,4 +1,4 @@
-/* router/worker_sources.c - see sources.h. */
+/* router/worker_sources.c - see worker_sources.h. */
 #include "router/worker_sources.h"
 
 #include <stdatomic.h>
@@ -21,11 +21,12 @@ struct worker_sources {
     struct fleet *fleet;
     struct registry *registry;
     struct log *log;
-    struct discovery *all[N_SOURCES]; /* NULL: not asked for */
+    struct discovery *all[N_SOURCES]; /* NULL: not configured */
     _Atomic bool are_synced;
 };
 
-/* --- what they tell ------------------------------------------------------------------------------*/
+/* --- what they tell
+ * ------------------------------------------------------------------------------ */
 
 static void on_static_set(const struct discovery_set *set, void *arg) {
     fleet_set(((struct worker_sources *)arg)->fleet, FLEET_STATIC, set);
@@ -63,7 +64,7 @@ static void on_dns_set(const struct discovery_set *set, void *arg) {
     look_whether_synced(s);
 }
 
-/* What goes with a worker: the work it is at, and what it has cached, in blocks. */
+/* Cost of losing a worker: its open work and its cached blocks, in blocks. */
 static double value_of(const char *url, void *arg) {
     struct worker_sources *s = arg;
     struct registry_view view;
@@ -73,7 +74,8 @@ static double value_of(const char *url, void *arg) {
     return (double)view.routing.n_held_blocks + 100.0 * view.in_flight;
 }
 
-/* --- building ------------------------------------------------------------------------------------*/
+/* --- building
+ * ------------------------------------------------------------------------------------ */
 
 enum status worker_sources_guards(struct fleet_config *config, const struct router_options *o,
                                   struct error *err) {
@@ -85,13 +87,13 @@ enum status worker_sources_guards(struct fleet_config *config, const struct rout
         if (st != ST_OK) (void)error_prefix(err, "--worker-allow-cidr");
     }
     if (o->worker_allow_cidr.n == 0) address_guard_allow_local(&config->guard);
-    address_guard_init(&config->found_guard); /* anywhere but where no worker is */
+    address_guard_init(&config->found_guard); /* anywhere except where no worker may be */
     if (st == ST_OK) st = address_guard_allow(&config->found_guard, "0.0.0.0/0", err);
     if (st == ST_OK) st = address_guard_allow(&config->found_guard, "::/0", err);
     return st;
 }
 
-/* The option's items, as the user wrote them: commas divide them only for the option table. */
+/* The option's items as written; commas divide them in the option table alone. */
 static void join(const struct option_list *list, struct buf *out) {
     for (uint32_t i = 0; i < list->n; i++) {
         if (i) buf_append_char(out, ',');
@@ -160,7 +162,8 @@ void worker_sources_destroy(struct worker_sources *s) {
     mem_free(s);
 }
 
-/* --- while it runs -------------------------------------------------------------------------------*/
+/* --- while it runs
+ * ------------------------------------------------------------------------------- */
 
 void worker_sources_reload(struct worker_sources *s) {
     for (int i = 0; s && i < N_SOURCES; i++)

@@ -1,13 +1,13 @@
-/* router/worker_sources.h - everything that names workers, put together: the options on one side, the fleet
- * on the other.
+/* router/worker_sources.h - creates the sources of workers from the options and connects them to
+ * the fleet.
  *
  *      --worker-urls  --worker-file  --service-discovery k8s  --worker-dns
  *                        \__________ discovery.h __________/
  *                                        |
  *                                    fleet_set
  *
- * Workers that are launched here and those of the admin API come to the fleet by themselves.
- * Thread: control, but for worker_sources_are_synced. */
+ * Launched workers and those of the admin API are added to the fleet directly.
+ * Thread: control, except worker_sources_are_synced. */
 #ifndef ROUTER_WORKER_SOURCES_H
 #define ROUTER_WORKER_SOURCES_H
 
@@ -23,12 +23,12 @@ struct registry;
 struct router_options;
 struct worker_sources;
 
-/* The networks where the fleet's workers may be, as --worker-allow-cidr says. */
+/* The networks allowed for the fleet's workers, from --worker-allow-cidr. */
 MUST_USE enum status worker_sources_guards(struct fleet_config *config,
                                            const struct router_options *o, struct error *err);
 
-/* What is named is in the fleet when this returns; what is found comes later. `options` stay the
- * caller's for as long. */
+/* Configured workers are in the fleet when this returns; discovered ones follow. `options` must
+ * outlive it. */
 MUST_USE enum status worker_sources_create(struct worker_sources **out, struct loop *loop,
                                            struct fleet *fleet, struct registry *registry,
                                            struct log *log, const struct router_options *options,
@@ -37,8 +37,8 @@ void worker_sources_destroy(struct worker_sources *s); /* before the fleet; NULL
 
 void worker_sources_reload(struct worker_sources *s); /* SIGHUP; NULL is fine */
 
-/* Every source has told once which workers there are, so that to have none means that there are none.
- * Stays true: a source that fails later leaves what it told. Any thread; NULL: true. */
+/* True once every source has reported a set, so that an empty fleet is empty and not unknown. Stays
+ * true. Any thread; NULL: true. */
 bool worker_sources_are_synced(const struct worker_sources *s);
 
 void worker_sources_tick(struct worker_sources *s,

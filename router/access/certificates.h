@@ -4,10 +4,10 @@
  *      --worker-ca                       authorities of the certificates of https:// workers
  *      --worker-cert, --worker-key       client certificate for workers that require one (mutual TLS)
  *
- * When a file changes, and on SIGHUP, all are read again, for later connections; open connections stay
- * as they are. An unusable file is logged and the previous state stays. A certificate that expires within
- * two weeks is logged; the expiry of each is a metric.
- * Thread: control; the two struct tls inside are for all loops. */
+ * When a file changes, and on SIGHUP, all are read again, for later connections; open connections
+ * stay as they are. An unusable file is logged and the previous state stays. A certificate that
+ * expires within two weeks is logged; the expiry of each is a metric. Thread: control; the two
+ * struct tls inside are for all loops. */
 #ifndef ROUTER_ACCESS_CERTIFICATES_H
 #define ROUTER_ACCESS_CERTIFICATES_H
 

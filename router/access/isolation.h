@@ -1,20 +1,21 @@
 /* router/access/isolation.h - separates the prefix caches of tenants.
  *
- * A prefix hit is faster than a miss, so a tenant that shares a cache can learn by timing what others
- * have sent. With --isolate-by tenant each request gets a salt
+ * A prefix hit is faster than a miss, so a tenant that shares a cache can learn by timing what
+ * others have sent. With --isolate-by tenant each request gets a salt
  *
  *      HMAC-SHA256(secret, tenant, the client's own salt)            64 hexadecimal digits
  *
- * which enters the hash of the first KV block, and so of all later ones: equal prompts of two tenants
- * share nothing. The secret keeps a tenant from computing another's salt. Our own workers that trust the
- * router take the salt from a header; for all others it is put into the body, the only rewrite of a
- * request body:
+ * which enters the hash of the first KV block, and so of all later ones: equal prompts of two
+ * tenants share nothing. The secret keeps a tenant from computing another's salt. Our own workers
+ * that trust the router take the salt from a header; for all others it is put into the body, the
+ * only rewrite of a request body:
  *
  *      {"prompt": ...}                     {"cache_salt":"9f..","prompt": ...}
  *      {"cache_salt": "mine", ...}         {"cache_salt": "9f..", ...}         its value is replaced
  *
- * A second key beside the client's would be ambiguous to JSON parsers, so the value is replaced; the salt
- * includes the client's. SGLang's /generate calls the field extra_key. Pure; any thread. */
+ * A second key beside the client's would be ambiguous to JSON parsers, so the value is replaced;
+ * the salt includes the client's. SGLang's /generate calls the field extra_key. Pure; any
+ * thread. */
 #ifndef ROUTER_ACCESS_ISOLATION_H
 #define ROUTER_ACCESS_ISOLATION_H
 

@@ -1,9 +1,9 @@
 /* router/access/keys.c - a table from the SHA-256 of a key to its limits and their use.
  *
- * A key is looked up by the first bytes of its digest, then compared whole in constant time: what timing
- * reveals of a digest does not reveal its key. A key object lives while it is in the table or has open
- * requests (`n_open`), so that a reload never frees one in use. Its tenant never changes: a key that
- * moves to another tenant is another object. */
+ * A key is looked up by the first bytes of its digest, then compared whole in constant time: what
+ * timing reveals of a digest does not reveal its key. A key object lives while it is in the table
+ * or has open requests (`n_open`), so that a reload never frees one in use. Its tenant never
+ * changes: a key that moves to another tenant is another object. */
 #include "router/access/keys.h"
 
 #include "common/base/file.h"
@@ -56,7 +56,8 @@ struct keys_change {
     bool has_single;
 };
 
-/* --- digests -------------------------------------------------------------------------------------*/
+/* --- digests
+ * ------------------------------------------------------------------------------------- */
 
 static void digest_of(struct sha256 *sha, struct str key, uint8_t out[SHA256_BYTES]) {
     sha256_begin(sha);
@@ -85,7 +86,8 @@ static struct key *find_by_text(struct keys *k, struct str text) {
     return find(&k->map, digest);
 }
 
-/* --- the file ------------------------------------------------------------------------------------*/
+/* --- the file
+ * ------------------------------------------------------------------------------------ */
 
 struct reader {
     struct sha256 *sha; /* separate: the router loops continue meanwhile */
@@ -262,7 +264,8 @@ static enum status read_text(struct reader *r, struct str text) {
     return st;
 }
 
-/* --- the table -----------------------------------------------------------------------------------*/
+/* --- the table
+ * ----------------------------------------------------------------------------------- */
 
 static void unlist(struct key *key) {
     key->is_listed = false;
@@ -468,7 +471,8 @@ enum status keys_read_first(const char *path, char out[KEYS_TEXT_MAX], struct er
                               path);
 }
 
-/* --- who is there --------------------------------------------------------------------------------*/
+/* --- who is there
+ * -------------------------------------------------------------------------------- */
 
 bool keys_are_needed(const struct keys *k) {
     return k && k->are_needed;
@@ -531,7 +535,8 @@ void keys_name(struct keys *k, struct str text, char out[KEY_NAME_MAX]) {
     pthread_mutex_unlock(&k->lock);
 }
 
-/* --- limits --------------------------------------------------------------------------------------*/
+/* --- limits
+ * -------------------------------------------------------------------------------------- */
 
 static enum status check_limits(struct key *key, double prompt_tokens, uint64_t now_us,
                                 uint64_t *wait_us, struct error *err) {

@@ -1,16 +1,16 @@
 /* router/access/keys.h - API keys and their limits.
  *
- * Keys come from a file or from the environment, never from the command line, which every user of the
- * machine can read. Only their SHA-256 is kept. A line of the file is
+ * Keys come from a file or from the environment, never from the command line, which every user of
+ * the machine can read. Only their SHA-256 is kept. A line of the file is
  *
  *      KEY [tenant=NAME] [rps=N] [tokens_per_s=N] [max_concurrent=N] [priority=N]       # comment
  *
  * Keys of one tenant share a name and nothing else; a key without one is a tenant of its own.
- * `priority`: -8 to 7, smaller is served sooner, 0 is usual; a request may lower the priority of its key,
- * never raise it.
+ * `priority`: -8 to 7, smaller is served sooner, 0 is usual; a request may lower the priority of
+ * its key, never raise it.
  *
- * The file is read again when it changes and on SIGHUP: a key that stays keeps what it has used; a removed
- * key is refused, and its open requests finish. An invalid file changes nothing.
+ * The file is read again when it changes and on SIGHUP: a key that stays keeps what it has used; a
+ * removed key is refused, and its open requests finish. An invalid file changes nothing.
  *
  * One mutex, taken once per request and only when there are keys; a leaf. Any thread. */
 #ifndef ROUTER_ACCESS_KEYS_H

@@ -1,7 +1,8 @@
 /* router/access/refusals.c - see the header.
  *
- * A reason rests until its first refusal, which is logged at once and begins a period. Later refusals are
- * summed and logged at the end of the period, which begins the next. A period without refusals ends in rest. */
+ * A reason rests until its first refusal, which is logged at once and begins a period. Later
+ * refusals are summed and logged at the end of the period, which begins the next. A period without
+ * refusals ends in rest. */
 #include "router/access/refusals.h"
 
 #include <pthread.h>
@@ -66,7 +67,8 @@ struct refusals *refusals_create(struct metrics *metrics, struct log *log) {
     return r;
 }
 
-/* --- under the lock ------------------------------------------------------------------------------*/
+/* --- under the lock
+ * ------------------------------------------------------------------------------ */
 
 static void count_client(struct reason *reason, struct str client) {
     struct place *rarest = reason->places;
@@ -122,7 +124,8 @@ static void write_line(struct refusals *r, struct reason *reason, uint64_t now_u
     reason->since_us = now_us;
 }
 
-/* --- from outside --------------------------------------------------------------------------------*/
+/* --- from outside
+ * -------------------------------------------------------------------------------- */
 
 void refusals_note(struct refusals *r, enum refusal which, struct str client, uint64_t now_us) {
     struct reason *reason;

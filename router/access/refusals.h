@@ -1,15 +1,15 @@
 /* router/access/refusals.h - requests rejected before they reach a worker: counted and logged.
  *
- * Each rejection has a reason and is counted at once (incipit_requests_refused_total{limit=REASON}). Log
- * lines are few: the first of a reason has one, then each period has one with the number and the most
- * frequent addresses.
+ * Each rejection has a reason and is counted at once
+ * (incipit_requests_refused_total{limit=REASON}). Log lines are few: the first of a reason has one,
+ * then each period has one with the number and the most frequent addresses.
  *
  *      request_refused reason=key-unknown count=1 clients="10.0.0.7 (1)"
  *      request_refused reason=key-unknown count=2999 seconds=10 clients="10.0.0.7 (2996), 10.0.0.9 (3)"
  *
- * Addresses are counted in a few places: a new address takes over the place and the count of the rarest, so
- * a count may be too high by that, and a frequent address is always named ("space saving": Metwally,
- * Agrawal, El Abbadi, 2005).
+ * Addresses are counted in a few places: a new address takes over the place and the count of the
+ * rarest, so a count may be too high by that, and a frequent address is always named ("space
+ * saving": Metwally, Agrawal, El Abbadi, 2005).
  *
  * One mutex, a leaf, taken once per refusal. Any thread; the tick is the control loop's. */
 #ifndef ROUTER_ACCESS_REFUSALS_H

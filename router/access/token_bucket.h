@@ -1,9 +1,9 @@
 /* router/access/token_bucket.h - a rate limit: `rate` per second, and up to `burst` at once.
  *
- * An amount larger than the bucket passes when the bucket is full and leaves a debt: a long prompt is
- * delayed by its length, not refused for ever. Asking and taking are separate, so that a caller with
- * several buckets takes from all or from none. Time is an argument; a time that goes backwards (loops
- * differ by a turn) is ignored. Pure; the owner locks. */
+ * An amount larger than the bucket passes when the bucket is full and leaves a debt: a long prompt
+ * is delayed by its length, not refused for ever. Asking and taking are separate, so that a caller
+ * with several buckets takes from all or from none. Time is an argument; a time that goes backwards
+ * (loops differ by a turn) is ignored. Pure; the owner locks. */
 #ifndef ROUTER_ACCESS_TOKEN_BUCKET_H
 #define ROUTER_ACCESS_TOKEN_BUCKET_H
 

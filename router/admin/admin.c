@@ -1,4 +1,4 @@
-/* router/admin/admin.c - who may, one table of paths, and one small writer for each. */
+/* router/admin/admin.c - access rules, one table of paths, and one writer for each. */
 #include "router/admin/admin.h"
 
 #include <stdio.h>
@@ -16,7 +16,7 @@
 #include "router/admin/metrics_page.h"
 #include "router/registry/registry_view.h"
 
-struct place { /* where a request came in */
+struct place { /* the port of a request */
     const struct admin *admin;
     struct mailbox *home; /* NULL: the admin port */
 };
@@ -25,14 +25,15 @@ static const struct admin *admin_of(void *arg) {
     return ((const struct place *)arg)->admin;
 }
 
-/* --- who changes what ----------------------------------------------------------------------------*/
+/* --- who changes what
+ * ---------------------------------------------------------------------------- */
 
 static struct str key_of(const struct http_request *req) {
     return keys_from_headers(http_request_header(req, STR("authorization")),
                              http_request_header(req, STR("x-api-key")));
 }
 
-/* Whose request it is, which was let in. */
+/* The name of the admitted caller. */
 static void admin_ask(const struct admin *admin, const struct http_request *req,
                       struct admin_asker *out) {
     keys_name(admin->keys, key_of(req), out->name);
@@ -45,7 +46,7 @@ void admin_log_change(struct log *log, const struct admin_asker *asker, const ch
                log_i64("code", code), log_z("key", asker->name), log_z("client", asker->address));
 }
 
-/* Answers with what was written to `body`, and frees it. */
+/* Replies with `body` and frees it. */
 static void reply(struct http_request *req, const char *content_type, struct buf *body) {
     struct error err = {0};
 
@@ -95,7 +96,7 @@ static void get_version(struct http_request *req, void *arg) {
     http_reply(req, 200, OPENAI_JSON, STR("{\"version\":\"" INCIPIT_VERSION "\"}"));
 }
 
-/* So that another router does not take this one for a worker. */
+/* Keeps another router from using this one as a worker. */
 static void get_server_info(struct http_request *req, void *arg) {
     const struct admin *admin = admin_of(arg);
     struct json_writer w;
@@ -201,7 +202,7 @@ static void put_state(struct json_writer *w, const struct registry_view *view) {
     json_end_array(w);
 }
 
-/* SGLang's question; the first model is meant. */
+/* SGLang's call; describes the first model. */
 static void get_model_info(struct http_request *req, void *arg) {
     const struct admin *admin = admin_of(arg);
     char name[WIRE_MODEL_MAX];
@@ -345,7 +346,7 @@ static void get_list_workers(struct http_request *req, void *arg) {
     reply(req, OPENAI_JSON, &body);
 }
 
-/* What each worker is busy with, as the router and as the worker itself counts. */
+/* Load of each worker, as counted by the router and as reported by the worker. */
 static void get_loads(struct http_request *req, void *arg) {
     const struct admin *admin = admin_of(arg);
     struct registry_view view;
@@ -373,7 +374,7 @@ static void get_loads(struct http_request *req, void *arg) {
     reply(req, OPENAI_JSON, &body);
 }
 
-/* As SIGTERM, for those who have no pid. */
+/* As SIGTERM, over HTTP. */
 static void post_drain(struct http_request *req, void *arg) {
     struct admin_asker asker;
 
@@ -395,7 +396,7 @@ static void to_commands(struct http_request *req, void *arg) {
 
 enum access {
     ACCESS_OPEN,   /* on the client port: as for any client */
-    ACCESS_METRIC, /* the admin port shows it to all */
+    ACCESS_METRIC, /* open on the admin port */
     ACCESS_ADMIN,
 };
 

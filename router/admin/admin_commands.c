@@ -1,4 +1,4 @@
-/* router/admin/admin_commands.c - calls that travel to the control loop, and what is done there. */
+/* router/admin/admin_commands.c - calls that run on the control loop. */
 #include "router/admin/admin_commands.h"
 
 #include <stdio.h>
@@ -49,7 +49,7 @@ static bool find_by_url(struct admin_commands *commands, const char *text,
     return false;
 }
 
-/* "3-1", "3" or a URL. An id of an earlier worker at the same place finds nobody. */
+/* "3-1", "3" or a URL. The id of an earlier worker at the same place finds none. */
 static enum status find_worker(struct admin_commands *commands, const char *text,
                                struct registry_view *out, struct error *err) {
     const char *dash = strchr(text, '-');
@@ -175,7 +175,7 @@ static void on_added(enum status st, uint32_t id, const struct error *err, void 
     }
 }
 
-/* What would make it another worker than it was meant to be is refused, not ignored. */
+/* Rejects settings that would turn it into another worker. */
 static enum status check_kind(const struct json *root, struct error *err) {
     struct str type = STR_NULL, mode = STR_NULL;
     enum status st = json_get_str(root, "worker_type", 64, &type, NULL, err);
@@ -206,7 +206,7 @@ static enum status read_labels(const struct json *root, struct discovery_worker 
     if (st == ST_OK && labels) worker->labels[0] = '\0';
     JSON_FOR_EACH(it, labels) {
         struct str value;
-        char setting[DISCOVERY_LABELS_MAX + 1]; /* what is cut is still too long */
+        char setting[DISCOVERY_LABELS_MAX + 1]; /* a truncated one is still too long */
 
         if (st != ST_OK) break;
         if (json_to_str(it, &value) != ST_OK) {
@@ -225,7 +225,7 @@ static enum status read_labels(const struct json *root, struct discovery_worker 
     return st;
 }
 
-/* What POST, PUT and PATCH have in common. Members that are not known are ignored. */
+/* Shared by POST, PUT and PATCH. Unknown members are ignored. */
 static enum status read_settings(const struct json *root, struct discovery_worker *worker,
                                  struct error *err) {
     enum status st =
@@ -289,7 +289,8 @@ static void add_worker(struct admin_call *c) {
     fleet_add(c->commands->fleet, FLEET_API, &worker, on_added, c);
 }
 
-/* --- DELETE, PATCH, GET /workers/ID; /remove_worker ----------------------------------------------*/
+/* --- DELETE, PATCH, GET /workers/ID; /remove_worker
+ * ---------------------------------------------- */
 
 static void delete_worker(struct admin_call *c, const struct registry_view *view) {
     char force[8] = "", message[80];

@@ -1,12 +1,12 @@
-/* router/admin/admin_commands.h - what changes the fleet over HTTP: done on the control loop, asked from any.
+/* router/admin/admin_commands.h - changes of the fleet over HTTP, run on the control loop.
  *
- * With --admin-on-main a change may arrive on any router loop, but the fleet belongs to the control
- * loop. So a call travels: a copy of what was asked goes there by mailbox, and comes back with its
- * answer to the loop that has the client. The two never touch one field at a time; whoever holds the
- * call owns it. A client that leaves meanwhile is not answered, but what it asked is done.
+ * With --admin-on-main a change may arrive on any router loop, while the fleet belongs to the
+ * control loop. So a copy of the call goes there by mailbox and returns with its answer to the loop
+ * that has the client. The loop that holds the call owns it. When the client disconnects meanwhile,
+ * the change is made all the same.
  *
  *      home loop:     take --copy--> [mail] ................................ [mail] --> reply, free
- *      control loop:                    +--> look up, add, drain, ask workers --+
+ *      control loop:                    +--> look up, add, drain, call workers --+
  *
  * The paths and answers are those of smg and sglang-router:
  *
@@ -37,7 +37,7 @@ struct mail;
 struct mailbox;
 struct registry;
 
-/* Control loop. The parts outlive it, but for their own calls back: see router.c. */
+/* Control loop. The parts outlive it; router.c orders their callbacks. */
 MUST_USE enum status admin_commands_create(struct admin_commands **out, struct loop *loop,
                                            struct registry *registry, struct fleet *fleet,
                                            struct http_client *client, struct log *log,
@@ -50,19 +50,19 @@ void admin_commands_set_config(struct admin_commands *commands, const struct adm
 /* All loops that took requests have ended, or have none of them open. NULL is fine. */
 void admin_commands_destroy(struct admin_commands *commands);
 
-/* Who asks for a change, as the log names them. */
+/* The caller of a change, for the log. */
 struct admin_asker {
     char name[KEY_NAME_MAX]; /* keys_name */
     char address[HTTP_ADDRESS_MAX];
 };
 
-/* One line, admin_change, which no rate and no level leaves out. `call`: "POST /drain"; `worker`: its
- * URL, or "". */
+/* Logs one line, admin_change, at any level and rate. `call`: "POST /drain"; `worker`: its URL, or
+ * "". */
 void admin_log_change(struct log *log, const struct admin_asker *asker, const char *call,
                       const char *worker, int code);
 
-/* Any loop: takes a request for one of the paths above; it will be answered. `home`: where this loop hears answers, each to be
- * given to admin_commands_reply. NULL: this is the control loop itself. */
+/* Any loop: takes a request for one of the paths above and answers it. `home`: mailbox of this loop
+ * for answers, each given to admin_commands_reply. NULL: the control loop itself. */
 void admin_commands_take(struct admin_commands *commands, struct http_request *req,
                          const struct admin_asker *asker, struct mailbox *home);
 void admin_commands_reply(struct mail *mail); /* frees the call */

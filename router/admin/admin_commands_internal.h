@@ -1,4 +1,5 @@
-/* router/admin/admin_commands_internal.h - a call that changes the fleet, as the files of the commands see it.
+/* router/admin/admin_commands_internal.h - a call that changes the fleet, for the files of the
+ * commands.
  *
  *   admin_commands.c   the way there and back; workers added, changed and removed
  *   admin_flush.c  asking every worker to empty its cache
@@ -23,7 +24,7 @@ struct admin_commands {
     struct log *log;
     const struct admin_config *config; /* NULL: not yet */
     struct mailbox *box;
-    struct list calls; /* that are being worked on */
+    struct list calls; /* calls in progress */
 };
 
 struct admin_call {
@@ -37,7 +38,7 @@ struct admin_call {
     char path[PATH_MAX_BYTES], query[PATH_MAX_BYTES];
     struct buf body;
     struct admin_asker asker;
-    char worker[ADDRESS_URL_MAX]; /* that it is about; "": none, or not known yet */
+    char worker[ADDRESS_URL_MAX]; /* its subject; "": none, or unknown */
 
     /* Answered. */
     int code; /* 0: err */
@@ -47,7 +48,7 @@ struct admin_call {
     char location[16 + WORKER_ID_MAX];
 
     struct list link; /* on commands->calls */
-    bool is_legacy;   /* answers in words */
+    bool is_legacy;   /* plain-text answers */
 
     /* Of a flush. */
     struct list asked; /* struct flush_one: workers that have not answered */
@@ -57,10 +58,10 @@ struct admin_call {
 
 /* Control loop: the call is done, its answer written. Frees it, or sends it home. */
 void admin_call_done(struct admin_call *c, int code);
-void admin_call_failed(struct admin_call *c); /* c->err says why */
+void admin_call_failed(struct admin_call *c); /* c->err has the reason */
 
 void admin_config_answer(struct admin_call *c); /* GET and PUT /config */
 void admin_flush(struct admin_call *c);
-void admin_flush_drop(struct admin_call *c); /* the workers still being asked are forgotten */
+void admin_flush_drop(struct admin_call *c); /* cancels its open calls to workers */
 
 #endif

@@ -1,7 +1,9 @@
-/* router/admin/admin_flush.c - POST /flush_cache: every worker is asked at once, and answered for.
+/* router/admin/admin_flush.c - POST /flush_cache: flushes all workers at once and collects the
+ * results.
  *
- * SGLang and ours know /flush_cache, vLLM /reset_prefix_cache. What a worker held is forgotten here when
- * it says that it has flushed, not before: otherwise the index would be poorer than the cache. */
+ * SGLang and ours have /flush_cache, vLLM /reset_prefix_cache. A worker's part of the index is
+ * dropped when the worker has confirmed its flush, not before: otherwise the index would hold less
+ * than the cache. */
 #include <stdio.h>
 
 #include "common/base/mem.h"
@@ -13,11 +15,11 @@
 
 #define FLUSH_TIMEOUT_MS 5000
 
-struct flush_one { /* one worker being asked */
+struct flush_one { /* the call to one worker */
     struct list link;
     struct admin_call *call;
     struct registry_view view;
-    bool is_second; /* asked by vLLM's name for it */
+    bool is_second; /* second try, by vLLM's path */
 };
 
 static bool flush_ask(struct flush_one *one, const char *path);
@@ -113,7 +115,7 @@ void admin_flush(struct admin_call *c) {
         struct flush_one *one = LIST_ENTRY(link, struct flush_one, link);
 
         list_push_back(&c->asked, &one->link);
-        flush_end(one, "it cannot be asked"); /* the last one frees c, and then none is left */
+        flush_end(one, "it cannot be asked"); /* the last one frees c */
     }
 }
 

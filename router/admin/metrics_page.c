@@ -1,8 +1,5 @@
-/* router/admin/metrics_page.c - the registered metrics, and what is read from live state when the page is
- * made.
- *
- * Workers are copied one at a time, each under the lock for a microsecond or two; the page is
- * written from the copies. */
+/* router/admin/metrics_page.c - the registered metrics, and those computed from live state. Workers
+ * are copied one at a time, each under the lock for a microsecond or two. */
 #include "router/admin/metrics_page.h"
 
 #include <string.h>
@@ -44,7 +41,8 @@ static void collect_models(struct metrics *m, struct registry *registry) {
     }
 }
 
-/* --- of each worker ------------------------------------------------------------------------------*/
+/* --- of each worker
+ * ------------------------------------------------------------------------------ */
 
 struct worker_row {
     const char *kind, *name, *help, *aliases;

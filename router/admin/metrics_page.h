@@ -1,4 +1,4 @@
-/* router/admin/metrics_page.h - what GET /metrics of the admin port answers. */
+/* router/admin/metrics_page.h - the response of GET /metrics on the admin port. */
 #ifndef ROUTER_ADMIN_METRICS_PAGE_H
 #define ROUTER_ADMIN_METRICS_PAGE_H
 
@@ -7,8 +7,8 @@ struct log;
 struct metrics;
 struct registry;
 
-/* Appends the page in the text format of Prometheus: what was counted, and what the registry holds now.
- * Any thread. */
+/* Appends the page in the text format of Prometheus: counters, and the current state of the
+ * registry. Any thread. */
 void metrics_page_write(struct metrics *m, struct registry *registry, struct log *log,
                         struct buf *out);
 

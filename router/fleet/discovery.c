@@ -1,4 +1,4 @@
-/* router/fleet/discovery.c - sets of workers, and what all sources share. */
+/* router/fleet/discovery.c - sets of workers, and code shared by all sources. */
 #include "router/fleet/discovery.h"
 
 #include <stdio.h>

@@ -1,11 +1,11 @@
-/* router/fleet/discovery.h - where workers are named: one vtable, one file per source in discovery/.
+/* router/fleet/discovery.h - sources of workers: one vtable, one file per source in discovery/.
  *
- * A source tells the whole set of workers that it wants, whenever that may have changed, never a
- * difference: whoever listens compares it with what there is. So an event that is lost, doubled or
- * late does no harm, and a source that fails says nothing and leaves everything as it is.
+ * A source reports the whole set of workers that it wants whenever the set may have changed, never
+ * a difference; the fleet compares it with the present one. So a lost, doubled or late event does
+ * no harm, and a source that fails reports nothing and leaves everything as it is.
  *
- *      static   --worker-urls: told once
- *      file     --worker-file: told at start and when the file has changed
+ *      static   --worker-urls: reported once
+ *      file     --worker-file: reported at start and when the file has changed
  *      kube     --service-discovery: pods or endpoint slices of a Kubernetes cluster
  *      dns      --worker-dns: the addresses behind a name
  *
@@ -27,10 +27,10 @@ struct option_list;
 
 struct discovery_worker {
     struct address_url url;
-    uint32_t max_in_flight;            /* requests it is given at once; 0: no limit */
-    char labels[DISCOVERY_LABELS_MAX]; /* "zone=a rack=7": for people, and in GET /workers */
-    char uid[DISCOVERY_UID_MAX]; /* another one behind the same URL is another worker; or "" */
-    bool is_draining;            /* it is going: nothing new, what is open may finish */
+    uint32_t max_in_flight;            /* limit of requests in flight; 0: none */
+    char labels[DISCOVERY_LABELS_MAX]; /* "zone=a rack=7", shown in GET /workers */
+    char uid[DISCOVERY_UID_MAX];       /* a new uid behind a URL is a new worker; or "" */
+    bool is_draining;                  /* gets no new requests; open ones may finish */
 };
 
 struct discovery_set {
@@ -39,32 +39,32 @@ struct discovery_set {
     struct strmap by_url; /* index + 1 */
 };
 
-/* Parts of a set; a zeroed one is empty. Add copies. ST_EXISTS: the URL is there; ST_TOO_LARGE: no
- * more. */
+/* Functions of a set; a zeroed one is empty. Add copies. ST_EXISTS: the URL is there; ST_TOO_LARGE:
+ * full. */
 void discovery_set_fini(struct discovery_set *set);
 MUST_USE enum status discovery_set_add(struct discovery_set *set,
                                        const struct discovery_worker *worker, struct error *err);
 
-/* NULL when nobody has this URL. */
+/* NULL: no worker has this URL. */
 const struct discovery_worker *discovery_set_find(const struct discovery_set *set, const char *url);
 
-/* "key=value", one of a worker's settings or a label. ST_INVALID names it. */
+/* Parses "key=value", a setting of a worker or a label. ST_INVALID names it. */
 MUST_USE enum status discovery_worker_set(struct discovery_worker *worker, struct str setting,
                                           struct error *err);
 
-/* All of them; the set is the source's own. */
+/* Called with the whole set, which the source owns. */
 typedef void discovery_fn(const struct discovery_set *set, void *arg);
 
 struct discovery_stats {
-    bool is_synced; /* it has told a set */
-    double stale_s; /* since what it told was last known to be so; 0: it is so */
-    uint32_t n_used, n_draining, n_left_out; /* workers of the last set; of it and of no use */
-    uint64_t n_updates, n_refused; /* sets told; objects or answers that could not be used */
+    bool is_synced;                          /* a set has been reported */
+    double stale_s;                          /* age of the set's last confirmation; 0: current */
+    uint32_t n_used, n_draining, n_left_out; /* of the last set: usable, draining, ignored */
+    uint64_t n_updates, n_refused;           /* sets reported; objects or answers rejected */
 };
 
 struct discovery_ops {
     const char *name;
-    void (*reload)(struct discovery *d); /* the operator asks (SIGHUP); NULL: nothing to do */
+    void (*reload)(struct discovery *d); /* SIGHUP; NULL: nothing to do */
     void (*stats)(struct discovery *d, struct discovery_stats *out); /* NULL: always in sync */
     void (*destroy)(struct discovery *d);
 };
@@ -77,7 +77,7 @@ void discovery_reload(struct discovery *d);  /* NULL is fine */
 void discovery_destroy(struct discovery *d); /* NULL is fine */
 void discovery_stats(struct discovery *d, struct discovery_stats *out);
 
-/* Both tell their first set before they return; what is wrong with it is an error of the start. */
+/* Both report their first set before they return; an invalid set fails the start. */
 MUST_USE enum status discovery_static_create(struct discovery **out, const struct option_list *urls,
                                              discovery_fn *fn, void *arg, struct error *err);
 
@@ -86,9 +86,9 @@ MUST_USE enum status discovery_static_create(struct discovery **out, const struc
  *      http://10.0.0.7:8000  max_in_flight=64 zone=a     # two GPUs
  *      http://10.0.0.8:8000
  *
- * Read again on SIGHUP, and once a changed file has stayed the same for a second. A file that cannot
- * be read, or a line that is wrong, changes nothing; the log names the line and says what to do.
- * Better than writing into it: write another and rename it. */
+ * Read again on SIGHUP, and once a changed file has stayed the same for a second. A file that
+ * cannot be read, or a line that is wrong, changes nothing; the log names the line and says what to
+ * do. Better than writing into it: write another and rename it. */
 MUST_USE enum status discovery_file_create(struct discovery **out, const char *path,
                                            struct loop *loop, struct log *log, discovery_fn *fn,
                                            void *arg, struct error *err);
@@ -97,13 +97,14 @@ MUST_USE enum status discovery_file_create(struct discovery **out, const char *p
 MUST_USE enum status discovery_file_parse(struct str text, const char *name,
                                           struct discovery_set *out, struct error *err);
 
-/* --- found, not named: these tell their first set later, and until then nothing ------------------*/
+/* --- found, not named: these tell their first set later, and until then nothing
+ * ------------------ */
 
 #define DISCOVERY_DNS_POLL_US 5000000u
 
-/* All addresses of "NAME:PORT". Asked for every `poll_us`, on a thread of its own. What answers last
- * holds for ever while no other answer comes: a name server that is down, and a name that is not found,
- * change nothing. ST_INVALID: it is no NAME:PORT. */
+/* All addresses of "NAME:PORT", resolved every `poll_us` on a thread of its own. The last answer
+ * stays until the next: a name server that is down, and a name that is not found, change nothing.
+ * ST_INVALID: not NAME:PORT. */
 MUST_USE enum status discovery_dns_create(struct discovery **out, const char *name_and_port,
                                           uint32_t max_workers, uint64_t poll_us, struct loop *loop,
                                           struct log *log, discovery_fn *fn, void *arg,
@@ -120,12 +121,12 @@ struct discovery_kube_config { /* "" or NULL: not given; copied */
     bool is_everywhere; /* in all namespaces */
     uint16_t port;      /* of pods that name none */
     uint32_t max_workers;
-    /* What would be lost with a worker, 0 and more, negative when nobody knows: written to its pod as
-     * pod-deletion-cost. NULL: nothing is written. */
+    /* Cost of losing a worker, >= 0, negative when unknown: written to its pod as
+     * pod-deletion-cost. NULL: none is written. */
     double (*value)(const char *url, void *arg);
 };
 
-/* Fails for what is wrong with the configuration, never because the server cannot be reached. */
+/* Fails for an invalid configuration, never because the server is unreachable. */
 MUST_USE enum status discovery_kube_create(struct discovery **out,
                                            const struct discovery_kube_config *config,
                                            struct loop *loop, struct log *log, discovery_fn *fn,

@@ -15,7 +15,8 @@
 
 const char *const engine_kind_names[] = {"unknown", "vllm", "sglang"};
 
-/* --- lines ---------------------------------------------------------------------------------------*/
+/* --- lines
+ * --------------------------------------------------------------------------------------- */
 
 static struct str take_up_to(struct str *s, char end) {
     const char *at = s->len ? memchr(s->ptr, end, s->len) : NULL;
@@ -121,7 +122,8 @@ bool prom_next(struct str *page, struct prom_sample *out) {
     return false;
 }
 
-/* --- names ---------------------------------------------------------------------------------------*/
+/* --- names
+ * --------------------------------------------------------------------------------------- */
 
 #define AT(member) offsetof(struct engine_stats, member)
 
@@ -130,7 +132,7 @@ enum how { SUM, LARGEST, BLOCKS };
 static const struct known {
     const char *name;
     size_t field;
-    int age; /* of several spellings the one with the least counts */
+    int age; /* the spelling with the least wins */
     enum how how;
 } known[] = {
     {"vllm:prompt_tokens_total", AT(prompt_tokens), 0, SUM},
@@ -206,7 +208,7 @@ static enum engine_kind kind_of(struct str name) {
                                               : ENGINE_UNKNOWN;
 }
 
-/* SGLang counts tokens where vLLM counts blocks, and looks up whatever it computes. */
+/* SGLang counts tokens where vLLM counts blocks, and looks up everything it computes. */
 static void fit_sglang(struct engine_stats *out) {
     if (out->n_blocks > 0) {
         out->block_size = MAX(out->block_size, 1);

@@ -16,7 +16,7 @@
 #include "router/registry/registry_workers.h"
 #include "router/registry/resolver.h"
 
-#define RETRY_US 5000000u /* before a worker that could not be added is tried again */
+#define RETRY_US 5000000u /* before adding a worker is tried again */
 
 enum entry_state { LOOKING_UP, WAITING, IN, REMOVING };
 
@@ -27,11 +27,11 @@ struct entry {
     enum fleet_source source;
     enum entry_state state;
     uint32_t id;        /* IN, REMOVING */
-    uint64_t until_us;  /* WAITING: the next try; REMOVING: the end of patience */
-    bool is_wanted;     /* false while LOOKING_UP: forget it when the answer comes */
+    uint64_t until_us;  /* WAITING: the next try; REMOVING: the end of the drain */
+    bool is_wanted;     /* false while LOOKING_UP: drop it when the answer comes */
     bool is_crowded;    /* WAITING: for room */
     bool is_stopped;    /* IN: an operator has set it to drain */
-    fleet_added_fn *fn; /* who waits for it, once */
+    fleet_added_fn *fn; /* called once when added */
     void *arg;
 };
 
@@ -135,13 +135,13 @@ static void on_found(enum status st, const struct address *found, const struct e
     entry_found(arg, st, found, err);
 }
 
-/* Whoever is judged: those that the operator wrote down are not. */
+/* The guard for the source of a worker; the operator's own list has none. */
 static const struct address_guard *guard_of(const struct entry *e) {
     if (e->source == FLEET_API) return &e->fleet->config.guard;
     return e->source == FLEET_KUBE || e->source == FLEET_DNS ? &e->fleet->config.found_guard : NULL;
 }
 
-/* A number is at hand now, so that workers get their ids in the order they were named in. */
+/* Numeric addresses are added at once, so that workers get ids in the order of their list. */
 static void entry_look_up(struct entry *e) {
     struct fleet *f = e->fleet;
     const struct address_guard *guard = guard_of(e);
@@ -205,7 +205,7 @@ static void entry_remove(struct entry *e) {
     entry_destroy(e);
 }
 
-/* No longer wanted. May free e. */
+/* The worker is no longer wanted. May free e. */
 static void entry_leave(struct entry *e) {
     struct fleet *f = e->fleet;
 
@@ -283,14 +283,14 @@ enum status fleet_change(struct fleet *f, uint32_t id, const struct discovery_wo
 
 /* --- whole sets --------------------------------------------------------------------------------*/
 
-/* Behind its URL there is another worker now, which knows nothing of what the last one held. */
+/* Another worker is behind its URL; it has nothing of the old one's cache. */
 static void entry_replace(struct entry *e, const char *uid) {
     struct fleet *f = e->fleet;
     bool is_other = e->worker.uid[0] && uid[0] && strcmp(e->worker.uid, uid) != 0;
 
     if (uid[0]) memcpy(e->worker.uid, uid, sizeof(e->worker.uid));
     if (!is_other || (e->state != IN && e->state != REMOVING)) return;
-    e->is_stopped = false; /* that was meant for the other */
+    e->is_stopped = false; /* that applied to the old worker */
     registry_replace(f->registry, e->id);
     health_unwatch(f->health, e->id);
     health_watch(f->health, e->id);
@@ -329,7 +329,8 @@ void fleet_set(struct fleet *f, enum fleet_source source, const struct discovery
             if (!worker->is_draining) entry_look_up(entry_create(f, source, worker));
         } else if (e->source == source) {
             entry_want(e, worker);
-        } else if (e->state == REMOVING || !e->is_wanted) { /* taken over from who let it go */
+        } else if (e->state == REMOVING ||
+                   !e->is_wanted) { /* taken over from the source that released it */
             e->source = source;
             entry_want(e, worker);
         }
@@ -344,8 +345,9 @@ static void entry_tick(struct entry *e, bool has_more_room, uint64_t now_us) {
     if (e->state == WAITING && (now_us >= e->until_us || (e->is_crowded && has_more_room))) {
         entry_look_up(e);
     } else if (e->state == REMOVING) {
-        bool is_idle = !registry_get(e->fleet->registry, e->id, &view) ||
-                       view.in_flight <= view.n_remote; /* others finish theirs without us */
+        bool is_idle =
+            !registry_get(e->fleet->registry, e->id, &view) ||
+            view.in_flight <= view.n_remote; /* requests of other routers need no drain here */
 
         if (is_idle || now_us >= e->until_us) entry_remove(e);
     }

@@ -17,23 +17,24 @@
 
 #define STARTING_INTERVAL_US 50000u
 #define CONFIRM_INTERVAL_US  50000u /* after the first good answer of one that was out */
-#define DOWN_PROBES_PER_S                                                                          \
-    2000u /* of all workers together: 1000 of them are probed twice a second */
-#define ANSWER_BYTES_MAX   65536 /* whoever was added as a worker may send what he likes */
-#define DESCRIBE_EVERY     10    /* answers: a restart between two probes is noticed by then */
-#define NEVER_READY_MISSES 20 /* are worth a line: a wrong URL or certificate never mends itself */
-#define STARTUP_US         60000000u /* then it is probed like the others */
+#define DOWN_PROBES_PER_S    2000u /* between any two probes: 1000 workers are probed twice a second */
+#define ANSWER_BYTES_MAX     65536 /* responses are outside input */
+#define DESCRIBE_EVERY                                                                             \
+    10 /* answers between descriptions: bounds how long a quick restart stays unnoticed */
+#define NEVER_READY_MISSES                                                                         \
+    20 /* misses before one log line: a wrong URL or certificate never recovers by itself */
+#define STARTUP_US 60000000u /* then it is probed at the usual interval */
 
 struct probe {
     struct health *health;
     struct loop_timer timer;
     struct http_call *call;        /* under way; NULL otherwise */
-    uint64_t watched_us, asked_us; /* since when; when the last probe was due */
+    uint64_t watched_us, asked_us; /* watched since; when the last probe was due */
     uint64_t due_us;               /* the next one */
     uint32_t worker, n_misses, n_hits;
     bool is_watched, needs_description, is_third_party, is_unhealthy, is_hung, is_ready, is_router;
-    bool has_health; /* the probed path was once answered with 200 */
-    bool is_any;     /* its model is not known: it may say later */
+    bool has_health; /* the probed path once returned 200 */
+    bool is_any;     /* model unknown: it may report one later */
 };
 
 struct health {
@@ -88,10 +89,10 @@ static void schedule(struct probe *p) {
     loop_timer_start(&p->timer, p->due_us - now_us);
 }
 
-/* Workers that were found together are not probed together from then on: of a thousand, that would be
- * a burst of some 30 ms on this loop, which on a small machine keeps a processor from those that carry
- * requests. The first interval of each is cut short by a share of its own; and an interval counts from
- * when the probe was due, or else each delay of this loop would bring some together for good. */
+/* Spreads the probes of workers that were added together: a thousand at once would be a burst of
+ * some 30 ms on this loop, which on a small machine delays the router loops. The first interval of
+ * each is shortened by a share of its own; an interval counts from when the probe was due, or
+ * delays of this loop would bring probes together again. */
 static void spread(struct probe *p) {
     uint32_t share = p->worker * 0x9E3779B9u; /* of 2^32: neighbours lie far apart */
     uint64_t now_us = loop_now_us(p->health->loop);
@@ -106,7 +107,7 @@ static void report_hung(struct probe *p, bool is_hung) {
     if (h->config.on_hung) h->config.on_hung(p->worker, is_hung, h->arg);
 }
 
-/* `is_silent`: it said nothing at all in time. */
+/* `is_silent`: no byte within the timeout. */
 static void missed(struct probe *p, bool is_silent, const char *why) {
     struct health *h = p->health;
 
@@ -126,7 +127,7 @@ static void missed(struct probe *p, bool is_silent, const char *why) {
     schedule(p);
 }
 
-/* It answers, as it should. Who waits for it is served at once. */
+/* A good answer. Requests that wait for the worker are served at once. */
 static void well(struct probe *p) {
     struct health *h = p->health;
 
@@ -176,7 +177,7 @@ static void described(struct probe *p, const struct wire_server_info *info, bool
     well(p);
 }
 
-/* It is an HTTP server, and that is all it says: what else may it be but what it was added as? */
+/* It is an HTTP server without description: it is used as a worker of any model. */
 static void take_for_any(struct probe *p, struct wire_server_info *info) {
     struct health *h = p->health;
     struct registry_view view;
@@ -192,7 +193,7 @@ static void take_for_any(struct probe *p, struct wire_server_info *info) {
     described(p, info, true);
 }
 
-/* It does not know the path, or answers every path with a page. */
+/* It lacks the path, or answers every path with a page. */
 static bool has_no_list(const struct http_client_response *response) {
     int code = response->code;
     struct json *root = NULL;
@@ -205,7 +206,7 @@ static bool has_no_list(const struct http_client_response *response) {
     return !is_json;
 }
 
-/* An address that was a worker's may be a router's now. */
+/* The address of a worker may have become a router's. */
 static void refused_router(struct probe *p, struct str name) {
     struct health *h = p->health;
 
@@ -246,7 +247,8 @@ static const char *backend_of(const struct json *model) {
     return str_eq(owner, STR("sglang")) ? "sglang" : "foreign";
 }
 
-/* The other names of the model that /v1/models lists first: not its adapters, which have a parent. */
+/* The other names of the model that /v1/models lists first: not its adapters, which have a
+ * parent. */
 static void read_other_names(const struct json *data, struct wire_server_info *info) {
     const struct json *first = json_first(data);
     struct str name;
@@ -307,13 +309,13 @@ static void on_info(const struct http_client_response *response, void *arg) {
     } else if (code == 200 && is_router(p, response->body)) {
         return;
     } else if (code == 200 || code == 404 || code == 405 || code == 501) {
-        ask(p, "/v1/models", on_models); /* it does not speak our wire */
+        ask(p, "/v1/models", on_models); /* it has no /server_info of ours */
     } else {
         missed(p, false, "GET /server_info failed");
     }
 }
 
-/* A server without the path that is probed is one all the same. */
+/* A server without the probed path counts as healthy. */
 static bool is_alive(const struct probe *p, int code) {
     return code == 200 || (!p->has_health && (code == 404 || code == 405 || code == 501));
 }
@@ -333,7 +335,8 @@ static void on_health(const struct http_client_response *response, void *arg) {
     }
     p->n_hits++;
     if (p->is_unhealthy && !registry_is_down(h->registry, p->worker)) wanted = h->config.n_hits;
-    registry_set_draining(h->registry, p->worker, DRAIN_WORKER, false); /* it would answer 503 */
+    registry_set_draining(h->registry, p->worker, DRAIN_WORKER,
+                          false); /* a draining worker returns 503 */
     if ((!p->is_third_party || p->is_any) && p->n_hits % DESCRIBE_EVERY == 0) {
         p->needs_description = true;
     }

@@ -1,5 +1,5 @@
-/* router/fleet/local_devices.c - see local_devices.h. The answer comes through a pipe; what the program has
- * to say to people goes to our stderr as it is. */
+/* router/fleet/local_devices.c - see local_devices.h. The list comes through a pipe; the program's
+ * stderr is ours. */
 #include "router/fleet/local_devices.h"
 
 #include <errno.h>

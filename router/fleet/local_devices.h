@@ -1,11 +1,11 @@
-/* router/fleet/local_devices.h - the GPUs of this machine, as a worker program sees them (--launch auto).
- *
- * The router knows nothing of GPUs. It asks the program that it is about to launch:
+/* router/fleet/local_devices.h - the GPUs of this machine, as listed by the worker program
+ * (--launch auto).
  *
  *      incipit-worker devices --json ARGS...
  *      {"devices":[{"index":0,"name":"NVIDIA H200","uuid":"GPU-8f3c...", ...}, ...]}
  *
- * Blocks until the answer is there, at start only. Thread: main. */
+ * The router itself has no code for GPUs. Blocks until the list is complete, at start only. Thread:
+ * main. */
 #ifndef ROUTER_FLEET_LOCAL_DEVICES_H
 #define ROUTER_FLEET_LOCAL_DEVICES_H
 
@@ -23,13 +23,13 @@ struct local_devices {
     } device[LOCAL_DEVICES_MAX];
 };
 
-/* `args` ends with NULL. No device is an answer, n = 0: the program has said on stderr why. Fails
- * when it cannot be run, takes longer than timeout_ms, or answers something else. */
+/* `args` ends with NULL. An empty list is ST_OK with n = 0: the program has logged the reason to
+ * stderr. Fails when it cannot be run, takes longer than timeout_ms, or prints something else. */
 MUST_USE enum status local_devices_ask(struct local_devices *out, const char *program,
                                        const char *const *args, uint32_t timeout_ms,
                                        struct error *err);
 
-/* Reads such an answer. */
+/* Parses such a list. */
 MUST_USE enum status local_devices_parse(struct local_devices *out, struct str text,
                                          struct error *err);
 

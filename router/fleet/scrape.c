@@ -1,4 +1,4 @@
-/* router/fleet/scrape.c - rounds over the workers, and what changed between two pages of one. */
+/* router/fleet/scrape.c - rounds over the workers, and the differences between two pages of one. */
 #include "router/fleet/scrape.h"
 
 #include <stdio.h>
@@ -20,11 +20,11 @@
 
 struct engine {
     struct scrape *scrape;
-    struct http_call *call; /* under way; NULL otherwise */
+    struct http_call *call; /* NULL: none */
     uint32_t worker, incarnation;
     uint32_t n_failures, n_skipped; /* in a row; rounds since the last try */
-    uint32_t n_lives;               /* begun under our eyes */
-    bool was_asked_info;            /* in this life */
+    uint32_t n_lives;               /* restarts seen */
+    bool was_asked_info;            /* since its start */
     struct engine_stats last, now;  /* kind UNKNOWN: none */
 };
 
@@ -42,7 +42,8 @@ struct scrape {
 
 static void pump(struct scrape *s);
 
-/* --- what a page says --------------------------------------------------------------------------- */
+/* --- what a page says
+ * --------------------------------------------------------------------------- */
 
 static bool fell(double before, double now) {
     return before >= 0 && now >= 0 && now < before;
@@ -77,7 +78,7 @@ static void report_to_registry(struct engine *e) {
         report.n_blocks = (uint64_t)now->n_blocks;
         report.block_size = (uint32_t)now->block_size;
     }
-    /* The start's time, and a count for engines that do not say it. */
+    /* The time of the start, or a count for engines that do not report it. */
     snprintf(report.generation, sizeof(report.generation), "%.3f-%u", MAX(now->start_s, 0),
              e->n_lives);
     registry_report(e->scrape->registry, e->worker, &report);
@@ -86,7 +87,7 @@ static void report_to_registry(struct engine *e) {
 static void reset_engine(struct engine *e) {
     e->n_lives++;
     e->was_asked_info = false;
-    e->last = e->now; /* nothing has grown yet */
+    e->last = e->now; /* no growth yet */
 }
 
 static void use_page(struct engine *e) {
@@ -95,7 +96,7 @@ static void use_page(struct engine *e) {
         log_event(e->scrape->log, LOG_INFO, "engine_metrics", log_u64("worker", e->worker),
                   log_z("kind", engine_kind_names[e->now.kind]), log_f64("blocks", e->now.n_blocks),
                   log_f64("block_size", e->now.block_size));
-    } else if (e->now.n_blocks < 0) { /* /get_server_info said it */
+    } else if (e->now.n_blocks < 0) { /* from /get_server_info */
         e->now.n_blocks = e->last.n_blocks;
         e->now.block_size = e->last.block_size;
     }
@@ -103,7 +104,8 @@ static void use_page(struct engine *e) {
     e->last = e->now;
 }
 
-/* --- calls --------------------------------------------------------------------------------------- */
+/* --- calls
+ * --------------------------------------------------------------------------------------- */
 
 static void done(struct engine *e) {
     e->call = NULL;
@@ -111,7 +113,7 @@ static void done(struct engine *e) {
     pump(e->scrape);
 }
 
-/* At the address that was resolved when the worker was added: names may point elsewhere later. */
+/* Uses the address that was resolved when the worker was added. */
 static bool ask(struct engine *e, const struct registry_view *view, const char *path,
                 http_client_fn *on_answer) {
     struct scrape *s = e->scrape;
@@ -125,7 +127,7 @@ static bool ask(struct engine *e, const struct registry_view *view, const char *
     return http_client_start(s->client, &request, on_answer, e, &e->call, NULL) == ST_OK;
 }
 
-/* The id may be another worker's by the time that an answer comes. */
+/* The id may belong to another worker when an answer arrives. */
 static bool is_still_there(const struct engine *e, struct registry_view *view) {
     return registry_get(e->scrape->registry, e->worker, view) &&
            view->incarnation == e->incarnation;
@@ -163,7 +165,7 @@ static void on_page(const struct http_client_response *response, void *arg) {
     done(e);
 }
 
-/* A worker whose metrics cannot be had is asked in every 1st, 2nd, 4th ... round. */
+/* A worker without metrics is read in every 1st, 2nd, 4th ... round. */
 static bool is_due(struct engine *e) {
     uint32_t wanted = e->n_failures < 6 ? (1u << e->n_failures) - 1 : MAX_SKIPPED - 1;
 
@@ -184,7 +186,7 @@ static void begin_worker(struct scrape *s, uint32_t worker) {
     if (is_due(e) && ask(e, &view, "/metrics", on_page)) s->n_calls++;
 }
 
-/* Keeps calls under way until the round is over. */
+/* Keeps calls open until the round is over. */
 static void pump(struct scrape *s) {
     uint32_t n = MIN(registry_n_ids(s->registry), s->config.max_workers);
     uint64_t end_us, now_us;
@@ -194,7 +196,7 @@ static void pump(struct scrape *s) {
     if (s->next < n || s->n_calls > 0) return;
     end_us = s->round_began_us + s->config.interval_us;
     now_us = loop_now_us(s->loop);
-    /* A round that took longer is followed by a pause all the same. */
+    /* A pause follows even a round that took longer. */
     loop_timer_start(&s->timer,
                      MAX(end_us - MIN(end_us, now_us), s->config.interval_us / PAUSE_SHARE));
 }
@@ -219,7 +221,7 @@ struct scrape *scrape_create(struct loop *loop, struct http_client *client,
     s->config = *config;
     s->engines = mem_calloc(config->max_workers, sizeof(*s->engines));
     loop_timer_init(&s->timer, loop, on_timer, s);
-    loop_timer_start(&s->timer, MIN(config->interval_us, 100000u)); /* soon, to know sizes */
+    loop_timer_start(&s->timer, MIN(config->interval_us, 100000u)); /* soon, for the cache sizes */
     return s;
 }
 

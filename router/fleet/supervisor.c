@@ -21,8 +21,8 @@
 #include "common/net/loop.h"
 #include "common/telemetry/log.h"
 
-#define HEALTHY_RUN_US (60 * 1000000ull) /* a life this long forgets earlier failures */
-#define PORT_SEARCH    1000              /* how far beyond first_port a free one is looked for */
+#define HEALTHY_RUN_US (60 * 1000000ull) /* a run this long resets the backoff */
+#define PORT_SEARCH    1000              /* ports tried beyond first_port */
 
 struct child {
     struct supervisor *owner;
@@ -33,7 +33,7 @@ struct child {
     pid_t pid;
     int pidfd;
     uint16_t port;
-    char *device; /* NULL: whichever it takes */
+    char *device; /* NULL: the child's choice */
 };
 
 struct supervisor {
@@ -41,7 +41,7 @@ struct supervisor {
     struct log *log;
     char *program;
     char **args;        /* the common ones, NULL-terminated */
-    char **environment; /* the children's: pointers into ours */
+    char **environment; /* of the children: pointers into ours */
     uint32_t n_args, n_threads, n_children;
     uint64_t backoff_min_us, backoff_max_us, restarts;
     supervisor_fatal_fn *on_fatal;
@@ -81,7 +81,7 @@ static enum status choose_ports(struct supervisor *s, uint16_t first, struct err
     return ST_OK;
 }
 
-/* Our own settings are not the workers': INCIPIT_PORT would mean another port there. */
+/* Removes INCIPIT_*: INCIPIT_PORT would change the worker's port. */
 char **supervisor_environment(void) {
     uint32_t n = 0, kept = 0;
     char **out;
@@ -107,7 +107,7 @@ static NORETURN void become_worker(const char *program, char *const *argv, char 
     sigset_t none;
 
     for (int signo = 1; signo < NSIG; signo++)
-        signal(signo, SIG_DFL); /* what we ignore, or were told to, is not the worker's concern */
+        signal(signo, SIG_DFL); /* our signal dispositions are not inherited */
     setpgid(0, 0);              /* Ctrl-C is the router's to handle: it drains before it stops us */
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(1);     /* it died before prctl */
@@ -148,7 +148,7 @@ static void restart_later(struct child *c) {
     c->backoff_us = c->backoff_us ? MIN(c->backoff_us * 2, s->backoff_max_us) : s->backoff_min_us;
 }
 
-/* Fatal at the beginning; later the system may only be short of something for a while. */
+/* Fatal at the beginning; later a shortage may be temporary. */
 static void start_failed(struct child *c, const char *what, int code) {
     struct error err = {0};
 

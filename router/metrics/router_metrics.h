@@ -1,7 +1,9 @@
-/* router/metrics/router_metrics.h - what the router counts. Names are public: add, alias, never rename.
+/* router/metrics/router_metrics.h - what the router counts. Names are public: add, alias, never
+ * rename.
  *
  * Two tables. The counters of the first live as long as the router. The second is computed from the
- * registry for each worker when the page is requested, so that a removed worker leaves nothing behind. */
+ * registry for each worker when the page is requested, so that a removed worker leaves nothing
+ * behind. */
 #ifndef ROUTER_METRICS_ROUTER_METRICS_H
 #define ROUTER_METRICS_ROUTER_METRICS_H
 

@@ -1,7 +1,7 @@
 /* router/prompt/body_scan.c - the walk over the structure of a body.
  *
- * A cursor goes from one token to the next; a string is one token, and string_scan.h finds its end,
- * so that text, nearly all of a body, costs a few instructions for 64 bytes of it:
+ * A cursor moves from token to token; a string is one token, and string_scan.h finds its end, so
+ * that text, nearly all of a body, costs a few instructions per 64 bytes:
  *
  *        ┌───────────────────────── [ { ──────────────────────────┐
  *        ▼                                                        │
@@ -11,8 +11,8 @@
  *                        ▲      │
  *                        └─ ] } ┘
  *
- * What is wrong is found in the order of the bytes. Depth is at most 64, so one word of bits says
- * which open containers are objects. */
+ * Errors are found in byte order. Depth is at most 64, so one word of bits marks the open
+ * objects. */
 #include "router/prompt/body_scan.h"
 
 #include "common/base/hash.h"
@@ -27,7 +27,7 @@
 #define KEY_BYTES_MAX   256
 #define KEY_BYTES_SHOWN 40 /* in messages; below ERROR_PARAM_MAX */
 
-/* The keys looked for. No two have the same length and first byte: the compiler sees to that. */
+/* The wanted keys. No two share length and first byte, which the compiler checks. */
 #define MAX_NEW_TOKENS BODY_KEY_COUNT /* in sampling_params */
 #define NAMES(X)                                                                                   \
     X(BODY_MODEL, 'm', "model")                                                                    \
@@ -67,13 +67,14 @@ struct walk {
     int32_t name;                         /* of the top-level member being read, or -1 */
     const uint8_t *value;                 /* of that member: where it begins */
     uint32_t n_keys;                      /* of the top level, so far */
-    uint32_t n_others;                    /* those among them that are not looked for */
+    uint32_t n_others;                    /* keys that are not wanted */
     uint32_t found;                       /* bit i: name i */
-    struct str spans[BODY_KEY_COUNT + 1]; /* of the names found */
-    uint64_t others[BODY_KEYS_MAX]; /* hashes; who makes two collide has his own request refused */
+    struct str spans[BODY_KEY_COUNT + 1]; /* of the wanted keys found */
+    uint64_t others[BODY_KEYS_MAX];       /* hashes; a collision rejects the request that has it */
 };
 
-/* --- what is wrong: the error, and NULL for the cursor ----------------------------------------- */
+/* --- what is wrong: the error, and NULL for the cursor
+ * ----------------------------------------- */
 
 static size_t offset_of(const struct walk *k, const uint8_t *p) {
     return (size_t)(p - k->body);
@@ -196,7 +197,7 @@ static int32_t name_of(const uint8_t *key, size_t n) {
 #undef CASE
 }
 
-/* Is this key, whose name is known, new? One that is not looked for is remembered by its hash. */
+/* True when the key is new. A key that is not wanted is stored by its hash. */
 static bool is_new_key(struct walk *k, const uint8_t *key, size_t n) {
     uint64_t hash;
 
@@ -214,7 +215,7 @@ static bool is_new_key(struct walk *k, const uint8_t *key, size_t n) {
     return true;
 }
 
-/* Notes a top-level key, the bytes between its quotes, of which one is a backslash. */
+/* Records a top-level key: the bytes between its quotes, which have a backslash. */
 static __attribute__((noinline)) enum status on_escaped_key(struct walk *k, const uint8_t *key,
                                                             size_t n) {
     uint8_t plain[KEY_BYTES_MAX];
@@ -226,7 +227,7 @@ static __attribute__((noinline)) enum status on_escaped_key(struct walk *k, cons
     return is_new_key(k, plain, n_plain) ? ST_OK : key_twice(k, key, n);
 }
 
-/* The same for any key: it may be spelt with escapes. */
+/* Records any top-level key, with or without escapes. */
 static enum status on_top_key(struct walk *k, const uint8_t *key, size_t n) {
     if (n > KEY_BYTES_MAX)
         return error_set(
@@ -247,8 +248,8 @@ static enum status on_top_key(struct walk *k, const uint8_t *key, size_t n) {
  * Each function takes the cursor p and returns where it is then; NULL when what it finds is wrong
  * and the error is set. */
 
-/* How many digits the word begins with. A byte below '0' or above '9' gets its highest bit in one
- * of the sums; what it borrows or carries reaches only the bytes behind it. */
+/* Number of leading digits of the word. A byte below '0' or above '9' gets its highest bit in one
+ * of the sums; borrows and carries affect only later bytes. */
 static inline int n_digits(uint64_t word) {
     uint64_t others =
         ((word - TEXT_EACH_BYTE('0')) | (word + TEXT_EACH_BYTE(0x7F - '9'))) & TEXT_EACH_BYTE(0x80);
@@ -312,7 +313,7 @@ static inline const uint8_t *read_string(const struct walk *k, const uint8_t *p,
     return read_text(k, p, its_end);
 }
 
-/* Over a number or literal: any run of its letters; which ones are right is the worker's to say. */
+/* Skips a number or literal: any run of its letters; the worker checks the grammar. */
 static const uint8_t *read_scalar(const struct walk *k, const uint8_t *p, const char *expected) {
     static const bool is_letter[256] = {
         ['0' ... '9'] = true, ['a' ... 'z'] = true, ['A' ... 'Z'] = true,
@@ -377,7 +378,7 @@ static const uint8_t *read_value(struct walk *k, const uint8_t *p, const char *e
     }
 }
 
-/* From behind a value to behind the comma that another one follows, or the last bracket. */
+/* From after a value to after a comma before another value, or after the last bracket. */
 static const uint8_t *walk_to_next(struct walk *k, const uint8_t *p) {
     for (; k->depth; k->depth--, p++) {
         if (k->depth == 1 && k->name >= 0)
@@ -391,7 +392,7 @@ static const uint8_t *walk_to_next(struct walk *k, const uint8_t *p) {
 }
 
 static enum status walk_body(struct walk *k) {
-    bool is_empty = true; /* nothing is in the innermost container yet: it may close */
+    bool is_empty = true; /* the innermost container is empty so far and may close */
     const uint8_t *p = open_body(k, skip_space(k, k->body));
 
     while (p && k->depth) {
@@ -436,7 +437,7 @@ static uint32_t to_count(struct str number) {
     return (uint32_t)MIN(value, (uint64_t)UINT32_MAX);
 }
 
-/* SGLang's place for the limit: an object of its own, checked already as part of the body. */
+/* SGLang's place for the limit: an object, already checked as part of the body. */
 static uint32_t count_in_sampling_params(struct str params, const struct string_scan *text) {
     struct walk k;
 
@@ -463,7 +464,7 @@ enum status body_scan_with(struct str body, struct body_scan *out, const struct 
     return ST_OK;
 }
 
-/* With escapes, as "org\/name", which PHP writes; what is too long for a name stays as it is. */
+/* Resolves escapes, as in PHP's "org\/name"; a text too long for a name stays as it is. */
 static struct str unescape_model(struct str raw, struct body_scan *out) {
     struct json *root = NULL;
     struct str name = body_unquote(raw), text;

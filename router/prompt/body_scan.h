@@ -1,9 +1,9 @@
-/* router/prompt/body_scan.h - where the parts of a request lie in its raw JSON, without a tree.
+/* router/prompt/body_scan.h - finds the parts of a request in its raw JSON, without a tree.
  *
- * One pass. It finds the values of the top-level keys that routing cares about and refuses what no
- * worker could read: broken structure, nesting deeper than 64, control bytes in strings, bad
- * UTF-8, a top-level key given twice. The grammar of numbers, literals and escapes inside values
- * is left to the worker, which parses the same bytes. Pure, allocates nothing; any thread. */
+ * One pass. Finds the values of the top-level keys that routing needs, and rejects bodies that no
+ * worker can read: broken structure, nesting deeper than 64, control bytes in strings, bad UTF-8, a
+ * repeated top-level key. The grammar of numbers, literals and escapes inside values is left to the
+ * worker, which parses the same bytes. Pure, allocates nothing; any thread. */
 #ifndef ROUTER_PROMPT_BODY_SCAN_H
 #define ROUTER_PROMPT_BODY_SCAN_H
 
@@ -51,13 +51,13 @@ struct body_scan {
     /* max_completion_tokens, max_tokens or sampling_params.max_new_tokens, the first that is a
      * plain number above 0; else 0. */
     uint32_t max_output_tokens;
-    /* The model's name, escapes resolved; STR_NULL when it is absent or null. Points into the body or
-     * to model_text: a copy of this struct points to the original's. */
+    /* The model's name, escapes resolved; STR_NULL when it is absent or null. Points into the body
+     * or to model_text: a copy of this struct points to the original's. */
     struct str model;
     char model_text[WIRE_MODEL_MAX];
 };
 
-/* ST_INVALID with a message that says what was found at which byte. */
+/* ST_INVALID: the message has what was found at which byte. */
 MUST_USE enum status body_scan(struct str body, struct body_scan *out, struct error *err);
 
 /* The prompt: messages, prompt, text or input_ids, the first that is there; or empty. */

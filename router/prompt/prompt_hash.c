@@ -1,5 +1,5 @@
-/* router/prompt/prompt_hash.c - each field of the scope enters with its place and length, so that no two
- * scopes are the same bytes differently cut. */
+/* router/prompt/prompt_hash.c - each field of the scope is hashed with its position and length, so
+ * that different scopes never yield equal bytes. */
 #include "router/prompt/prompt_hash.h"
 
 #include "common/base/hash.h"
@@ -9,7 +9,7 @@
 #include <assert.h>
 #include <string.h>
 
-#define HASHING_VERSION 1   /* another one when equal bytes get other hashes than before */
+#define HASHING_VERSION 1   /* changes when equal bytes get different hashes */
 #define PIECE_BYTES     128 /* the longest that XXH3 hashes in one straight line */
 
 static struct str first_of(const struct body_scan *scan, enum body_key a, enum body_key b) {

@@ -3,17 +3,17 @@
  *     seed = H(secret, model, adapter, tools, cache salt, tenant)
  *     h    = seed
  *     for each block of block_bytes:
- *         for each piece of it, 128 bytes or what is left:
+ *         for each piece of it, 128 bytes or the rest:
  *             h = mix(h xor XXH3(piece, key from seed))
- *         chain[i] = h, but for its low 16 bits
+ *         chain[i] = h with its low 16 bits zero
  *
- * so that chain[i] names the whole opening up to block i, in its scope: equal hashes mean equal
- * bytes from the start. The pieces' hashes do not wait for each other: only the mixing, a bijection
- * of some ten cycles, is a chain. The 48 bits that are shown are what is told of a block to other
- * routers (common/protocol/request_events.h), and more than the index tells apart. Without the secret nobody can choose pieces that collide. The
- * bytes are the raw JSON of the prompt; roles and tool calls are among them. A last block shorter
- * than block_bytes is hashed as it is. What lies beyond max_blocks is not hashed: the router does
- * not tell such prompts apart. Pure; any thread. */
+ * So chain[i] identifies the whole opening up to block i, in its scope: equal hashes mean equal
+ * bytes from the start. The pieces are hashed independently; only the mixing, a bijection of some
+ * ten cycles, is sequential. The 48 bits are what other routers receive
+ * (common/protocol/request_events.h), and more than the index compares. Without the secret it is
+ * infeasible to construct colliding pieces. The bytes are the raw JSON of the prompt, roles and
+ * tool calls included. A last block shorter than block_bytes is hashed as it is. Bytes beyond
+ * max_blocks are not hashed. Pure; any thread. */
 #ifndef ROUTER_PROMPT_PROMPT_HASH_H
 #define ROUTER_PROMPT_PROMPT_HASH_H
 
@@ -22,20 +22,20 @@
 
 struct body_scan;
 
-/* Everything besides the prompt that decides what a worker's cache can be used for. Raw spans of
- * the body, or empty. */
+/* Everything beside the prompt that must be equal for a cached block to be usable. Raw spans of the
+ * body, or empty. */
 struct prompt_scope {
     struct str model, adapter, tools, cache_salt, tenant;
 };
 
-/* What a scanned body says of it; the tenant is the caller's to add. */
+/* The scope of a scanned body; the caller adds the tenant. */
 struct prompt_scope prompt_scope_of(const struct body_scan *scan);
 
 /* `secret` is --prefix-hash-seed: equal on replicas that should agree. */
 uint64_t prompt_hash_seed(const struct prompt_scope *scope, uint64_t secret);
 
-/* The same, for one who asks again and again with the same secret: remembers the seed of the last
- * scope that was nothing but a model, as nearly all are. */
+/* As prompt_hash_seed with one secret: caches the seed of the last scope that was a model alone, as
+ * most are. */
 #define PROMPT_MEMO_MODEL_MAX 64
 struct prompt_seed_memo { /* zero before use */
     bool is_set;
@@ -46,10 +46,10 @@ struct prompt_seed_memo { /* zero before use */
 uint64_t prompt_hash_seed_memo(struct prompt_seed_memo *memo, const struct prompt_scope *scope,
                                uint64_t secret);
 
-/* What of a hash is shown; the low bits are zero. */
+/* The published bits of a hash; the low bits are zero. */
 #define PROMPT_HASH_MASK (~UINT64_C(0xFFFF))
 
-/* The scheme of x-incipit-chain: two routers' hashes mean the same exactly when theirs are equal. */
+/* The scheme of x-incipit-chain: equal schemes mean comparable hashes. */
 uint64_t prompt_hash_scheme(uint64_t secret, uint32_t block_bytes);
 
 /* Blocks of a prompt of n bytes: at most max_blocks. */

@@ -1,7 +1,7 @@
-/* router/prompt/session_name.h - the name of the session that a request belongs to.
+/* router/prompt/session_name.h - the name of a request's session.
  *
- * A header, when the policy looks for any (--routing-key-headers); else what the body says. The proxy
- * and the dry run of /debug/route must agree on it. Pure; the request's loop. */
+ * A header, when the policy reads any (--routing-key-headers); else a field of the body. The proxy
+ * and the dry run of /debug/route both use it. Pure; the request's loop. */
 #ifndef ROUTER_PROMPT_SESSION_NAME_H
 #define ROUTER_PROMPT_SESSION_NAME_H
 
@@ -15,7 +15,7 @@ struct session_headers {
     uint32_t n;
 };
 
-/* Lies in the request; empty when it has none. */
+/* Points into the request; empty when it has none. */
 struct str session_name(const struct http_request *req, const struct body_scan *scan,
                         const struct session_headers *headers);
 

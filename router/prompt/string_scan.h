@@ -1,8 +1,8 @@
-/* router/prompt/string_scan.h - the text in a body's strings, nearly all of it, 64 bytes at a time.
+/* router/prompt/string_scan.h - scans the text of a body's strings, 64 bytes at a time.
  *
- * The one part of the body scan that depends on the instruction set. Two questions: where does a
- * string end, and is what lies in it UTF-8? All versions give the same answers; the plain one, byte
- * by byte, is their definition. Pure, allocates nothing; any thread. */
+ * The only part of the body scan that depends on the instruction set: where a string ends, and
+ * whether it is UTF-8. All versions give equal results; the plain one, byte by byte, is their
+ * definition. Pure, allocates nothing; any thread. */
 #ifndef ROUTER_PROMPT_STRING_SCAN_H
 #define ROUTER_PROMPT_STRING_SCAN_H
 

@@ -1,7 +1,8 @@
-/* router/prompt/string_scan_inline.h - the end of a short string, found before string_scan.h is called at all.
+/* router/prompt/string_scan_inline.h - finds the end of a short string without calling
+ * string_scan.h.
  *
  * Keys, roles and names are most of a body's strings and few of its bytes: a call through a pointer
- * costs more than they do. One vector where every x86-64 has it, two words elsewhere. */
+ * costs more than they do. One vector on x86-64, two words elsewhere. */
 #ifndef ROUTER_PROMPT_STRING_SCAN_INLINE_H
 #define ROUTER_PROMPT_STRING_SCAN_INLINE_H
 
@@ -24,8 +25,8 @@ static inline uint64_t text_load_word(const uint8_t *p) {
     return __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__ ? __builtin_bswap64(word) : word;
 }
 
-/* The highest bit of the first byte of the word that is a quote, a backslash, a control byte or 0x80
- * or above. What is borrowed reaches only the bytes behind it, whose bits may be wrong. */
+/* The highest bit of the first byte of the word that is a quote, a backslash, a control byte or
+ * 0x80 or above. What is borrowed reaches only the bytes behind it, whose bits may be wrong. */
 static inline uint64_t text_special_of_word(uint64_t word) {
     uint64_t quote = word ^ TEXT_EACH_BYTE('"'), backslash = word ^ TEXT_EACH_BYTE('\\');
 

@@ -1,10 +1,10 @@
 /* router/prompt/string_scan_utf8.h - the tables of the vector check of UTF-8.
  *
- * After Keiser and Lemire, Validating UTF-8 In Less Than One Instruction Per Byte, 2020. Whether two
- * neighbouring bytes may follow each other is asked of three nibbles: the high and low one of the
- * first byte and the high one of the second. Each table gives the errors that its nibble allows; an
- * error is there when all three agree on it. What is left, that a third or fourth byte is a
- * continuation, shows as TWO_CONTS where the byte two or three places before did not ask for it. */
+ * After Keiser and Lemire, Validating UTF-8 In Less Than One Instruction Per Byte, 2020. Three
+ * nibbles decide whether two neighbouring bytes may follow each other: the high and low one of the
+ * first byte and the high one of the second. Each table has the errors that its nibble allows; an
+ * error exists when all three agree. The rest, that a third or fourth byte is a continuation, shows
+ * as TWO_CONTS where the byte two or three places before does not require it. */
 #ifndef ROUTER_PROMPT_STRING_SCAN_UTF8_H
 #define ROUTER_PROMPT_STRING_SCAN_UTF8_H
 

@@ -1,4 +1,5 @@
-/* router/registry/address.c - one spelling for all addresses: sixteen bytes, IPv4 as ::ffff:a.b.c.d. */
+/* router/registry/address.c - one spelling for all addresses: sixteen bytes, IPv4 as
+ * ::ffff:a.b.c.d. */
 #include "router/registry/address.h"
 
 #include <arpa/inet.h>
@@ -145,7 +146,8 @@ static bool parse_net(const char *cidr, struct address_net *out) {
 
 /* --- the guard ---------------------------------------------------------------------------------*/
 
-/* Networks that no worker may be in, whatever is allowed: link-local, metadata services, multicast. */
+/* Networks that no worker may be in, whatever is allowed: link-local, metadata services,
+ * multicast. */
 static const struct {
     const char *cidr, *what;
 } never[] = {

@@ -1,16 +1,17 @@
-/* router/registry/address.h - a worker's address: its URL split, its name resolved, its network checked.
+/* router/registry/address.h - a worker's address: its URL split, its name resolved, its network
+ * checked.
  *
  *      "http://gpu-7:8000/" --split--> gpu-7, 8000 --resolve--> 10.0.3.7:8000 --guard--> pinned
  *
- * A worker's name is resolved once, when it is added; probes and requests connect to that address from
- * then on.
+ * A worker's name is resolved once, when it is added; probes and requests connect to that address
+ * from then on.
  *
- * The guard is for workers added over the admin API. A caller who may add workers makes this process
- * connect to a host of their choice inside the network (server-side request forgery). So the guard checks
- * not the text of the URL but every address that it resolves to: each must lie in a network that the
- * operator allows. Link-local addresses, cloud metadata services, multicast and the unspecified address
- * are always refused. IPv4 addresses inside IPv6 ones (mapped, compatible, NAT64, 6to4) are checked as
- * IPv4. Workers from the command line and from files are not checked.
+ * The guard is for workers added over the admin API. A caller who may add workers makes this
+ * process connect to a host of their choice inside the network (server-side request forgery). So
+ * the guard checks not the text of the URL but every address that it resolves to: each must lie in
+ * a network that the operator allows. Link-local addresses, cloud metadata services, multicast and
+ * the unspecified address are always refused. IPv4 addresses inside IPv6 ones (mapped, compatible,
+ * NAT64, 6to4) are checked as IPv4. Workers from the command line and from files are not checked.
  *
  * Pure except address_resolve; any thread. */
 #ifndef ROUTER_REGISTRY_ADDRESS_H
@@ -64,7 +65,8 @@ MUST_USE enum status address_resolve_number(const struct address_url *url,
 MUST_USE enum status address_resolve_all(const struct address_url *url, struct address *out,
                                          uint32_t max, uint32_t *n, struct error *err);
 
-/* --- the guard --------------------------------------------------------------------------------- */
+/* --- the guard
+ * --------------------------------------------------------------------------------- */
 
 #define ADDRESS_GUARD_MAX 64
 
@@ -79,7 +81,8 @@ struct address_guard {
 void address_guard_init(struct address_guard *g);        /* allows nothing */
 void address_guard_allow_local(struct address_guard *g); /* loopback and private networks */
 
-/* "10.0.0.0/8", "fd00::/8", or one address. ST_INVALID; ST_TOO_LARGE: more than ADDRESS_GUARD_MAX. */
+/* "10.0.0.0/8", "fd00::/8", or one address. ST_INVALID; ST_TOO_LARGE: more than
+ * ADDRESS_GUARD_MAX. */
 MUST_USE enum status address_guard_allow(struct address_guard *g, const char *cidr,
                                          struct error *err);
 

@@ -1,9 +1,10 @@
 /* router/registry/explain.h - why a request was routed to its worker.
  *
- * A decision is explained by pricing it a second time, as a dry run, just before it is made: the choice
- * and the closest others, each with the terms of its cost (policy/prefix.c). Only for requests that carry
- * x-incipit-route and are permitted to, because it reveals load and index (--explain-to-clients, or an
- * admin key in x-incipit-admin-key). POST /debug/route explains a body in full without sending it:
+ * A decision is explained by pricing it a second time, as a dry run, just before it is made: the
+ * choice and the closest others, each with the terms of its cost (policy/prefix.c). Only for
+ * requests that carry x-incipit-route and are permitted to, because it reveals load and index
+ * (--explain-to-clients, or an admin key in x-incipit-admin-key). POST /debug/route explains a body
+ * in full without sending it:
  *
  *      curl 127.0.0.1:29000/debug/route -d '{"model":"m","prompt":"..."}'
  *
@@ -37,7 +38,8 @@ void explain_append(struct buf *out, const struct explanation *e, uint32_t worke
 struct json_writer;
 void explain_put_terms(struct json_writer *w, const struct registry_candidate *c);
 
-/* --- /debug/route --------------------------------------------------------------------------------*/
+/* --- /debug/route
+ * -------------------------------------------------------------------------------- */
 
 struct dry_run {
     struct registry *registry;

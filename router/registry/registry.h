@@ -1,10 +1,10 @@
 /* router/registry/registry.h - the workers, their models, and the one lock of the router.
  *
- * The control loop announces workers, reads their descriptions and removes them. The router loops choose
- * among them. Shared state is here: per worker its address and breaker, per model one `routing` object
- * (index, load table, policy). One mutex guards all of it. It is held for match + pick + sent as one step,
- * for a first token, and for an end: a microsecond or two, no system call, no allocation. It is a leaf:
- * no other lock is taken while it is held.
+ * The control loop announces workers, reads their descriptions and removes them. The router loops
+ * choose among them. Shared state is here: per worker its address and breaker, per model one
+ * `routing` object (index, load table, policy). One mutex guards all of it. It is held for match +
+ * pick + sent as one step, for a first token, and for an end: a microsecond or two, no system call,
+ * no allocation. It is a leaf: no other lock is taken while it is held.
  *
  *      control loop:  add -> (probe) -> describe -> set_reason ... -> remove
  *      router loop:   enter -> first_token -> ended           (from proxy.c, once per attempt)
@@ -29,7 +29,8 @@
 #define REGISTRY_MAX_MODELS  64
 #define REGISTRY_URL_MAX     ADDRESS_URL_MAX
 #define REGISTRY_LABELS_MAX  256
-/* The model of workers that report none. It serves requests for models that no other worker serves. */
+/* The model of workers that report none. It serves requests for models that no other worker
+ * serves. */
 #define REGISTRY_ANY_MODEL "unknown"
 
 struct metric;
@@ -48,7 +49,8 @@ MUST_USE enum status registry_create(struct registry **out, const struct registr
 void registry_destroy(struct registry *r); /* no request may be open; NULL is fine */
 
 /* Control loop: new limits, policy options and slow start; the rest of *config stays as at the
- * start. Takes the lock once per model and worker, and allocates when queues grow: for operators. */
+ * start. Takes the lock once per model and worker, and allocates when queues grow: for
+ * operators. */
 void registry_change(struct registry *r, const struct registry_config *config);
 
 /* Sink for a sample of decision times in seconds; NULL: none. Before any request. */

@@ -1,4 +1,5 @@
-/* router/registry/registry_internal.h - shared by the files of the registry: everything under its lock.
+/* router/registry/registry_internal.h - shared by the files of the registry: everything under its
+ * lock.
  *
  *   registry.c        workers and models: the control loop
  *   registry_route.c  requests that are sent, wait and end: the router loops

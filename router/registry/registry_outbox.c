@@ -1,7 +1,8 @@
-/* router/registry/registry_outbox.c - events of requests to workers that publish none, for other routers.
+/* router/registry/registry_outbox.c - events of requests to workers that publish none, for other
+ * routers.
  *
- * Written under the one lock, in the order of the changes; share.c takes them every ten milliseconds. Off
- * without share.c: then `origin` is 0, and attempts have no shared_id. */
+ * Written under the one lock, in the order of the changes; share.c takes them every ten
+ * milliseconds. Off without share.c: then `origin` is 0, and attempts have no shared_id. */
 #include "common/protocol/request_events.h"
 #include "router/registry/registry_internal.h"
 

@@ -1,8 +1,9 @@
-/* router/registry/registry_remote.c - requests that other routers sent, under the one lock. Thread: control.
+/* router/registry/registry_remote.c - requests that other routers sent, under the one lock. Thread:
+ * control.
  *
- * They are in the same load table and index as our own, so that choices, limits and the queue count them,
- * and are counted apart: the sum of the loads is n_open + n_remote. They do not affect the worker's
- * breaker; the router that sent them handles that. */
+ * They are in the same load table and index as our own, so that choices, limits and the queue count
+ * them, and are counted apart: the sum of the loads is n_open + n_remote. They do not affect the
+ * worker's breaker; the router that sent them handles that. */
 #include "router/registry/registry.h"
 #include "router/registry/registry_remote.h"
 #include "router/registry/registry_workers.h"

@@ -1,12 +1,13 @@
-/* router/registry/registry_route.c - requests arrive, are sent to a worker, and end: under the one lock.
+/* router/registry/registry_route.c - requests arrive, are sent to a worker, and end: under the one
+ * lock.
  *
  *      enter ─▶ room? ──▶ decide ─▶ target ──▶ first_token ──▶ ended ─▶ judge the worker
  *                 │ no                                           │
  *                 └▶ wait ◀───────────── grant ◀─── a worker has room
  *                            (mails are sent after the lock)
  *
- * A new request never overtakes waiting ones: registry_enter first grants free room to those. A granted
- * request is routed under the same lock, and its loop is notified by mail. */
+ * A new request never overtakes waiting ones: registry_enter first grants free room to those. A
+ * granted request is routed under the same lock, and its loop is notified by mail. */
 #include <stdio.h>
 #include <string.h>
 
@@ -29,7 +30,8 @@ static void lock_and_measure(struct registry *r) {
     if (UNLIKELY(pthread_mutex_trylock(&r->lock) != 0)) wait_for_lock(r);
 }
 
-/* --- which model, which worker --------------------------------------------------------------------*/
+/* --- which model, which worker
+ * -------------------------------------------------------------------- */
 
 /* No worker serves the model: lists those that are served. */
 static enum status fail_no_model(const struct registry *r, struct str name, struct error *err) {
@@ -164,7 +166,8 @@ enum status registry_explain(struct registry *r, struct str model, const struct 
     return st;
 }
 
-/* --- places, and who waits for them ---------------------------------------------------------------*/
+/* --- places, and who waits for them
+ * --------------------------------------------------------------- */
 
 static bool has_room(const struct registry *r, const struct model *m, uint64_t now_us) {
     if (r->config.max_concurrent && r->n_open >= r->config.max_concurrent) return false;
@@ -325,7 +328,8 @@ bool registry_leave(struct registry *r, struct registry_waiter *w) {
     return was_waiting;
 }
 
-/* --- what becomes of it ---------------------------------------------------------------------------*/
+/* --- what becomes of it
+ * --------------------------------------------------------------------------- */
 
 /* Ejecting more than half of the fleet costs more than the faults of its workers. */
 static bool may_eject(const struct registry *r, const struct model *m, uint32_t candidate) {
@@ -384,7 +388,8 @@ static void fault_of_connection(struct registry *r, uint32_t id, struct breaker_
     }
 }
 
-/* An empty or error answer may be the request's fault: it takes several, and peers that do better. */
+/* An empty or error answer may be the request's fault: it takes several, and peers that do
+ * better. */
 static void fault_of_answer(struct registry *r, uint32_t id, struct breaker_failure *failure,
                             uint64_t now_us) {
     struct worker *w = &r->workers[id];

@@ -1,4 +1,5 @@
-/* router/registry/registry_route.h - a request arrives, is sent to a worker, and ends. Threads: router loops. */
+/* router/registry/registry_route.h - a request arrives, is sent to a worker, and ends. Threads:
+ * router loops. */
 #ifndef ROUTER_REGISTRY_REGISTRY_ROUTE_H
 #define ROUTER_REGISTRY_REGISTRY_ROUTE_H
 

@@ -1,4 +1,5 @@
-/* router/registry/registry_view.c - copies of what is there, made under the lock, for any thread. */
+/* router/registry/registry_view.c - copies of what is there, made under the lock, for any
+ * thread. */
 #include "router/registry/registry_view.h"
 #include "router/registry/registry_workers.h"
 

@@ -1,4 +1,5 @@
-/* router/registry/registry_workers.h - workers arrive, are described, drained and removed. Thread: control. */
+/* router/registry/registry_workers.h - workers arrive, are described, drained and removed. Thread:
+ * control. */
 #ifndef ROUTER_REGISTRY_REGISTRY_WORKERS_H
 #define ROUTER_REGISTRY_REGISTRY_WORKERS_H
 

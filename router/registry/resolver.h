@@ -1,12 +1,12 @@
 /* router/registry/resolver.h - asynchronous address_resolve.
  *
- * The system's resolver blocks while a name server answers, seconds when one is down. Each lookup runs on
- * a short-lived thread and returns its result to the loop by mailbox.
+ * The system's resolver blocks while a name server answers, seconds when one is down. Each lookup
+ * runs on a short-lived thread and returns its result to the loop by mailbox.
  *
  *      resolver_start --> thread: address_resolve --> mail --> fn(...)
  *
- * A thread cannot be cancelled: after destroy its result is discarded. Lookups are rare (a worker is
- * added, --worker-dns every 5 s), so there is no cache. Thread: control. */
+ * A thread cannot be cancelled: after destroy its result is discarded. Lookups are rare (a worker
+ * is added, --worker-dns every 5 s), so there is no cache. Thread: control. */
 #ifndef ROUTER_REGISTRY_RESOLVER_H
 #define ROUTER_REGISTRY_RESOLVER_H
 

@@ -1,4 +1,5 @@
-/* router/registry/worker_kind.h - the engine of a worker, which decides the calls that it serves. */
+/* router/registry/worker_kind.h - the engine of a worker, which decides the calls that it
+ * serves. */
 #ifndef ROUTER_REGISTRY_WORKER_KIND_H
 #define ROUTER_REGISTRY_WORKER_KIND_H
 

@@ -1,11 +1,12 @@
 /* router/routing/admission.c - bands of flows of tickets.
  *
- * A flow is a tenant within a band. While it has tickets it is in two heaps of its band: by `start`, the
- * virtual time at which its first ticket's service begins, and by its number of tickets. So each event
- * costs O(log flows), full queue or not. A pop moves the band's time to that start, and the flow's next
- * start behind the ticket's work. A flow that runs empty keeps its start, on the list of idle flows,
- * until the band's time has passed it: otherwise a tenant with one request at a time would always be
- * served at once. A new tenant takes the oldest idle flow when none is spare. */
+ * A flow is a tenant within a band. While it has tickets it is in two heaps of its band: by
+ * `start`, the virtual time at which its first ticket's service begins, and by its number of
+ * tickets. So each event costs O(log flows), full queue or not. A pop moves the band's time to that
+ * start, and the flow's next start behind the ticket's work. A flow that runs empty keeps its
+ * start, on the list of idle flows, until the band's time has passed it: otherwise a tenant with
+ * one request at a time would always be served at once. A new tenant takes the oldest idle flow
+ * when none is spare. */
 #include "router/routing/admission.h"
 
 #include "common/base/heap.h"
@@ -130,7 +131,8 @@ void admission_destroy(struct admission *a) {
     mem_free(a);
 }
 
-/* --- flows ---------------------------------------------------------------------------------------*/
+/* --- flows
+ * --------------------------------------------------------------------------------------- */
 
 static uint32_t band_of(int32_t priority) {
     return (uint32_t)(MIN(MAX(priority, -BAND_MIDDLE), BAND_MIDDLE - 1) + BAND_MIDDLE);
@@ -173,7 +175,8 @@ static void take_out(struct admission *a, struct admission_ticket *t) {
     if (a->n == 0) a->popped_us = 0;
 }
 
-/* --- the pace --------------------------------------------------------------------------------------*/
+/* --- the pace
+ * -------------------------------------------------------------------------------------- */
 
 static void learn_pace(struct admission *a, uint64_t now_us) {
     double gap_us = (double)(now_us - MIN(a->popped_us, now_us));
@@ -186,7 +189,8 @@ static void learn_pace(struct admission *a, uint64_t now_us) {
 }
 
 /* Predicted wait of one more ticket in flow `f` (NULL: a new flow) of `band`: tickets before it
- * times the pace. Flows take turns, so each flow ahead counts at most as many tickets as `f` has. */
+ * times the pace. Flows take turns, so each flow ahead counts at most as many tickets as `f`
+ * has. */
 static uint64_t predict_wait_us(const struct admission *a, const struct admission_flow *f,
                                 uint32_t band) {
     const struct band *b = &a->bands[band];
@@ -199,7 +203,8 @@ static uint64_t predict_wait_us(const struct admission *a, const struct admissio
     return (uint64_t)((double)(n_ahead + 1) * a->gap_us);
 }
 
-/* --- who waits -------------------------------------------------------------------------------------*/
+/* --- who waits
+ * ------------------------------------------------------------------------------------- */
 
 /* The ticket that gives way to a newcomer of `band` with n_own waiting: the last of the longest
  * flow in the last band that has any. */

@@ -1,7 +1,8 @@
 /* router/routing/admission.h - the queue in front of full workers.
  *
- * One per model, beside its routing and under the same lock. A request that finds all workers at their
- * enough_in_flight waits here; when a worker has room again the next is popped, in this order:
+ * One per model, beside its routing and under the same lock. A request that finds all workers at
+ * their enough_in_flight waits here; when a worker has room again the next is popped, in this
+ * order:
  *
  *      priority   16 bands, smaller first; a band is served when those before it are empty
  *      tenant     within a band each tenant gets an equal share of prefill work: the least served flow
@@ -13,10 +14,10 @@
  *      band 0 ... band 8: heap of flows by start ──▶ flow a: t1 t2 t3     start: work done so far
  *                                                    flow b: t1           in the band's own time
  *
- * Two bounds: the queue's size, and the predicted wait of a newcomer, from the pace of pops. When the
- * queue is full, a newcomer of a smaller band, or whose tenant has fewer waiting, displaces the last
- * ticket of the longest flow of the last band (of equals, the flow that came last): one tenant's flood
- * does not shut out the others.
+ * Two bounds: the queue's size, and the predicted wait of a newcomer, from the pace of pops. When
+ * the queue is full, a newcomer of a smaller band, or whose tenant has fewer waiting, displaces the
+ * last ticket of the longest flow of the last band (of equals, the flow that came last): one
+ * tenant's flood does not shut out the others.
  *
  * A pure library: no clock, no lock; it allocates at creation and in admission_configure. The owner
  * removes tickets whose deadline has passed. */
@@ -78,7 +79,8 @@ enum admission_verdict admission_push(struct admission *a, struct admission_tick
                                       const struct admission_claim *claim, uint64_t *wait_us,
                                       struct admission_ticket **displaced);
 
-/* Takes the next ticket in order; NULL when the queue is empty. `room`: mask of workers with room. */
+/* Takes the next ticket in order; NULL when the queue is empty. `room`: mask of workers with
+ * room. */
 struct admission_ticket *admission_pop(struct admission *a, const struct worker_mask *room,
                                        uint64_t now_us);
 

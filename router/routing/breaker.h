@@ -11,10 +11,10 @@
  * Half open admits exactly one request; its result decides.
  *
  * The pause depends on what a trial costs. A trial that fails before its client has seen a byte is
- * retried elsewhere and costs that client only time: the pause is BREAKER_COST times that time, at least
- * the caller's minimum, one probe period. So a worker that answers 500 at once is tried in each probe
- * period, one that hangs for 2 s every 40 s. After a failure that a client has seen the pause is 1 s and
- * doubles up to 60 s.
+ * retried elsewhere and costs that client only time: the pause is BREAKER_COST times that time, at
+ * least the caller's minimum, one probe period. So a worker that answers 500 at once is tried in
+ * each probe period, one that hangs for 2 s every 40 s. After a failure that a client has seen the
+ * pause is 1 s and doubles up to 60 s.
  *
  * Pure: time is an argument. Owner: registry, under its lock. */
 #ifndef ROUTER_ROUTING_BREAKER_H

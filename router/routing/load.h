@@ -1,10 +1,10 @@
 /* router/routing/load.h - what each worker is busy with, as counted by the router.
  *
- * Three numbers per worker price a request: L, the requests in flight; wait, the prefill seconds of all
- * requests sent that have no first token yet; and the tokens that requests in flight hold in KV memory.
- * Tickets change all of them: a ticket is opened once, gets its first token at most once and is closed
- * once, and subtracts what it added. So the sum of the loads is the number of open tickets, on every
- * path; load_check() counts.
+ * Three numbers per worker price a request: L, the requests in flight; wait, the prefill seconds of
+ * all requests sent that have no first token yet; and the tokens that requests in flight hold in KV
+ * memory. Tickets change all of them: a ticket is opened once, gets its first token at most once
+ * and is closed once, and subtracts what it added. So the sum of the loads is the number of open
+ * tickets, on every path; load_check() counts.
  *
  *     load_open ──▶ pending ──load_first_token──▶ running ──load_close──▶ gone
  *                      └──────────────────────load_close──────────────────▶

@@ -4,10 +4,10 @@
  *
  *      |<- before: 5 s ->|<- now: up to 5 s ->|        a half that is over becomes `before`
  *
- * A worker stands out when its last few answers were all bad, or half of those in the window, and its
- * peers fail half as often or less. So a request that every worker answers with an error ejects none of
- * them, nor does a fault of the whole fleet. This is the outlier rule of Envoy (consecutive 5xx, failure
- * percentage), with the peers' share in place of a fixed one.
+ * A worker stands out when its last few answers were all bad, or half of those in the window, and
+ * its peers fail half as often or less. So a request that every worker answers with an error ejects
+ * none of them, nor does a fault of the whole fleet. This is the outlier rule of Envoy (consecutive
+ * 5xx, failure percentage), with the peers' share in place of a fixed one.
  *
  * Pure: time is an argument. Owner: registry, under its lock. */
 #ifndef ROUTER_ROUTING_OUTCOMES_H

@@ -1,10 +1,10 @@
 /* router/routing/policy.h - how a worker is chosen: one vtable, one file per policy in policy/.
  *
- * A policy sees a request (the hash chain of its prompt, its size, its session), the load table, and the
- * set of workers it may choose from: eligible, not excluded by a retry, and below their limits. It
- * returns one of them. Callbacks report each event of a request; a policy keeps what state it likes,
- * `routing` keeps index and load. A policy never sees a clock, a socket or a lock, and allocates in
- * create alone. */
+ * A policy sees a request (the hash chain of its prompt, its size, its session), the load table,
+ * and the set of workers it may choose from: eligible, not excluded by a retry, and below their
+ * limits. It returns one of them. Callbacks report each event of a request; a policy keeps what
+ * state it likes, `routing` keeps index and load. A policy never sees a clock, a socket or a lock,
+ * and allocates in create alone. */
 #ifndef ROUTER_ROUTING_POLICY_H
 #define ROUTER_ROUTING_POLICY_H
 

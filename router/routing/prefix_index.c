@@ -1,17 +1,18 @@
-/* router/routing/prefix_index.c - two lines of four records for every key, displacement, and growth.
+/* router/routing/prefix_index.c - two lines of four records for every key, displacement, and
+ * growth.
  *
- * prefix_index_internal.h defines where a record may be and works out one insert. A new record goes home
- * if there is room, else to its other line; else one of its line-mates is moved to its own other line,
- * after one there if necessary.
+ * prefix_index_internal.h defines where a record may be and works out one insert. A new record goes
+ * home if there is room, else to its other line; else one of its line-mates is moved to its own
+ * other line, after one there if necessary.
  *
  * Invariant: a block has one LONE, or one SET of at least two workers with one PART for each.
  *
- * The table begins with at most 2^(ANCHOR_BITS+1) lines and doubles up to its planned size. Once it is
- * three quarters full each insertion splits two lines, so that a doubling ends before the table is seven
- * eighths full, plus one record for each LONE that became a SET meanwhile. The four records of a line
- * always fit into the two that replace it. Memory is reserved at creation and stays untouched beyond
- * the lines in use. Follows: linear hashing (Litwin, 1980), in key order so that records need no second
- * hash. */
+ * The table begins with at most 2^(ANCHOR_BITS+1) lines and doubles up to its planned size. Once it
+ * is three quarters full each insertion splits two lines, so that a doubling ends before the table
+ * is seven eighths full, plus one record for each LONE that became a SET meanwhile. The four
+ * records of a line always fit into the two that replace it. Memory is reserved at creation and
+ * stays untouched beyond the lines in use. Follows: linear hashing (Litwin, 1980), in key order so
+ * that records need no second hash. */
 #include "router/routing/prefix_index_internal.h"
 
 #include "common/base/mem.h"

@@ -1,9 +1,9 @@
 /* router/routing/prefix_index.h - which workers hold which prefix blocks: 16 bytes for each pair.
  *
- * A hash table of records, four to a cache line; each record is complete in itself. A block that one
- * worker holds, as most are, is one record. When a second worker gets it, the record becomes the block's
- * set of workers, and each worker has a record of its own elsewhere, at a place that follows from block
- * and worker:
+ * A hash table of records, four to a cache line; each record is complete in itself. A block that
+ * one worker holds, as most are, is one record. When a second worker gets it, the record becomes
+ * the block's set of workers, and each worker has a record of its own elsewhere, at a place that
+ * follows from block and worker:
  *
  *     line   | tag  what | tag  what | tag  what | tag  what |      64 bytes, 4 records
  *
@@ -15,23 +15,26 @@
  *     block of hash h ──▶ home line or its other line ──▶ LONE: that worker
  *                                                     └─▶ SET ──▶ PART of w, if w is in the set
  *
- * A block's key is the first 44 bits of its hash: 32 of them are in the record, the rest follow from its
- * place, wherever it is moved. Blocks with equal keys are taken for one: with 100 million records every
- * 170,000th absent block counts as present, which costs that block a wrong prediction. prev and next are
- * the links of prefix_lru.h's rings; the index updates them when a record moves.
+ * A block's key is the first 44 bits of its hash: 32 of them are in the record, the rest follow
+ * from its place, wherever it is moved. Blocks with equal keys are taken for one: with 100 million
+ * records every 170,000th absent block counts as present, which costs that block a wrong
+ * prediction. prev and next are the links of prefix_lru.h's rings; the index updates them when a
+ * record moves.
  *
- * The table begins with half a megabyte or less, and 48 bytes of ring heads per possible worker. It grows
- * by a few lines at each insertion, so that a small fleet's walks stay in the caches. It never shrinks.
+ * The table begins with half a megabyte or less, and 48 bytes of ring heads per possible worker. It
+ * grows by a few lines at each insertion, so that a small fleet's walks stay in the caches. It
+ * never shrinks.
  *
- * A set is a mask of up to 64 workers in one word. In larger fleets up to four ids share the word, and a
- * larger set is a row in a pool of masks; when the pool is exhausted the insertion is refused, which
- * costs a hit.
+ * A set is a mask of up to 64 workers in one word. In larger fleets up to four ids share the word,
+ * and a larger set is a row in a pool of masks; when the pool is exhausted the insertion is
+ * refused, which costs a hit.
  *
- * Dropping a worker's cache is O(1): its records become dead because their epoch bit differs from the
- * worker's. Dead records match nothing and are removed later, a few at a time.
+ * Dropping a worker's cache is O(1): its records become dead because their epoch bit differs from
+ * the worker's. Dead records match nothing and are removed later, a few at a time.
  *
- * No lock; no allocation after creation. Follows: cuckoo hashing with two lines of four (Dietzfelbinger
- * and Weidling, 2007), which stays short at 89 % full; linear hashing (Litwin, 1980). */
+ * No lock; no allocation after creation. Follows: cuckoo hashing with two lines of four
+ * (Dietzfelbinger and Weidling, 2007), which stays short at 89 % full; linear hashing (Litwin,
+ * 1980). */
 #ifndef ROUTER_ROUTING_PREFIX_INDEX_H
 #define ROUTER_ROUTING_PREFIX_INDEX_H
 

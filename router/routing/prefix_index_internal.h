@@ -1,5 +1,5 @@
-/* router/routing/prefix_index_internal.h - the places of records, and the comparison that walks over a chain
- * do at every block. For prefix_index.c, prefix_match.c and prefix_lru.c alone.
+/* router/routing/prefix_index_internal.h - the places of records, and the comparison that walks
+ * over a chain do at every block. For prefix_index.c, prefix_match.c and prefix_lru.c alone.
  *
  * A position is a number of 64 bits; its line is position x lines / 2^64. All positions of a record
  * follow from its key, the first A + 32 bits of the hash:
@@ -9,28 +9,30 @@
  *     of PART  home + a distance that follows from tag and worker
  *     other    either + a distance that follows from the tag
  *
- * modulo 2^64, so that each step can be reversed. A line is at most 2^(64-A) positions wide, so line, tag
- * and worker give a record's exact position (position_of in prefix_index.c) for any number of lines. That
- * is what lets the table grow without hashing again.
+ * modulo 2^64, so that each step can be reversed. A line is at most 2^(64-A) positions wide, so
+ * line, tag and worker give a record's exact position (position_of in prefix_index.c) for any
+ * number of lines. That is what lets the table grow without hashing again.
  *
- * While it grows from n lines to 2n, top down, line l is split into 2l and 2l + 1; lines below n_whole
- * are not split yet:
+ * While it grows from n lines to 2n, top down, line l is split into 2l and 2l + 1; lines below
+ * n_whole are not split yet:
  *
  *     0 ........ n_whole ........ 2 n_whole ........ 2n
  *     of n lines    unused           of 2n lines
  *
- * ONE INSERT that splits lines and then displaces a record (test_prefix_index.c runs it). 5 lines, 15
- * records of blocks A to O; M' is in its other line, M would be at home:
+ * ONE INSERT that splits lines and then displaces a record (test_prefix_index.c runs it). 5 lines,
+ * 15 records of blocks A to O; M' is in its other line, M would be at home:
  *
  *     before            0: B C H I   1: A E F K   2: G J L M'   3: D N' O .   4: . . . .     n_whole 5
  *
- * 1. 15 records >= 5 lines x 3: the table grows. Each insertion splits two lines, here 4 (empty) and 3;
+ * 1. 15 records >= 5 lines x 3: the table grows. Each insertion splits two lines, here 4 (empty)
+ * and 3;
  *    the records of 3 move to lines 6 and 7 by their positions among 10 lines:
  *
  *     grown             0: B C H I   1: A E F K   2: G J L M'                                n_whole 3
  *                       6: N' . . .  7: D O . .   8: . . . .    9: . . . .
  *
- * 2. Block P has home line 1 and other line 0. Both are full, so make_room looks in line 1 for a record
+ * 2. Block P has home line 1 and other line 0. Both are full, so make_room looks in line 1 for a
+ * record
  *    whose own other line has a free slot. A's is line 7:
  *
  *     displaced         0: B C H I   1: P E F K   2: G J L M'

@@ -4,15 +4,17 @@
  *     cold     computed and unpinned, oldest first
  *     dead     of a dropped worker
  *
- * A record's number may change with every insertion and removal, so none is kept across one: each event
- * looks its chain up again. The rings and their heads are in the index, which keeps the links right.
+ * A record's number may change with every insertion and removal, so none is kept across one: each
+ * event looks its chain up again. The rings and their heads are in the index, which keeps the links
+ * right.
  *
- * The blocks of a chain are neighbours on either ring, the deepest first, unless other chains have used
- * some of them in between. So a block's entry is usually beside that of the block before, and neighbours
- * change rings together, with one pair of links.
+ * The blocks of a chain are neighbours on either ring, the deepest first, unless other chains have
+ * used some of them in between. So a block's entry is usually beside that of the block before, and
+ * neighbours change rings together, with one pair of links.
  *
- * The worker with most entries is tracked approximately: each eviction compares the last victim with the
- * next worker in turn and with the requester, so that a larger one is found within one round. */
+ * The worker with most entries is tracked approximately: each eviction compares the last victim
+ * with the next worker in turn and with the requester, so that a larger one is found within one
+ * round. */
 #include "router/routing/prefix_lru.h"
 
 #include "common/base/mem.h"
@@ -84,7 +86,8 @@ struct run {
     uint32_t first, last, n; /* n 0: none */
 };
 
-/* The deepest block is first on either ring, so the next block of a chain is before the last found. */
+/* The deepest block is first on either ring, so the next block of a chain is before the last
+ * found. */
 static void run_add_before(struct run *run, uint32_t e) {
     if (!run->n++) run->last = e;
     run->first = e;

@@ -1,7 +1,7 @@
 /* router/routing/prefix_lru.h - a simulated LRU per worker: what its cache has evicted by now.
  *
- * The engine of each worker keeps computed blocks until it needs their memory, and evicts the coldest
- * first. This module simulates that. An entry is one block on one worker:
+ * The engine of each worker keeps computed blocks until it needs their memory, and evicts the
+ * coldest first. This module simulates that. An entry is one block on one worker:
  *
  *     sent        pinned, not computed: counts for matching and against the capacity
  *     first token pinned, computed:     stays if the request is aborted from now on
@@ -10,17 +10,19 @@
  *     aborted before the first token:   blocks that were never computed are removed
  *
  * A block counts from the moment it is sent: when the next request reaches the head of the engine's
- * queue, the requests before it have taken their blocks. On a trace of 12,031 requests that predicts the
- * hit of each within 512 tokens, for any block sizes of either side (make replay-engine).
+ * queue, the requests before it have taken their blocks. On a trace of 12,031 requests that
+ * predicts the hit of each within 512 tokens, for any block sizes of either side (make
+ * replay-engine).
  *
- * Invariant: an entry is on its worker's cold list iff it is computed and unpinned, and exists iff it is
- * computed or pinned. The entries are the records of the prefix index, which this module alone inserts
- * and removes. Output is kept as anonymous runs of blocks: they take room and age, and match nothing.
+ * Invariant: an entry is on its worker's cold list iff it is computed and unpinned, and exists iff
+ * it is computed or pinned. The entries are the records of the prefix index, which this module
+ * alone inserts and removes. Output is kept as anonymous runs of blocks: they take room and age,
+ * and match nothing.
  *
- * When the index is full, the coldest entry of the worker with most entries is evicted; when all are
- * pinned, the rest of the chain is not recorded. Dropping a worker is O(1); its entries are removed a few
- * at a time by later events, as are those above a lowered capacity. No event costs more than its own
- * blocks and TIDY_MAX others. No lock; no allocation after creation. */
+ * When the index is full, the coldest entry of the worker with most entries is evicted; when all
+ * are pinned, the rest of the chain is not recorded. Dropping a worker is O(1); its entries are
+ * removed a few at a time by later events, as are those above a lowered capacity. No event costs
+ * more than its own blocks and TIDY_MAX others. No lock; no allocation after creation. */
 #ifndef ROUTER_ROUTING_PREFIX_LRU_H
 #define ROUTER_ROUTING_PREFIX_LRU_H
 
@@ -42,7 +44,8 @@ void prefix_lru_set_capacity(struct prefix_lru *l, uint32_t w, uint64_t n_blocks
 /* The events of a request: sent, then ended (it had its first token) or aborted (it had none).
  * `sent` returns how many leading blocks found room; the other calls take the same chain with that
  * n. A chain has no hash twice. `guesses`, which may be NULL, has room for n + 1: `sent` takes what
- * prefix_index_match wrote, with no write to the index in between, and leaves what the others take. */
+ * prefix_index_match wrote, with no write to the index in between, and leaves what the others
+ * take. */
 MUST_USE uint32_t prefix_lru_sent(struct prefix_lru *l, uint32_t w, const uint64_t *chain,
                                   uint32_t n, uint32_t *guesses);
 void prefix_lru_ended(struct prefix_lru *l, uint32_t w, const uint64_t *chain, uint32_t n,
@@ -51,7 +54,8 @@ void prefix_lru_aborted(struct prefix_lru *l, uint32_t w, const uint64_t *chain,
                         const uint32_t *guesses);
 
 /* Drops every entry of a worker, pinned or not. No further events of requests open on it may
- * follow. Constant time, except for a second call before the entries of the first are all removed. */
+ * follow. Constant time, except for a second call before the entries of the first are all
+ * removed. */
 void prefix_lru_drop_worker(struct prefix_lru *l, uint32_t w);
 
 /* Blocks of w, pending and output included; blocks in use by open requests. */
@@ -64,10 +68,10 @@ uint64_t prefix_lru_n_evicted(const struct prefix_lru *l); /* the coldest, one a
 
 /* --- transfer to another process (prefix_lru_carry.c)
  *
- * What a worker holds as a list of items of 64 bits, the youngest first: a block, by the high 48 bits of
- * a hash that stands for it in any index, the low 16 zero; or n < 2^16 blocks without a hash. Blocks in
- * use count as youngest. Items come in pieces, with requests in between: a walk resumes at a block that
- * it has seen, and blocks used meanwhile may come twice or be missed. */
+ * What a worker holds as a list of items of 64 bits, the youngest first: a block, by the high 48
+ * bits of a hash that stands for it in any index, the low 16 zero; or n < 2^16 blocks without a
+ * hash. Blocks in use count as youngest. Items come in pieces, with requests in between: a walk
+ * resumes at a block that it has seen, and blocks used meanwhile may come twice or be missed. */
 #define PREFIX_WALK_MARKS 8u
 struct prefix_walk {                   /* zero before the first piece */
     uint64_t marks[PREFIX_WALK_MARKS]; /* last blocks seen, the latest first */

@@ -1,11 +1,12 @@
-/* router/routing/prefix_lru_carry.c - walks what a worker holds, youngest first, and inserts it elsewhere.
+/* router/routing/prefix_lru_carry.c - walks what a worker holds, youngest first, and inserts it
+ * elsewhere.
  *
  *      pinned ring, backwards ──▶ cold ring, backwards ──▶ items ──▶ inserted at the cold end
  *
- * The youngest come first, so that the receiver may already have requests of its own, which are younger
- * still, and may stop where the worker is full. Records have no fixed place, so a resumed walk looks for
- * a block that it has seen: it is where it was unless it was used or evicted since. If none is found the
- * ring is begun again; that is bounded. */
+ * The youngest come first, so that the receiver may already have requests of its own, which are
+ * younger still, and may stop where the worker is full. Records have no fixed place, so a resumed
+ * walk looks for a block that it has seen: it is where it was unless it was used or evicted since.
+ * If none is found the ring is begun again; that is bounded. */
 #include "router/routing/prefix_lru.h"
 
 #include "router/routing/prefix_lru_internal.h"
@@ -13,7 +14,8 @@
 #define RUN_MASK       UINT64_C(0xFFFF) /* of an item without a hash: its blocks */
 #define STEPS_PER_ITEM 4u               /* records visited per item: runs become one item */
 
-/* --- walking ----------------------------------------------------------------------------------- */
+/* --- walking
+ * ----------------------------------------------------------------------------------- */
 
 /* The record where a walk resumes, on its ring. */
 static uint32_t walk_resume(const struct prefix_lru *l, uint32_t w, struct prefix_walk *walk) {
@@ -45,7 +47,8 @@ static uint32_t walk_pause(struct prefix_walk *walk, const uint64_t *items, uint
     return left;
 }
 
-/* Appends an item; blocks without a hash are added to the item before. Returns the number of items. */
+/* Appends an item; blocks without a hash are added to the item before. Returns the number of
+ * items. */
 static uint32_t put_item(uint64_t *items, uint32_t from, uint32_t n, uint64_t item) {
     uint64_t n_blocks = item & RUN_MASK;
 
@@ -87,7 +90,8 @@ uint32_t prefix_lru_walk(const struct prefix_lru *l, uint32_t w, struct prefix_w
     return n;
 }
 
-/* --- entering ---------------------------------------------------------------------------------- */
+/* --- entering
+ * ---------------------------------------------------------------------------------- */
 
 static bool has_room(const struct lru_worker *k) {
     return k->n_held < k->capacity;

@@ -1,4 +1,5 @@
-/* router/routing/prefix_lru_internal.h - the rings of the simulated LRUs, for the two files that walk them.
+/* router/routing/prefix_lru_internal.h - the rings of the simulated LRUs, for the two files that
+ * walk them.
  *
  *   prefix_lru.c        the events of requests
  *   prefix_lru_carry.c  what is held, carried over to another process */

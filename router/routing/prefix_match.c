@@ -1,9 +1,9 @@
 /* router/routing/prefix_match.c - the walk over a chain: how many leading blocks each worker holds.
  *
- * Blocks are prefetched in two steps: the home line, and when that has arrived, the other line if the
- * block is not at home. The walk keeps a mask of the workers that hold all blocks so far; most of it is
- * for one remaining worker. A worker in a SET holds the block unless its PART is dead, so PARTs are read
- * only while a worker has dead records. */
+ * Blocks are prefetched in two steps: the home line, and when that has arrived, the other line if
+ * the block is not at home. The walk keeps a mask of the workers that hold all blocks so far; most
+ * of it is for one remaining worker. A worker in a SET holds the block unless its PART is dead, so
+ * PARTs are read only while a worker has dead records. */
 #include "router/routing/prefix_index_internal.h"
 
 #include <string.h>

@@ -1,5 +1,6 @@
-/* router/routing/prefix_set.c - a word that is a mask, up to four ids, or a row of a pool. Rows come from the
- * free list, else from the untouched part; a row is freed when four workers are left. */
+/* router/routing/prefix_set.c - a word that is a mask, up to four ids, or a row of a pool. Rows
+ * come from the free list, else from the untouched part; a row is freed when four workers are
+ * left. */
 #include "router/routing/prefix_set.h"
 
 #include "common/base/mem.h"

@@ -5,8 +5,9 @@
  *     up to four ids    id+1 | id+1 | id+1 | id+1     16 bits each, 0: none, in any place
  *     more              0xFFFF | count | row          row of the pool of masks
  *
- * The pool has its final size from the start; rows become resident when first used. When the pool is
- * exhausted a set takes no fifth worker. Zero is the empty set. prefix_index alone owns the words. */
+ * The pool has its final size from the start; rows become resident when first used. When the pool
+ * is exhausted a set takes no fifth worker. Zero is the empty set. prefix_index alone owns the
+ * words. */
 #ifndef ROUTER_ROUTING_PREFIX_SET_H
 #define ROUTER_ROUTING_PREFIX_SET_H
 

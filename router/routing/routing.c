@@ -10,8 +10,8 @@
  *     aborted     pending blocks removed        in flight less    ended
  *     worker down all entries dropped           -                 worker_down
  *
- * A ticket carries the epoch of its worker's cache. After a restart of the worker the index no longer
- * has the ticket's blocks, and the events of the ticket reach load and policy alone.
+ * A ticket carries the epoch of its worker's cache. After a restart of the worker the index no
+ * longer has the ticket's blocks, and the events of the ticket reach load and policy alone.
  *
  * Learning uses answers that report cached tokens, or else the worker's counters (reports).
  * One ratio per model, a running quotient of sums, predicts tokens from bytes.
@@ -26,9 +26,9 @@
  *   request is sent may be evicted before its turn, more often on a full worker. So a share of misses
  *   is allowed, and the rest adds up until it is worth two whole prompts.
  *
- * One report, worked out (test_routing_learning.c runs it). 20 requests of 1,600 tokens were sent to a
- * worker; 160 tokens of each were predicted to be cached. The worker counts 20 first tokens, 32,000
- * tokens looked up and 12,800 found:
+ * One report, worked out (test_routing_learning.c runs it). 20 requests of 1,600 tokens were sent
+ * to a worker; 160 tokens of each were predicted to be cached. The worker counts 20 first tokens,
+ * 32,000 tokens looked up and 12,800 found:
  *
  *     requests  20 >= REPORT_REQUESTS_MIN, and 20 first tokens: no other router sends there
  *     shares    predicted 3,200 / 32,000 = 0.10, found 12,800 / 32,000 = 0.40, surplus 0.30
@@ -257,7 +257,8 @@ static void weigh_report(struct cache_state *c, uint32_t n, double predicted, do
     c->capacity_factor = MIN(MAX(c->capacity_factor, CAPACITY_MIN), CAPACITY_MAX);
 }
 
-/* True when a block or more of the prompt lies beyond the chain's limit, where no hit is predicted. */
+/* True when a block or more of the prompt lies beyond the chain's limit, where no hit is
+ * predicted. */
 static bool is_cut_short(const struct routing *r, const struct route_ticket *t) {
     return t->prompt_bytes >= ((uint64_t)t->n_blocks + 1) * r->options.prefix_block_bytes;
 }
@@ -444,7 +445,8 @@ double routing_price(struct routing *r, const struct route_request *rq, uint32_t
     return isinf(least_s) ? 0 : least_s;
 }
 
-/* Bytes of the prompt without a recorded block; negative when the last, short block counts in full. */
+/* Bytes of the prompt without a recorded block; negative when the last, short block counts in
+ * full. */
 static int64_t unrecorded_bytes(const struct routing *r, const struct route_ticket *t) {
     return (int64_t)t->prompt_bytes - (int64_t)t->n_recorded * r->options.prefix_block_bytes;
 }

@@ -11,8 +11,8 @@
  * each other. Each routed ticket is ended exactly once. A worker that restarts or leaves in between
  * loses its blocks, not its tickets.
  *
- * A pure library: no clock, no I/O, no allocation after creation, no lock. The owner holds one mutex
- * around each call (1-2 us); scanning and hashing happen before, outside it. */
+ * A pure library: no clock, no I/O, no allocation after creation, no lock. The owner holds one
+ * mutex around each call (1-2 us); scanning and hashing happen before, outside it. */
 #ifndef ROUTER_ROUTING_ROUTING_H
 #define ROUTER_ROUTING_ROUTING_H
 

@@ -3,18 +3,18 @@
  *      IDLE ──due──▶ stream ──hello──▶ following ──lost──▶ IDLE, due again after a pause
  *                       └────lost, refused────────────────┘
  *
- * `open` holds the remote requests of a worker by the worker's number (remote_requests.h). Each tick compares
- * the followed workers with the registry's.
+ * `open` holds the remote requests of a worker by the worker's number (remote_requests.h). Each
+ * tick compares the followed workers with the registry's.
  *
- * Times. Events carry the worker's clock. The least difference to ours over the last minute or so (clocks
- * drift) belongs to the event with the shortest delay: it is added to each event's time, and what an event
- * is later than that is its lag. So replayed requests enter with their true age, and durations learned from
- * them are right.
+ * Times. Events carry the worker's clock. The least difference to ours over the last minute or so
+ * (clocks drift) belongs to the event with the shortest delay: it is added to each event's time,
+ * and what an event is later than that is its lag. So replayed requests enter with their true age,
+ * and durations learned from them are right.
  *
  * A replay may be 16 MiB, ten thousand requests and more of some 5 us each. It is taken in turns of
- * FRAMES_PER_TURN, half a millisecond, with the stream paused in between, and from REPLAYS_MAX workers at
- * once, so that the loop's other work waits a few milliseconds at most. Resumed streams do not wait for
- * each other and share the frames of a turn. */
+ * FRAMES_PER_TURN, half a millisecond, with the stream paused in between, and from REPLAYS_MAX
+ * workers at once, so that the loop's other work waits a few milliseconds at most. Resumed streams
+ * do not wait for each other and share the frames of a turn. */
 #include "router/sharing/follow.h"
 
 #include <assert.h>
@@ -83,7 +83,8 @@ struct follow {
     uint64_t blocks[CHAIN_BLOCKS_MAX]; /* of the current frame */
 };
 
-/* --- what is told ---------------------------------------------------------------------------------*/
+/* --- what is told
+ * --------------------------------------------------------------------------------- */
 
 static void take_accepted(struct followed *w, const struct request_event *e, uint64_t t_us) {
     if (e->chain.origin == w->follow->config.origin) return;
@@ -105,7 +106,8 @@ static void take_cleared(struct followed *w) {
         registry_forget_cache(r, w->worker);
 }
 
-/* --- time -----------------------------------------------------------------------------------------*/
+/* --- time
+ * ----------------------------------------------------------------------------------------- */
 
 static void learn_offset(struct followed *w, uint64_t t_us, uint64_t now_us) {
     uint64_t offset_us = now_us - t_us; /* may wrap; it is added back */
@@ -131,7 +133,8 @@ static void begin_offset(struct followed *w, uint64_t t_us, uint64_t now_us) {
     w->window_end_us = now_us + OFFSET_WINDOW_US;
 }
 
-/* --- frames ---------------------------------------------------------------------------------------*/
+/* --- frames
+ * --------------------------------------------------------------------------------------- */
 
 static void set_replaying(struct followed *w, bool is_replaying) {
     w->follow->n_replaying += (uint32_t)is_replaying - w->is_replaying;
@@ -236,7 +239,8 @@ static enum status take_frames(struct followed *w, bool *is_more, struct error *
     return ST_OK;
 }
 
-/* --- streams --------------------------------------------------------------------------------------*/
+/* --- streams
+ * -------------------------------------------------------------------------------------- */
 
 static void lost(struct followed *w, const char *why) {
     struct follow *f = w->follow;
@@ -360,7 +364,8 @@ static void on_silence_over(void *arg) {
     remote_set_close_all(&w->open);
 }
 
-/* --- who is followed ------------------------------------------------------------------------------*/
+/* --- who is followed
+ * ------------------------------------------------------------------------------ */
 
 static void watch(struct follow *f, const struct registry_publisher *t) {
     struct followed *w = &f->workers[t->id];

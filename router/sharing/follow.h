@@ -1,13 +1,15 @@
-/* router/sharing/follow.h - several routers route as one: reads the requests of others from the workers.
+/* router/sharing/follow.h - several routers route as one: reads the requests of others from the
+ * workers.
  *
  *      router B ──request, x-incipit-chain──▶ worker ──events──▶ follow ──▶ registry: add_remote,
  *                                                (common/protocol/request_events.h)  first token, ended
  *
- * Each worker that publishes request events is followed by one stream while it is in the registry. Events of
- * our own requests are skipped, by their origin; each other request is entered as if it had been sent from
- * here, with its chain, at the time of its acceptance. So all routers see the same pending work, cache
- * contents and load, and choose alike, without a connection between them. A starting router begins with the
- * oldest event that each worker still has, and so restores the state of its predecessor.
+ * Each worker that publishes request events is followed by one stream while it is in the registry.
+ * Events of our own requests are skipped, by their origin; each other request is entered as if it
+ * had been sent from here, with its chain, at the time of its acceptance. So all routers see the
+ * same pending work, cache contents and load, and choose alike, without a connection between them.
+ * A starting router begins with the oldest event that each worker still has, and so restores the
+ * state of its predecessor.
  *
  * Failures cost precision and never a request:
  *

@@ -1,9 +1,11 @@
-/* router/sharing/redis_stream.c - two hiredis connections on our loop, each reopened when it is lost.
+/* router/sharing/redis_stream.c - two hiredis connections on our loop, each reopened when it is
+ * lost.
  *
  *      down ──(backoff)──▶ looking up ──▶ connecting ──▶ AUTH, SELECT, TIME ──▶ up ──lost──▶ down
  *
- * Commands and replies keep their order: a connection is up at the reply to its last greeting. hiredis frees
- * a failed context after its disconnect callback, which therefore only clears our pointer. */
+ * Commands and replies keep their order: a connection is up at the reply to its last greeting.
+ * hiredis frees a failed context after its disconnect callback, which therefore only clears our
+ * pointer. */
 #include "router/sharing/redis_stream.h"
 
 #include <hiredis/async.h>
@@ -112,7 +114,8 @@ struct redis_stream {
 static void connection_begin(struct connection *c);
 static void read_more(struct redis_stream *s);
 
-/* --- a connection ------------------------------------------------------------------------------ */
+/* --- a connection
+ * ------------------------------------------------------------------------------ */
 
 static void begin_again(void *arg) {
     connection_begin(arg);
@@ -342,7 +345,8 @@ static void connection_begin(struct connection *c) {
     on_found(st, &address, &err, c);
 }
 
-/* --- reading ----------------------------------------------------------------------------------- */
+/* --- reading
+ * ----------------------------------------------------------------------------------- */
 
 static uint64_t age_of(const struct redis_stream *s, const char *id) {
     int64_t taken_us = strtoll(id, NULL, 10) * 1000;
@@ -416,7 +420,8 @@ static void read_more(struct redis_stream *s) {
     redisAsyncCommandArgv(s->reader.context, on_entries, NULL, argc, argv, NULL);
 }
 
-/* --- writing ----------------------------------------------------------------------------------- */
+/* --- writing
+ * ----------------------------------------------------------------------------------- */
 
 static void on_appended(redisAsyncContext *context, void *answer, void *arg) {
     struct connection *c = heard(context);
@@ -453,7 +458,8 @@ void redis_stream_append(struct redis_stream *s, struct str bytes) {
     }
 }
 
-/* --- creation ---------------------------------------------------------------------------------- */
+/* --- creation
+ * ---------------------------------------------------------------------------------- */
 
 static void connection_init(struct connection *c, struct redis_stream *s, const char *name) {
     c->stream = s;

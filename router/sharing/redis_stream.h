@@ -1,15 +1,15 @@
 /* router/sharing/redis_stream.h - appends to a Redis (or Valkey) stream and reads it.
  *
- * For routers in front of workers that publish no request events (vLLM, SGLang): each router appends what it
- * sends, and all of them read.
+ * For routers in front of workers that publish no request events (vLLM, SGLang): each router
+ * appends what it sends, and all of them read.
  *
  *      append ──▶ XADD key MAXLEN ~ n * b BYTES        one connection
  *      on_entry ◀── XREAD BLOCK ... STREAMS key ID     another one, which that command occupies
  *
- * The first connection delivers all entries of the stream, oldest first, then calls on_synced; a later
- * connection continues behind the last entry. Without a connection appends are dropped and counted: readers
- * lose precision, no request. The server's name is resolved off the loop, for each connection. Only
- * redis_stream.c includes hiredis. Thread: control. */
+ * The first connection delivers all entries of the stream, oldest first, then calls on_synced; a
+ * later connection continues behind the last entry. Without a connection appends are dropped and
+ * counted: readers lose precision, no request. The server's name is resolved off the loop, for each
+ * connection. Only redis_stream.c includes hiredis. Thread: control. */
 #ifndef ROUTER_SHARING_REDIS_STREAM_H
 #define ROUTER_SHARING_REDIS_STREAM_H
 

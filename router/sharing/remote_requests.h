@@ -1,17 +1,18 @@
-/* router/sharing/remote_requests.h - requests of other routers, entered into our load table and index.
+/* router/sharing/remote_requests.h - requests of other routers, entered into our load table and
+ * index.
  *
  *      follow.c: events of a worker ───┐
  *                                      ├──▶ a set of remote requests ──▶ registry: add_remote,
  *      share.c: events of a router ────┘    by their number there            first token, ended
  *
- * A set belongs to one worker or to one router, which numbers its requests. A request is in the registry
- * exactly while it is in its set. Limits bound what a peer can make us keep: requests of a set, and bytes of
- * all sets of a `remote_requests`. Chains beyond the limit, or of another hash scheme, are left out and the
- * request counts as load alone.
+ * A set belongs to one worker or to one router, which numbers its requests. A request is in the
+ * registry exactly while it is in its set. Limits bound what a peer can make us keep: requests of a
+ * set, and bytes of all sets of a `remote_requests`. Chains beyond the limit, or of another hash
+ * scheme, are left out and the request counts as load alone.
  *
- * Times are by our clock and may be in the past; 0 is before this machine's clock began, which leaves
- * durations unknown. is_past: earlier requests are unknown to us, so that more cached tokens than predicted
- * prove nothing about the worker. Thread: control. */
+ * Times are by our clock and may be in the past; 0 is before this machine's clock began, which
+ * leaves durations unknown. is_past: earlier requests are unknown to us, so that more cached tokens
+ * than predicted prove nothing about the worker. Thread: control. */
 #ifndef ROUTER_SHARING_REMOTE_REQUESTS_H
 #define ROUTER_SHARING_REMOTE_REQUESTS_H
 

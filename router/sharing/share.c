@@ -1,11 +1,13 @@
-/* router/sharing/share.c - writes our events every ten milliseconds, and enters the requests of other routers.
+/* router/sharing/share.c - writes our events every ten milliseconds, and enters the requests of
+ * other routers.
  *
- * `peers` are the routers seen so far, each with its open requests by its own numbers (remote_requests.h). A
- * peer silent for long is dropped. Silence is measured by arrival, since clocks differ, except for entries
- * written before our start or while we could not read.
+ * `peers` are the routers seen so far, each with its open requests by its own numbers
+ * (remote_requests.h). A peer silent for long is dropped. Silence is measured by arrival, since
+ * clocks differ, except for entries written before our start or while we could not read.
  *
- * Workers are identified by the hash of their URL. The registry is read for them every tenth of a second,
- * not for each event, and reading begins when they are described: the history is delivered once. */
+ * Workers are identified by the hash of their URL. The registry is read for them every tenth of a
+ * second, not for each event, and reading begins when they are described: the history is delivered
+ * once. */
 #include "router/sharing/share.h"
 
 #include <assert.h>
@@ -56,7 +58,8 @@ struct share {
     uint64_t blocks[CHAIN_BLOCKS_MAX];
 };
 
-/* --- workers ------------------------------------------------------------------------------------ */
+/* --- workers
+ * ------------------------------------------------------------------------------------ */
 
 static void look_for_workers(struct share *s, uint64_t now_us) {
     uint32_t n_unknown,
@@ -69,7 +72,8 @@ static void look_for_workers(struct share *s, uint64_t now_us) {
     if ((n && !n_unknown) || now_us - s->begun_us >= UNKNOWN_US) redis_stream_read(s->stream);
 }
 
-/* --- other routers ------------------------------------------------------------------------------ */
+/* --- other routers
+ * ------------------------------------------------------------------------------ */
 
 static struct peer *find_peer(struct share *s, uint64_t origin) {
     struct peer *free_place = NULL;
@@ -150,7 +154,8 @@ static void on_entry(struct str bytes, uint64_t age_us, void *arg) {
     }
 }
 
-/* --- writing ----------------------------------------------------------------------------------- */
+/* --- writing
+ * ----------------------------------------------------------------------------------- */
 
 static void write_entry(struct share *s, uint64_t now_us) {
     struct request_event hello = {.kind = REQUEST_HELLO, .t_us = now_us, .next = ++s->n_entries};
@@ -204,7 +209,8 @@ static void on_lost(void *arg) {
     s->is_live = false;
 }
 
-/* --- creation ---------------------------------------------------------------------------------- */
+/* --- creation
+ * ---------------------------------------------------------------------------------- */
 
 enum status share_create(struct share **out, struct loop *loop, struct registry *registry,
                          struct metrics *metrics, struct log *log,

@@ -1,17 +1,19 @@
-/* router/sharing/share.h - several routers in front of workers without request events, through Redis.
+/* router/sharing/share.h - several routers in front of workers without request events, through
+ * Redis.
  *
- * Our own workers publish request events (follow.h). vLLM and SGLang do not: each router writes what it sends
- * to those into one stream, and reads what the others wrote:
+ * Our own workers publish request events (follow.h). vLLM and SGLang do not: each router writes
+ * what it sends to those into one stream, and reads what the others wrote:
  *
  *      router loop ──▶ registry: accepted, first, ended ──▶ outbox
  *                                                             │ every 10 ms
  *                              one entry: hello, events ◀─────┘
  *      another router: on_entry ──▶ registry: add_remote, first token, ended
  *
- * An entry is frames of common/protocol/request_events.h: a hello, whose generation is the writer's origin,
- * whose `next` is the number of the entry and whose time is its time; then events, whose sequence is the
- * identity of the worker (a hash of its URL). An entry comes at least every two seconds; open requests of a
- * router silent for ten count as ended. Without a server each router continues alone. Thread: control. */
+ * An entry is frames of common/protocol/request_events.h: a hello, whose generation is the writer's
+ * origin, whose `next` is the number of the entry and whose time is its time; then events, whose
+ * sequence is the identity of the worker (a hash of its URL). An entry comes at least every two
+ * seconds; open requests of a router silent for ten count as ended. Without a server each router
+ * continues alone. Thread: control. */
 #ifndef ROUTER_SHARING_SHARE_H
 #define ROUTER_SHARING_SHARE_H
 

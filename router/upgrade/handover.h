@@ -1,7 +1,8 @@
-/* router/upgrade/handover.h - one router replaces another on the same host without a failed request.
+/* router/upgrade/handover.h - one router replaces another on the same host without a failed
+ * request.
  *
- * A running router listens on a Unix socket (--handover PATH). A router started with the same options
- * connects there:
+ * A running router listens on a Unix socket (--handover PATH). A router started with the same
+ * options connects there:
  *
  *      successor                                   predecessor
  *      hello ──────────────────────────────────▶
@@ -13,13 +14,15 @@
  *           ◀── leaving ──────────────────────────  accepts no more, announces the end of each
  *                                                   connection, finishes open requests, exits with 0
  *
- * Both have the same sockets, not copies, so a connection in the accept queue is served by either. Until
- * `ready` the predecessor has given up nothing; a successor that fails before costs nothing. The number of
- * sockets may differ from the successor's loops: each socket is accepted from by at least one loop.
+ * Both have the same sockets, not copies, so a connection in the accept queue is served by either.
+ * Until `ready` the predecessor has given up nothing; a successor that fails before costs nothing.
+ * The number of sockets may differ from the successor's loops: each socket is accepted from by at
+ * least one loop.
  *
- * A message is one packet, a JSON object of at most HANDOVER_BYTES_MAX bytes, with descriptors. Unknown
- * members and messages are ignored, so that versions that differ by one work together. The socket's folder
- * must belong to this user and be writable by no other; the peer must be this user or root. Thread: control. */
+ * A message is one packet, a JSON object of at most HANDOVER_BYTES_MAX bytes, with descriptors.
+ * Unknown members and messages are ignored, so that versions that differ by one work together. The
+ * socket's folder must belong to this user and be writable by no other; the peer must be this user
+ * or root. Thread: control. */
 #ifndef ROUTER_UPGRADE_HANDOVER_H
 #define ROUTER_UPGRADE_HANDOVER_H
 
@@ -45,7 +48,8 @@ struct handover_state {
     bool has_salt_secret;
 };
 
-/* --- the successor ----------------------------------------------------------------------------- */
+/* --- the successor
+ * ----------------------------------------------------------------------------- */
 
 struct takeover_client;
 
@@ -72,7 +76,8 @@ bool takeover_client_has_index(const struct takeover_client *h);
 void takeover_client_ready(struct takeover_client *h);          /* this process accepts */
 bool takeover_client_is_alone(const struct takeover_client *h); /* on_alone has been called */
 
-/* --- the predecessor --------------------------------------------------------------------------- */
+/* --- the predecessor
+ * --------------------------------------------------------------------------- */
 
 struct handover;
 

@@ -1,5 +1,5 @@
-/* router/upgrade/handover_wire.h - one packet of a handover: JSON, and descriptors beside it. For handover.c and
- * takeover_client.c alone. */
+/* router/upgrade/handover_wire.h - one packet of a handover: JSON, and descriptors beside it. For
+ * handover.c and takeover_client.c alone. */
 #ifndef ROUTER_UPGRADE_HANDOVER_WIRE_H
 #define ROUTER_UPGRADE_HANDOVER_WIRE_H
 

@@ -1,10 +1,11 @@
 /* router/upgrade/index_restore.h - restores the index of workers from a snapshot, as they appear.
  *
- * Each part of a snapshot waits until its worker is described; a third-party engine has a generation only
- * once its metrics have been read. Then the part is entered piece by piece, so that requests routed
- * meanwhile wait for one piece at most. A worker with another generation gets nothing. Parts whose worker
- * has not appeared after INDEX_RESTORE_TIMEOUT_US are dropped. The snapshot also has the next request event
- * of each worker: events are followed from there, so that no request is entered twice. Thread: control. */
+ * Each part of a snapshot waits until its worker is described; a third-party engine has a
+ * generation only once its metrics have been read. Then the part is entered piece by piece, so that
+ * requests routed meanwhile wait for one piece at most. A worker with another generation gets
+ * nothing. Parts whose worker has not appeared after INDEX_RESTORE_TIMEOUT_US are dropped. The
+ * snapshot also has the next request event of each worker: events are followed from there, so that
+ * no request is entered twice. Thread: control. */
 #ifndef ROUTER_UPGRADE_INDEX_RESTORE_H
 #define ROUTER_UPGRADE_INDEX_RESTORE_H
 

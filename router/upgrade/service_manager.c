@@ -23,7 +23,8 @@ struct service_manager {
     int fd;               /* -1: no manager */
 };
 
-/* --- telling ----------------------------------------------------------------------------------- */
+/* --- telling
+ * ----------------------------------------------------------------------------------- */
 
 /* Never blocks: drops the message when the manager does not read. */
 static void tell(struct service_manager *m, const char *text) {
@@ -105,7 +106,8 @@ void service_manager_stopping(struct service_manager *m) {
     tell(m, "STOPPING=1");
 }
 
-/* --- sockets ----------------------------------------------------------------------------------- */
+/* --- sockets
+ * ----------------------------------------------------------------------------------- */
 
 enum status service_socket_check(int fd, struct error *err) {
     int type = 0, listens = 0, family = 0;

@@ -1,4 +1,5 @@
-/* router/upgrade/service_manager.h - the two protocols of service managers such as systemd, without its library.
+/* router/upgrade/service_manager.h - the two protocols of service managers such as systemd, without
+ * its library.
  *
  *      NOTIFY_SOCKET                        READY=1, STOPPING=1, RELOADING=1, MAINPID=, WATCHDOG=1
  *      LISTEN_PID, LISTEN_FDS, LISTEN_FDNAMES   listening sockets that are held open over a restart

@@ -1,4 +1,5 @@
-/* router/upgrade/snapshot.c - the format, written from the registry and read without trusting a byte. */
+/* router/upgrade/snapshot.c - the format, written from the registry and read without trusting a
+ * byte. */
 #include "router/upgrade/snapshot.h"
 
 #include <errno.h>
@@ -49,7 +50,8 @@ static uint64_t get_u64(const char *from) {
     return little(v);
 }
 
-/* --- writing ----------------------------------------------------------------------------------- */
+/* --- writing
+ * ----------------------------------------------------------------------------------- */
 
 struct snapshot_writer {
     struct registry *registry;
@@ -179,7 +181,8 @@ enum status snapshot_writer_step(struct snapshot_writer *w, struct error *err) {
     return write_all(w, err);
 }
 
-/* --- reading ----------------------------------------------------------------------------------- */
+/* --- reading
+ * ----------------------------------------------------------------------------------- */
 
 struct part {
     struct registry_memory of;

@@ -1,18 +1,18 @@
 /* router/upgrade/snapshot.h - the prefix index of a router as a file, for its successor.
  *
- * Without it a restarted router would send each conversation anywhere until it has seen it again. The
- * snapshot has, per worker, the blocks it holds, youngest first, and what was learned of it. A worker's part
- * is valid while the worker is the same process: it is used when a worker with the same URL, model and
- * generation is described (index_restore.h).
+ * Without it a restarted router would send each conversation anywhere until it has seen it again.
+ * The snapshot has, per worker, the blocks it holds, youngest first, and what was learned of it. A
+ * worker's part is valid while the worker is the same process: it is used when a worker with the
+ * same URL, model and generation is described (index_restore.h).
  *
  *      head      magic, version, scheme, time                                     checksum
  *      section   kind, bytes of meta, items, checksum | meta: JSON | items: u64 each
  *      section   ...
  *      end       kind 0, sections before it
  *
- * All numbers are little-endian. A reader skips unknown sections and members, so that neighbouring versions
- * work together. A damaged or truncated file, one of a later format or of another scheme is rejected whole:
- * the router starts with an empty index.
+ * All numbers are little-endian. A reader skips unknown sections and members, so that neighbouring
+ * versions work together. A damaged or truncated file, one of a later format or of another scheme
+ * is rejected whole: the router starts with an empty index.
  *
  * Writing takes the registry's lock for SNAPSHOT_PIECE blocks at a time. Thread: control. */
 #ifndef ROUTER_UPGRADE_SNAPSHOT_H
@@ -26,7 +26,8 @@ struct follow;
 #define SNAPSHOT_PIECE     1024u /* blocks under one lock: some 0.1 ms */
 #define SNAPSHOT_BYTES_MAX (UINT64_C(2) << 30)
 
-/* --- writing ----------------------------------------------------------------------------------- */
+/* --- writing
+ * ----------------------------------------------------------------------------------- */
 
 struct snapshot_writer;
 
@@ -44,7 +45,8 @@ void snapshot_writer_destroy(struct snapshot_writer *w); /* NULL is fine */
 MUST_USE enum status snapshot_writer_step(struct snapshot_writer *w, struct error *err);
 uint64_t snapshot_writer_n_items(const struct snapshot_writer *w);
 
-/* --- reading ----------------------------------------------------------------------------------- */
+/* --- reading
+ * ----------------------------------------------------------------------------------- */
 
 struct snapshot;
 

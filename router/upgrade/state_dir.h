@@ -3,8 +3,9 @@
  *      prefix-hash-seed   created at the first start unless --prefix-hash-seed is given
  *      index.snapshot     written at the end, read at the next start
  *
- * Both are readable by this user alone: the seed allows to construct prompts whose hashes collide. One folder
- * per router: a second router would overwrite the first one's state. Blocks: for start and end. */
+ * Both are readable by this user alone: the seed allows to construct prompts whose hashes collide.
+ * One folder per router: a second router would overwrite the first one's state. Blocks: for start
+ * and end. */
 #ifndef ROUTER_UPGRADE_STATE_DIR_H
 #define ROUTER_UPGRADE_STATE_DIR_H
 

@@ -1,4 +1,5 @@
-/* router/upgrade/takeover.h - what a router takes over from its predecessor, and leaves to its successor.
+/* router/upgrade/takeover.h - what a router takes over from its predecessor, and leaves to its
+ * successor.
  *
  *      before it listens   sockets: from the service manager, or the router at --handover
  *                          hash seed: from the predecessor, --state-dir or --prefix-hash-seed
@@ -6,9 +7,9 @@
  *      when it is ready    serves; notifies predecessor and service manager; listens at --handover
  *      at the end          writes the index to --state-dir, unless a successor has it already
  *
- * Without a predecessor a router is ready at once. With one it is ready when each wanted worker can be
- * picked and its part of the index is restored, or after --handover-wait if any worker can be picked; if
- * none can, this start fails and the predecessor continues. Thread: control. */
+ * Without a predecessor a router is ready at once. With one it is ready when each wanted worker can
+ * be picked and its part of the index is restored, or after --handover-wait if any worker can be
+ * picked; if none can, this start fails and the predecessor continues. Thread: control. */
 #ifndef ROUTER_UPGRADE_TAKEOVER_H
 #define ROUTER_UPGRADE_TAKEOVER_H
 

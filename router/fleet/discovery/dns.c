@@ -1,12 +1,11 @@
-/* router/fleet/discovery/dns.c - workers that are the addresses of a name: a headless service, say.
+/* router/fleet/discovery/dns.c - the addresses of a name, such as a headless service, as workers.
  *
- * The system's resolver is asked, on a thread (resolver.h), so /etc/hosts and search domains count as
- * they do everywhere; it does not say how long an answer holds, which is why it is asked at one pace.
- * Nothing says which addresses are ready, drain or are new ones of an old number: probes find out. Of a
- * host that has IPv4 and IPv6 the former is used.
+ * Uses the system's resolver on a thread (resolver.h), so /etc/hosts and search domains apply; it
+ * reports no time to live, so the name is resolved at a fixed interval. Readiness, draining and
+ * reuse of an address are left to probes. For a host with IPv4 and IPv6 addresses IPv4 is used.
  *
- * LIMITS. One port for all. A name of no address and a name server that fails are the same here: what
- * was known stays. */
+ * LIMITS. One port for all. A name without addresses and a failing name server look alike: the set
+ * stays. */
 #include "router/fleet/discovery.h"
 
 #include <stdio.h>
@@ -37,7 +36,7 @@ static int by_bytes(const void *a, const void *b) {
     return memcmp(a, b, sizeof(struct address));
 }
 
-/* Answers come in turns: the order of ids should not. */
+/* Sorts addresses, since name servers rotate them and ids should be stable. */
 static void tell(struct dns_source *s, struct address *found, uint32_t n) {
     struct discovery_set set = {0};
 
@@ -50,7 +49,7 @@ static void tell(struct dns_source *s, struct address *found, uint32_t n) {
         snprintf(url, sizeof(url), "http://%s", text);
         if (address_split(str_of(url), &worker.url, NULL) != ST_OK) continue;
         snprintf(worker.labels, sizeof(worker.labels), "dns=%.200s", s->url.host);
-        if (discovery_set_add(&set, &worker, NULL) != ST_OK) continue; /* twice in one answer */
+        if (discovery_set_add(&set, &worker, NULL) != ST_OK) continue; /* duplicate */
     }
     s->n_workers = set.n;
     s->n_updates++;

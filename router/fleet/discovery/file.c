@@ -1,5 +1,5 @@
-/* router/fleet/discovery/file.c - a list of workers that is edited while the router runs.
- * It is read again when it changes (common/net/file_watch.h). */
+/* router/fleet/discovery/file.c - a list of workers in a file, read again when it changes
+ * (common/net/file_watch.h). */
 #include "router/fleet/discovery.h"
 
 #include <string.h>

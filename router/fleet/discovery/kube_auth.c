@@ -1,4 +1,5 @@
-/* router/fleet/discovery/kube_auth.c - three sources into one set of credentials, and the token's file. */
+/* router/fleet/discovery/kube_auth.c - three sources into one set of credentials, and the token's
+ * file. */
 #include "router/fleet/discovery/kube_auth.h"
 
 #include "common/base/file.h"
@@ -26,7 +27,7 @@ struct kube_auth {
     struct kube_access access;
     char *server, *connect_to;
     char *header;     /* with the token */
-    struct stat seen; /* the token's file when it was read */
+    struct stat seen; /* state of the token's file when it was read */
 };
 
 static bool is_given(const char *s) {
@@ -41,7 +42,8 @@ static const char *folder_file(struct kube_auth *a, const char *folder, const ch
     return path;
 }
 
-/* --- the token's file ------------------------------------------------------------------------------*/
+/* --- the token's file
+ * ------------------------------------------------------------------------------ */
 
 /* It goes into a header line. */
 static bool is_token(struct str s) {
@@ -88,7 +90,8 @@ static enum status read_token(struct kube_auth *a, struct error *err) {
     enum status st;
     size_t n;
 
-    if (stat(path, &now) != 0) now = (struct stat){0}; /* before: what comes between is seen next */
+    if (stat(path, &now) != 0)
+        now = (struct stat){0}; /* before reading: a later change is seen next time */
     st = file_read(path, MAX_TOKEN_BYTES, &text, &n, err);
     if (st == ST_OK) st = take_token(a, trim_lines((struct str){text, n}), path, err);
     mem_free(text);
@@ -119,7 +122,8 @@ const char *kube_auth_header(const struct kube_auth *a) {
     return a->header;
 }
 
-/* --- where from ------------------------------------------------------------------------------------*/
+/* --- where from
+ * ------------------------------------------------------------------------------------ */
 
 static const char *account_folder(const struct kube_config *config) {
     return is_given(config->account_folder) ? config->account_folder : KUBE_ACCOUNT_FOLDER;
@@ -139,7 +143,7 @@ static enum status read_kubeconfig(struct kube_auth *a, const struct kube_config
     return st == ST_OK ? ST_OK : error_prefix(err, "--kubeconfig");
 }
 
-/* The pod's own, when the kubelet has said where the server is. */
+/* The pod's own API server, from the environment. */
 static enum status read_account(struct kube_auth *a, const struct kube_config *config,
                                 struct error *err) {
     const char *folder = account_folder(config);
@@ -168,7 +172,7 @@ static enum status read_account(struct kube_auth *a, const struct kube_config *c
         a->access.token_file);
 }
 
-/* A pod has one whoever's server it asks. */
+/* The pod's own namespace is valid for any server. */
 static const char *own_namespace(struct kube_auth *a, const struct kube_config *config) {
     const char *path = folder_file(a, account_folder(config), "namespace"), *namespace = NULL;
     char *text = NULL;
@@ -202,10 +206,11 @@ static void apply_options(struct kube_auth *a, const struct kube_config *config)
     if (!is_given(access->namespace)) access->namespace = "default";
 }
 
-/* --- checks ----------------------------------------------------------------------------------------*/
+/* --- checks
+ * ---------------------------------------------------------------------------------------- */
 
-/* The URL without its final slashes. With a name of its own for TLS, that name is called, and the
- * connection goes to the host. */
+/* The URL without final slashes. With a separate TLS name the URL has that name, and connections go
+ * to the host. */
 static enum status take_server(struct kube_auth *a, struct error *err) {
     const char *url = a->access.server, *name = a->access.server_name, *host, *path;
     struct http_origin origin;
@@ -268,7 +273,7 @@ static enum status check_file(const char *path, const char *what, const char *op
                      option);
 }
 
-/* Read once, for what is wrong with them; the client reads them for each connection. */
+/* Reads the files once to report errors; the client reads them for each connection. */
 static enum status check_tls(const struct kube_access *access, struct error *err) {
     struct tls_config config = {.is_insecure = access->is_insecure};
     struct tls *tls = NULL;
@@ -304,7 +309,8 @@ static enum status check_credentials(struct kube_auth *a, struct error *err) {
     return st == ST_OK ? check_tls(access, err) : st;
 }
 
-/* --- all of it -------------------------------------------------------------------------------------*/
+/* --- all of it
+ * ------------------------------------------------------------------------------------- */
 
 enum status kube_auth_create(struct kube_auth **out, const struct kube_config *config,
                              struct log *log, struct error *err) {
@@ -357,7 +363,7 @@ const char *kube_auth_namespace(const struct kube_auth *a) {
     return a->access.namespace;
 }
 
-/* PEM text stands before a file, as kubectl has it. */
+/* PEM text precedes a file, as in kubectl. */
 struct http_client_trust kube_auth_trust(const struct kube_auth *a) {
     const struct kube_access *access = &a->access;
 

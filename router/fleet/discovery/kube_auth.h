@@ -1,4 +1,5 @@
-/* router/fleet/discovery/kube_auth.h - what is shown to an API server, and what it must show.
+/* router/fleet/discovery/kube_auth.h - credentials for an API server, and the authorities it is
+ * verified by.
  *
  *      given by option          kubeconfig                  a pod's service account
  *      --k8s-api-server    or   cluster.server         or   KUBERNETES_SERVICE_HOST, _PORT
@@ -6,11 +7,12 @@
  *      --k8s-token-file    or   token, client-cert     or   token
  *      --k8s-namespace     or   context.namespace      or   namespace
  *
- * The left column wins, part by part; of the others the first that there is. An account's token goes
- * to the account's own server only: --k8s-api-server without a kubeconfig uses its namespace alone.
+ * The left column wins, part by part; of the others the first that is complete. An account's token
+ * is sent to the account's own server only: --k8s-api-server without a kubeconfig uses its
+ * namespace alone.
  *
- * A token's file is a link that the kubelet swaps at four fifths of the token's life. Looking costs a
- * stat(2); a file that cannot be read for a moment leaves the token as it was. Thread: control. */
+ * The kubelet replaces a token's file at four fifths of the token's life. A check costs a stat(2);
+ * while a file is unreadable the old token stays. Thread: control. */
 #ifndef ROUTER_FLEET_DISCOVERY_KUBE_AUTH_H
 #define ROUTER_FLEET_DISCOVERY_KUBE_AUTH_H
 
@@ -32,10 +34,10 @@ const char *kube_auth_connect_to(const struct kube_auth *a); /* see http_client_
 const char *kube_auth_namespace(const struct kube_auth *a);
 struct http_client_trust kube_auth_trust(const struct kube_auth *a); /* lives with `a` */
 
-/* Reads the token again when its file has changed, or when it must be. */
+/* Reads the token again when its file has changed, or always with must_read. */
 void kube_auth_look(struct kube_auth *a, bool must);
 
-/* "Authorization: Bearer ..."; NULL: nothing to show. Valid until the next look. */
+/* "Authorization: Bearer ..."; NULL: no token. Valid until the token is read again. */
 const char *kube_auth_header(const struct kube_auth *a);
 
 #endif

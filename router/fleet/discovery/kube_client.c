@@ -1,4 +1,5 @@
-/* router/fleet/discovery/kube_client.c - calls to one API server, each with the credentials of the moment. */
+/* router/fleet/discovery/kube_client.c - calls to one API server, each with the current
+ * credentials. */
 #include "router/fleet/discovery/kube_client.h"
 
 #include "common/base/mem.h"
@@ -97,9 +98,11 @@ void kube_client_refused(struct kube_client *c) {
     kube_auth_look(c->auth, true);
 }
 
-/* --- calls -----------------------------------------------------------------------------------------*/
+/* --- calls
+ * ----------------------------------------------------------------------------------------- */
 
-/* Fills in where and who. Requests of every kind may share a connection with a watch: it is probed. */
+/* Fills in where and who. Requests of every kind may share a connection with a watch: it is
+ * probed. */
 static enum status start(struct kube_client *c, struct http_client_request *request,
                          const char *path, const char *content_type, http_client_fn *fn, void *arg,
                          struct http_call **call, struct error *err) {

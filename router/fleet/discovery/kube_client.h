@@ -1,12 +1,12 @@
-/* router/fleet/discovery/kube_client.h - where a Kubernetes API server is, and by what right we ask it.
+/* router/fleet/discovery/kube_client.h - a Kubernetes API server and the credentials for it.
  *
- * Inside a pod: KUBERNETES_SERVICE_HOST and the service account's files, which the kubelet swaps
+ * Inside a pod: KUBERNETES_SERVICE_HOST and the service account's files, which the kubelet replaces
  * before they expire. Elsewhere: --kubeconfig, or --k8s-api-server with --k8s-token-file and
  * --k8s-ca-file, which also replace single parts of the other two.
  *
- * The token's file is looked at before each request and once a minute, and read again when it has
- * changed; a file of authorities is read for each new connection. So what is open goes on, what is new
- * shows and believes what is valid now.
+ * The token's file is checked before each request and once a minute, and read again when it has
+ * changed; authorities are read for each new connection. So new requests use current credentials,
+ * and open ones go on.
  *
  * Its own libcurl handle, on the control loop. HTTP/1.1; http:// only to loopback (kubectl proxy).
  * Thread: control. */
@@ -23,7 +23,7 @@ struct loop;
 /* 0: the default in brackets. */
 struct kube_intervals {
     uint32_t relist_ms;  /* [600000] a full list at least so often, give or take a fifth */
-    uint32_t silence_ms; /* [150000] a watch without a byte for so long is given up */
+    uint32_t silence_ms; /* a watch without a byte for so long is closed */
     uint32_t watch_ms;   /* [300000] the server is asked to end a watch after 1 to 2 times this */
     uint32_t backoff_ms; /* [500] the first delay is at most this, each further one twice ... */
     uint32_t
@@ -40,15 +40,16 @@ struct kube_config { /* NULL or "": not given */
     struct kube_intervals intervals;
 };
 
-/* ST_INVALID, ST_NOT_FOUND and ST_UNSUPPORTED say what is missing and which option gives it. */
+/* On ST_INVALID, ST_NOT_FOUND and ST_UNSUPPORTED err names what is missing and the option that
+ * gives it. */
 MUST_USE enum status kube_client_create(struct kube_client **out, struct loop *loop,
                                         struct log *log, const struct kube_config *config,
                                         struct error *err);
 
-/* After its watches. Calls in flight are dropped, their callbacks not called. NULL is fine. */
+/* After its watches. Cancels calls in flight without callbacks. NULL is fine. */
 void kube_client_destroy(struct kube_client *c);
 
-/* The namespace meant: given, or of the kubeconfig's context, or the pod's own, or "default". */
+/* The namespace: of the option, the kubeconfig's context or the pod, else "default". */
 const char *kube_client_namespace(const struct kube_client *c);
 const char *kube_client_server(const struct kube_client *c); /* "https://10.0.0.1:443" */
 
@@ -58,13 +59,13 @@ MUST_USE enum status kube_client_call(struct kube_client *c, const char *method,
                                       const char *content_type, struct str body, http_client_fn *fn,
                                       void *arg, struct http_call **call, struct error *err);
 
-/* A GET whose answer is told piece by piece, whatever its code; ST_TIMEOUT after silence_ms. */
+/* A GET whose answer is delivered in pieces, whatever its code; ST_TIMEOUT after silence_ms. */
 MUST_USE enum status kube_client_stream(struct kube_client *c, const char *path,
                                         uint32_t silence_ms, http_client_data_fn *on_data,
                                         http_client_fn *fn, void *arg, struct http_call **call,
                                         struct error *err);
 
-/* The server answered 401: the token is read again even if its file looks as before. */
+/* After a 401: reads the token again even if its file seems unchanged. */
 void kube_client_refused(struct kube_client *c);
 
 /* Appends `s` as part of a query: all but letters, digits and "-._~" as %XX. */

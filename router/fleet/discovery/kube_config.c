@@ -11,7 +11,8 @@ struct reader {
     struct error *err;
 };
 
-/* --- parts ---------------------------------------------------------------------------------------*/
+/* --- parts
+ * --------------------------------------------------------------------------------------- */
 
 /* NULL when it is absent, null or "". */
 static const char *text_at(struct reader *r, int mapping, const char *key) {
@@ -20,7 +21,7 @@ static const char *text_at(struct reader *r, int mapping, const char *key) {
     return s.len ? arena_strndup(r->memory, s.ptr, s.len) : NULL;
 }
 
-/* Paths are meant from the file's own folder. */
+/* Resolves paths against the file's folder. */
 static const char *path_at(struct reader *r, int mapping, const char *key) {
     const char *name = text_at(r, mapping, key), *slash = strrchr(r->path, '/');
     size_t n_folder = slash ? (size_t)(slash - r->path) + 1 : 0, n;
@@ -90,7 +91,8 @@ static enum status find_entry(struct reader *r, const char *list, const char *in
                      name, list);
 }
 
-/* --- cluster, user, context ------------------------------------------------------------------------*/
+/* --- cluster, user, context
+ * ------------------------------------------------------------------------ */
 
 static enum status read_cluster(struct reader *r, int cluster, struct kube_access *out) {
     struct str skip =
@@ -125,7 +127,7 @@ static enum status refuse_user(struct reader *r, const char *name, const char *w
                      r->path, name, what);
 }
 
-/* Credentials that we have no means for, unless there are others beside them. */
+/* Unsupported credentials, unless there are others beside them. */
 static enum status check_user(struct reader *r, int user, const char *name,
                               const struct kube_access *out) {
     static const char *const others[] = {"as", "as-uid", "as-groups", "as-user-extra"};

@@ -1,6 +1,6 @@
 /* router/fleet/discovery/kube_costs.c - see kube_costs.h.
  *
- *      timer: sum up what each pod is worth --> those that differ wait --> a few PATCHes at once */
+ *      timer: sum the cost of each pod --> those that changed wait --> a few PATCHes at once */
 #include "router/fleet/discovery/kube_costs.h"
 
 #include <stdio.h>
@@ -39,7 +39,7 @@ struct kube_costs {
     struct strmap by_uid;
     struct list waiting;
     uint32_t n_open, round;
-    bool is_refused; /* the last answer was that we may not: said once */
+    bool is_refused; /* the last answer was 403: logged once */
 };
 
 bool kube_costs_differ(int32_t before, int32_t now) {
@@ -49,7 +49,8 @@ bool kube_costs_differ(int32_t before, int32_t now) {
     return change >= LEAST_CHANGE && change * 10 > of;
 }
 
-/* --- writing -------------------------------------------------------------------------------------*/
+/* --- writing
+ * ------------------------------------------------------------------------------------- */
 
 static void write_next(struct kube_costs *c);
 
@@ -77,7 +78,7 @@ static enum status write_cost(struct kube_costs *c, struct cost *cost) {
     char path[PATH_BYTES], body[128];
     int n;
 
-    if (!pod || !pod->name[0]) return ST_NOT_FOUND; /* it has gone meanwhile */
+    if (!pod || !pod->name[0]) return ST_NOT_FOUND; /* the pod was removed meanwhile */
     snprintf(path, sizeof(path), "/api/v1/namespaces/%s/pods/%s", pod->namespace, pod->name);
     n = snprintf(body, sizeof(body),
                  "{\"metadata\":{\"annotations\":{\"controller.kubernetes.io/pod-deletion-cost\":"
@@ -94,7 +95,8 @@ static void write_next(struct kube_costs *c) {
         c->n_open += write_cost(c, LIST_ENTRY(link, struct cost, link)) == ST_OK;
 }
 
-/* --- what is to be written -----------------------------------------------------------------------*/
+/* --- what is to be written
+ * ----------------------------------------------------------------------- */
 
 static struct cost *get_cost(struct kube_costs *c, const char *uid) {
     struct cost *cost = strmap_find(&c->by_uid, str_of(uid));
@@ -131,7 +133,7 @@ static void cost_destroy(struct cost *cost) {
     mem_free(cost);
 }
 
-/* Those of pods that are gone, or all. */
+/* Frees the entries of removed pods, or all. */
 static void forget(struct kube_costs *c, bool is_all) {
     struct cost **victims = mem_calloc(c->by_uid.n + 1, sizeof(struct cost *));
     const struct strmap_slot *slot;

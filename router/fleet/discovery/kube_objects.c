@@ -12,7 +12,7 @@
 
 static const struct json_limits limits = {.max_bytes = KUBE_OBJECT_MAX_BYTES, .max_values = 200000};
 
-/* Roles of which one request needs two. */
+/* Roles where one request needs two workers: disaggregated prefill, decode and encode. */
 static const char *const left_out[] = {"prefill", "decode", "encode", "encoder", "encode-prefill"};
 
 /* STR_NULL when it is absent or no text. */
@@ -34,7 +34,7 @@ static bool is_true(const struct json *object, const char *name, bool otherwise)
     return json_to_bool(json_get(object, name), &value) == ST_OK ? value : otherwise;
 }
 
-/* What is too long for its place is not what it should be. */
+/* A value too long for its field is ignored. */
 static void copy_text(char *out, size_t cap, struct str s) {
     if (!s.ptr || s.len >= cap) s = STR("");
     memcpy(out, s.ptr, s.len);
@@ -57,13 +57,14 @@ static bool get_port(const struct json *object, const char *name, uint16_t *out)
     return true;
 }
 
-/* --- what is looked at ---------------------------------------------------------------------------*/
+/* --- what is looked at
+ * --------------------------------------------------------------------------- */
 
-/* A pod is 2 to 20 KB, of which managedFields and what its containers mount and run are the most. Only
- * the parts that are asked for are made a tree of, which costs a fifth of the time. */
+/* Parses the requested members alone: most of a pod is managedFields, mounts and commands, and
+ * parsing all of it takes five times as long. */
 struct part {
     const char *name;
-    const char *const *members; /* NULL: whole; else these, NULL at the end */
+    const char *const *members; /* NULL: all members; else these, NULL at the end */
 };
 
 static bool is_listed(const char *const *names, struct str key) {
@@ -82,7 +83,7 @@ static void put_member(struct buf *out, struct str key, struct str value) {
     buf_append_str(out, value);
 }
 
-/* False: `object` is none. */
+/* False: `object` is not an object. */
 static bool put_members(struct buf *out, struct str object, const char *const *names) {
     struct kube_members m = {.rest = object};
     struct str key, value;
@@ -152,7 +153,8 @@ static enum status parse(struct json **root, struct str json, const struct part 
     return st;
 }
 
-/* --- what all objects have -----------------------------------------------------------------------*/
+/* --- what all objects have
+ * ----------------------------------------------------------------------- */
 
 static enum status read_identity(struct kube_object *out, const struct json *root,
                                  struct error *err) {
@@ -191,7 +193,7 @@ void kube_object_fini(struct kube_object *o) {
     o->n_pods = 0;
 }
 
-/* Takes the address when it is one. */
+/* Stores a valid address. */
 static bool take_host(struct kube_pod *pod, struct str host) {
     struct in6_addr any;
 
@@ -202,7 +204,7 @@ static bool take_host(struct kube_pod *pod, struct str host) {
     return false;
 }
 
-/* For people: what does not fit, or is no label, is left out. */
+/* Labels for display; those that do not fit, or are invalid, are left out. */
 static void put_label(struct discovery_worker *words, const char *key, struct str value) {
     char text[DISCOVERY_LABELS_MAX];
 
@@ -211,9 +213,10 @@ static void put_label(struct discovery_worker *words, const char *key, struct st
     if (discovery_worker_set(words, str_of(text), NULL) != ST_OK) return;
 }
 
-/* --- pods ----------------------------------------------------------------------------------------*/
+/* --- pods
+ * ---------------------------------------------------------------------------------------- */
 
-/* "8000, 8001": false when it is anything else. Twice the same port is one worker. */
+/* Parses "8000, 8001"; false: invalid. Duplicates count once. */
 static bool take_ports(struct kube_pod *pod, struct str list) {
     uint16_t ports[KUBE_PORTS_MAX];
     uint32_t n = 0;
@@ -359,7 +362,8 @@ enum status kube_pod_read(struct kube_object *out, struct str json, const char *
     return st;
 }
 
-/* --- slices --------------------------------------------------------------------------------------*/
+/* --- slices
+ * -------------------------------------------------------------------------------------- */
 
 static enum kube_use use_of_endpoint(const struct json *conditions) {
     bool is_ready_now = is_true(conditions, "ready", true);
@@ -383,7 +387,7 @@ static uint16_t usual_port_of_slice(const struct json *ports) {
     return first;
 }
 
-/* Its addresses are one and the same endpoint: the first is taken, as by everybody. */
+/* All addresses are one endpoint: the first is used, as in other implementations. */
 static void read_endpoint(struct kube_pod *pod, const struct json *endpoint,
                           const struct json *slice) {
     const struct json *target = json_get(endpoint, "targetRef"),
@@ -438,9 +442,10 @@ enum status kube_slice_read(struct kube_object *out, struct str json, struct err
     return st;
 }
 
-/* --- pools ---------------------------------------------------------------------------------------*/
+/* --- pools
+ * --------------------------------------------------------------------------------------- */
 
-/* What a label's key or value may be, and nothing that means something in a selector. */
+/* Valid characters of a label's key or value; none of them has a meaning in a selector. */
 static bool is_plain(struct str s) {
     for (size_t i = 0; i < s.len; i++) {
         char c = s.ptr[i];

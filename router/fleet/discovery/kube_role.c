@@ -1,12 +1,12 @@
-/* router/fleet/discovery/kube_role.c - a Role on one line: YAML in its flow style has no line breaks that a
- * log would have to escape. Each resource has a Role of its own name, so that applying the second of
- * two that are missing does not replace the first. */
+/* router/fleet/discovery/kube_role.c - a Role on one line, in YAML's flow style, without line
+ * breaks that a log would escape. Each resource has a Role of its own name, so that applying one
+ * keeps the other. */
 #include "router/fleet/discovery/kube_role.h"
 
 #include "common/base/buf.h"
 #include "common/telemetry/log.h"
 
-/* What stands in `text` between `mark` and the first of `ends`; STR_NULL: `mark` is not there. */
+/* The part of `text` between `mark` and the first of `ends`; STR_NULL: no `mark`. */
 static struct str part_after(const char *text, const char *mark, const char *ends) {
     const char *at = strstr(text, mark);
 

@@ -12,7 +12,7 @@
 
 struct entry {
     struct kube_object object;
-    uint32_t round; /* of the list that named it last */
+    uint32_t round; /* of the last list that had it */
     bool is_gone;   /* only its version counts */
 };
 
@@ -62,9 +62,10 @@ void kube_store_set_ports(struct kube_store *s, uint16_t port, const uint16_t *t
         s->targets[i] = targets[i];
 }
 
-/* --- what is told --------------------------------------------------------------------------------*/
+/* --- what is told
+ * -------------------------------------------------------------------------------- */
 
-/* Forgets the entries that are gone, and with `is_sweep` those that this round did not name. */
+/* Removes deleted entries, and with `is_sweep` those missing in this round. */
 static void forget(struct kube_store *s, bool is_sweep) {
     struct entry **victims = mem_calloc(s->by_key.n + 1, sizeof(struct entry *));
     const struct strmap_slot *slot;
@@ -108,7 +109,7 @@ static bool has_room(const struct kube_store *s, const struct entry *e,
     return s->n_pods - (e ? e->object.n_pods : 0) + object->n_pods <= KUBE_STORE_MAX;
 }
 
-/* The entry of this key, made when there is none. */
+/* The entry of this key, created if absent. */
 static enum status get_entry(struct kube_store *s, const struct kube_object *object,
                              struct entry **out, struct error *err) {
     struct entry *e = strmap_find(&s->by_key, str_of(object->key));
@@ -127,7 +128,7 @@ static enum status get_entry(struct kube_store *s, const struct kube_object *obj
     return ST_OK;
 }
 
-/* Takes what `object` owns, whatever becomes of it. */
+/* Takes the contents of `object` in every case. */
 static enum status put(struct kube_store *s, struct kube_object *object, bool is_gone,
                        struct error *err) {
     struct entry *e = NULL;
@@ -161,7 +162,8 @@ enum status kube_store_gone(struct kube_store *s, struct str json, struct error 
     return st == ST_OK ? put(s, &object, true, err) : st;
 }
 
-/* --- what follows --------------------------------------------------------------------------------*/
+/* --- what follows
+ * -------------------------------------------------------------------------------- */
 
 struct candidate {
     const struct kube_pod *pod;
@@ -181,7 +183,7 @@ static void push(struct candidates *c, const struct kube_pod *pod, uint16_t port
     c->items[c->n++] = (struct candidate){pod, port};
 }
 
-/* Its own ports, or what is said of those that name none. */
+/* Its own ports, or the default. */
 static uint32_t ports_of(const struct kube_store *s, const struct kube_pod *pod,
                          const uint16_t **out) {
     if (pod->n_ports) {
@@ -231,7 +233,7 @@ static int sign(int64_t v) {
     return (v > 0) - (v < 0);
 }
 
-/* Negative: a is the one to believe of two that are one endpoint. Total, so that routers agree. */
+/* Negative: a precedes b of two with one endpoint. A total order, so that routers agree. */
 static int preference(const struct kube_pod *a, const struct kube_pod *b) {
     bool a_is_6 = strchr(a->host, ':') != NULL, b_is_6 = strchr(b->host, ':') != NULL;
     int order;
@@ -277,7 +279,7 @@ static bool same_target(const struct candidate *a, const struct candidate *b) {
     return a->port == b->port && a->pod->uid[0] && strcmp(a->pod->uid, b->pod->uid) == 0;
 }
 
-/* Of each run of those that are the same the first stays. */
+/* Keeps the first of each run of equals. */
 static void merge(struct candidates *c, int (*order)(const void *, const void *),
                   bool (*is_same)(const struct candidate *, const struct candidate *)) {
     size_t n = 0;
@@ -298,8 +300,7 @@ static void add(struct discovery_set *out, const struct candidate *c,
     memcpy(worker.uid, c->pod->uid, sizeof(worker.uid));
     memcpy(worker.labels, c->pod->labels, sizeof(worker.labels));
     if (address_split(str_of(url), &worker.url, NULL) != ST_OK) assert(!"a number and a port");
-    if (discovery_set_add(out, &worker, NULL) != ST_OK)
-        return; /* one address, written in two ways */
+    if (discovery_set_add(out, &worker, NULL) != ST_OK) return; /* one address in two spellings */
     stats->n_used += !worker.is_draining;
     stats->n_draining += worker.is_draining;
 }

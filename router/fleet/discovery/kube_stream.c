@@ -1,18 +1,19 @@
-/* router/fleet/discovery/kube_stream.c - lines into events, and a page of a list as a small machine:
+/* router/fleet/discovery/kube_stream.c - lines into events, and a page of a list as a small
+ * machine:
  *
  *      {  key : value ,  key : value ,  ...  }
  *               │
  *               └─ of "items":  [ item , item , ... ]
  *
- * Keys, values and items are cut out by kube_scan; what is neither "metadata" nor an item is passed
- * over without being kept. */
+ * kube_scan cuts out keys, values and items; all but "metadata" and items are skipped. */
 #include "router/fleet/discovery/kube_stream.h"
 
 #include "common/text/json.h"
 
 #include <stdio.h>
 
-/* --- lines ---------------------------------------------------------------------------------------*/
+/* --- lines
+ * --------------------------------------------------------------------------------------- */
 
 void kube_lines_init(struct kube_lines *l) {
     buf_init(&l->part, KUBE_OBJECT_MAX_BYTES);
@@ -33,7 +34,7 @@ static struct str trim_line(struct str s) {
     return str_trim(s);
 }
 
-/* One line's worth of the piece; ST_AGAIN: it goes on. */
+/* The part of the piece up to the line's end; ST_AGAIN: the line continues. */
 static enum status cut_line(struct kube_lines *l, struct str *piece, struct str *line) {
     const char *end = piece->len ? memchr(piece->ptr, '\n', piece->len) : NULL;
     struct str head = {piece->ptr, end ? (size_t)(end - piece->ptr) : piece->len};
@@ -64,7 +65,8 @@ enum status kube_lines_next(struct kube_lines *l, struct str *piece, struct str 
     return st;
 }
 
-/* --- events --------------------------------------------------------------------------------------*/
+/* --- events
+ * -------------------------------------------------------------------------------------- */
 
 static void copy_text(char *out, size_t cap, struct str s) {
     snprintf(out, cap, "%.*s", (int)MIN(s.len, cap - 1), s.len ? s.ptr : "");
@@ -150,7 +152,8 @@ enum status kube_event_read(struct kube_event *e, struct str line, struct error 
     return error_set(err, ST_INVALID, "an event of the watch has no metadata.resourceVersion");
 }
 
-/* --- lists ---------------------------------------------------------------------------------------*/
+/* --- lists
+ * --------------------------------------------------------------------------------------- */
 
 enum at {
     BEFORE, /* the first brace */
@@ -213,7 +216,7 @@ static enum member member_of(struct str quoted_key) {
     return str_eq(quoted_key, STR("\"items\"")) ? ITEMS : OTHER;
 }
 
-/* What was being cut out is whole. */
+/* The current value is complete. */
 static enum status take_value(struct kube_list *l, struct error *err) {
     struct str value = buf_str(&l->value);
     enum status st = ST_OK;

@@ -1,11 +1,11 @@
-/* router/fleet/discovery/kube_stream.h - what an API server sends, read as it comes.
+/* router/fleet/discovery/kube_stream.h - reads the stream of an API server in pieces.
  *
  *      WATCH   {"type":"ADDED","object":{...}}\n{"type":"BOOKMARK",...}\n     one event a line
  *      LIST    {"kind":"PodList","metadata":{...},"items":[{...},{...}]}     one value, of any size
  *
- * Chunks, TLS records and reads end anywhere; so the pieces given here may too, and the result is the
- * same for every way of cutting. A line, or an item, is held until it is whole and is then told as
- * text; a list of a hundred megabytes never is in memory. Pure. */
+ * Pieces may end anywhere; the result is the same for every split. A line or an item is kept until
+ * complete and then delivered as text, so that a list of a hundred megabytes is never in memory.
+ * Pure. */
 #ifndef ROUTER_FLEET_DISCOVERY_KUBE_STREAM_H
 #define ROUTER_FLEET_DISCOVERY_KUBE_STREAM_H
 
@@ -17,36 +17,38 @@
 #define KUBE_CONTINUE_MAX     4096 /* of metadata.continue */
 #define KUBE_STATUS_MAX_BYTES (64u << 10)
 
-/* --- lines ---------------------------------------------------------------------------------------*/
+/* --- lines
+ * --------------------------------------------------------------------------------------- */
 
 struct kube_lines {
-    struct buf part;  /* of a line that goes on in the next piece */
+    struct buf part;  /* incomplete line */
     bool is_returned; /* `part` has been returned */
 };
 
 void kube_lines_init(struct kube_lines *l);
 void kube_lines_fini(struct kube_lines *l);
-void kube_lines_clear(struct kube_lines *l); /* another stream begins */
+void kube_lines_clear(struct kube_lines *l); /* before another stream */
 
-/* Takes the next line, without blanks around it, from *piece. ST_OK: *line, never empty, is valid until
- * the next call, or as long as the piece; ST_AGAIN: *piece is used up; ST_TOO_LARGE. */
+/* Takes the next line, without blanks around it, from *piece. ST_OK: *line, never empty, is valid
+ * until the next call, or as long as the piece; ST_AGAIN: *piece is used up; ST_TOO_LARGE. */
 MUST_USE enum status kube_lines_next(struct kube_lines *l, struct str *piece, struct str *line);
 
-/* --- events --------------------------------------------------------------------------------------*/
+/* --- events
+ * -------------------------------------------------------------------------------------- */
 
-/* What failed, of kind Status: the body of an error, or the object of an ERROR event. */
+/* A Status: the body of an error, or the object of an ERROR event. */
 struct kube_status {
-    int code;          /* 410; 0: not said */
+    int code;          /* 410; 0: absent */
     char reason[64];   /* "Expired" */
     char message[300]; /* for people */
     uint32_t retry_after_s;
     bool is_version_too_large; /* asked for a resourceVersion of the future */
 };
 
-/* Whatever `text` is: what cannot be read is left out. */
+/* Reads any text; unreadable parts are left out. */
 void kube_status_read(struct kube_status *s, struct str text);
 
-/* Gone or Expired: what was asked for is no longer kept, list again. */
+/* Gone or Expired: the version is no longer kept, list again. */
 bool kube_status_is_expired(const struct kube_status *s);
 
 enum kube_event_type { KUBE_ADDED, KUBE_MODIFIED, KUBE_DELETED, KUBE_BOOKMARK, KUBE_ERROR };
@@ -57,10 +59,11 @@ struct kube_event { /* parts of the line */
     struct str version; /* all but ERROR */
 };
 
-/* ST_INVALID: it is none, of a type unknown, or has no resourceVersion. */
+/* ST_INVALID: not an event, of unknown type, or without resourceVersion. */
 MUST_USE enum status kube_event_read(struct kube_event *e, struct str line, struct error *err);
 
-/* --- lists ---------------------------------------------------------------------------------------*/
+/* --- lists
+ * --------------------------------------------------------------------------------------- */
 
 typedef void kube_list_fn(struct str item, void *arg);
 
@@ -79,12 +82,12 @@ struct kube_list {
 
 void kube_list_init(struct kube_list *l, kube_list_fn *fn, void *arg);
 void kube_list_fini(struct kube_list *l);
-void kube_list_clear(struct kube_list *l); /* another page begins */
+void kube_list_clear(struct kube_list *l); /* before another page */
 
-/* Tells the items that are whole. After ST_INVALID and ST_TOO_LARGE only clear and fini. */
+/* Delivers complete items. After ST_INVALID and ST_TOO_LARGE call only clear and fini. */
 MUST_USE enum status kube_list_feed(struct kube_list *l, struct str piece, struct error *err);
 
-/* No more will come. ST_INVALID: something is missing. */
+/* The end of the page. ST_INVALID: incomplete. */
 MUST_USE enum status kube_list_end(const struct kube_list *l, struct error *err);
 
 #endif

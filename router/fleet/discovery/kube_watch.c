@@ -1,30 +1,30 @@
-/* router/fleet/discovery/kube_watch.c - list, watch, and what follows when either ends.
+/* router/fleet/discovery/kube_watch.c - list, watch, and the step after either ends.
  *
- * At each moment exactly one of these holds: a call is under way (a page of the list, or the watch),
- * the timer runs for the next one, or the watch rests for good.
+ * At each moment exactly one of these holds: a call is open (a page of the list, or the watch), the
+ * timer runs for the next one, or the watch has stopped for good.
  *
- *      how it ended                            next            when
+ *      end                                     next            when
  *      ---------------------------------------------------------------------------------------
  *      list is whole                           WATCH           at once
  *      watch: its time was over, or cut        WATCH           at once; again soon: backoff
- *      watch: ended, and nothing was heard     LIST, anew      likewise: it may have been blind
- *      410, in whatever form                   LIST, anew      likewise
- *      what cannot be read, 400, 422 (watch)   LIST, anew      backoff
- *      401                                     the same        token read again: at once; then backoff
- *      403                                     LIST, anew      backoff; the second: the Role that is missing
- *      404 of the list                         what the listener says
- *      429, 5xx, no connection                 the same        Retry-After, else backoff
- *      5xx: it has not come to this version    LIST, anew      likewise
- *      a list is due                           LIST, anew      at once
- *      that one is refused, or not answered    WATCH           at once; the list after a tenth
+ *      watch: ended without an event           fresh LIST      at once; again soon: backoff (may be blind)
+ *      410, in any form                        fresh LIST      at once; again soon: backoff
+ *      unreadable, 400, 422 (watch)            fresh LIST      backoff
+ *      401                                     same step       token read again: at once; then backoff
+ *      403                                     fresh LIST      backoff; the second: logs the missing Role
+ *      404 of the list                         the listener decides
+ *      429, 5xx, no connection                 same step       Retry-After, else backoff
+ *      5xx: version not reached yet            fresh LIST      Retry-After, else backoff
+ *      a list is due                           fresh LIST      at once
+ *      a due list is refused, or not answered  WATCH           at once; the list after a tenth
  *
- * A server that begins refuses connections, then answers 403 until it has read its own Roles, then 5xx:
- * so a delay is at most a quarter of the time for which nothing has succeeded, and what is back is
- * noticed soon. What lasts is asked for every half minute.
+ * A starting server refuses connections, then answers 403 until it has read its own Roles, then
+ * 5xx: so a delay is at most a quarter of the time since the last success, and recovery is noticed
+ * soon. A lasting failure is retried every half minute.
  *
- * "Anew" is without resourceVersion: what etcd holds. The first list asks for any version (0), which a
- * server answers from its memory. A list cancels the watch before it and the watch after it begins
- * where the list was taken, so events and list never mix and nothing falls between them. */
+ * A fresh LIST has no resourceVersion: it returns what etcd holds. The first list asks for any
+ * version (0), which a server answers from its memory. A list cancels the watch before it, and the
+ * next watch begins where the list was taken, so no event is lost or counted twice. */
 #include "router/fleet/discovery/kube_watch.h"
 
 #include "common/base/backoff.h"
@@ -41,7 +41,7 @@
 #define PAGE_ITEMS         500
 #define LIST_SILENCE_MS    75000u /* a server gives up after 60 s */
 #define MAX_RETRY_AFTER_MS 300000u
-#define ROLE_AGAIN_US      30000000u /* the Role is named again, while it is missing */
+#define ROLE_AGAIN_US      30000000u /* interval of logging the missing Role */
 
 enum step { LIST, WATCH };
 
@@ -53,38 +53,39 @@ struct kube_watch {
     void *arg;
     char *path, *selector, *field_selector, *what, *resource, *group, *older_group;
 
-    enum step step;           /* what is under way, or comes when the timer rings */
-    struct http_call *call;   /* under way; NULL: none */
+    enum step step;           /* the open call, or the next one */
+    struct http_call *call;   /* the open call, or NULL */
     struct loop_timer timer;  /* for the next step */
     struct loop_timer relist; /* the next full list is due */
     struct backoff backoff;
-    uint64_t failing_us; /* since when; of backoff.n_failures > 0 */
+    uint64_t failing_us; /* failing since, while backoff.n_failures > 0 */
     struct rng rng;
 
     struct kube_list page;
     struct kube_lines lines;
     struct buf refusal;              /* the body of an answer that is not 200 */
-    char version[KUBE_VERSION_MAX];  /* where the watch goes on */
+    char version[KUBE_VERSION_MAX];  /* where the watch resumes */
     char next[KUBE_CONTINUE_MAX];    /* the list's next page; "": its first */
     char begun_at[KUBE_VERSION_MAX]; /* of the list's first page */
     uint32_t n_listed;
 
     bool any_version; /* the list may come from the server's memory */
-    bool is_due;      /* the list is: without it the watch could go on */
-    bool has_begun;   /* it is being told */
+    bool is_due;      /* the list is only due: the watch could go on without it */
+    bool has_begun;   /* the list is being delivered */
     bool is_synced, is_failing;
-    char why[200];           /* it fails, as it was said last */
-    bool has_heard;          /* an event or a bookmark, in this watch */
-    bool has_retried;        /* with a token read again, since something was accepted */
+    char why[200];           /* last logged failure */
+    bool has_heard;          /* this watch delivered an event or a bookmark */
+    bool has_retried;        /* the token was read again since the last success */
     uint32_t n_forbidden[2]; /* in a row, of each step */
-    uint64_t role_us;        /* when the Role was named last */
+    uint64_t role_us;        /* when the Role was last logged */
     uint64_t began_us;       /* this watch */
-    uint64_t right_us;       /* when the copy was last known to be right */
+    uint64_t right_us;       /* when the copy was last confirmed */
 };
 
 static void begin_step(struct kube_watch *w);
 
-/* --- what comes next ---------------------------------------------------------------------------------*/
+/* --- what comes next
+ * --------------------------------------------------------------------------------- */
 
 static void go(struct kube_watch *w, enum step step, uint64_t after_ms) {
     http_call_cancel(w->call);
@@ -94,7 +95,7 @@ static void go(struct kube_watch *w, enum step step, uint64_t after_ms) {
     loop_timer_start(&w->timer, after_ms * 1000);
 }
 
-/* A list from its first page, of what is stored now. */
+/* Starts a fresh list from its first page. */
 static void go_list_anew(struct kube_watch *w, uint64_t after_ms) {
     w->any_version = w->is_due = false;
     w->next[0] = '\0';
@@ -105,8 +106,7 @@ static uint64_t relist_us(const struct kube_watch *w) {
     return (uint64_t)kube_client_intervals(w->client)->relist_ms * 1000;
 }
 
-/* A server that is too busy for a list may well have our events: better than nothing. False: this list
- * is needed. */
+/* A server too busy for a list may still serve the watch. False: this list is needed. */
 static bool put_off(struct kube_watch *w, const char *why) {
     if (w->step != LIST || !w->is_due) return false;
     log_event(w->log, LOG_WARN, "kube_list_deferred", log_z("what", w->what), log_z("why", why),
@@ -116,7 +116,7 @@ static bool put_off(struct kube_watch *w, const char *why) {
     return true;
 }
 
-/* Full delay for what failed; none for the first time that something merely ended. */
+/* Full delay for a failure; none for the first plain end. */
 static uint32_t delay_ms(struct kube_watch *w, bool has_failed) {
     const struct kube_intervals *i = kube_client_intervals(w->client);
     bool is_first = w->backoff.n_failures == 0;
@@ -130,7 +130,7 @@ static uint32_t delay_ms(struct kube_watch *w, bool has_failed) {
     return has_failed || !is_first ? ms : 0;
 }
 
-/* Equal but for numbers: the milliseconds of "Connection timed out after 5001 ms". */
+/* Compares without numbers: the milliseconds of "Connection timed out after 5001 ms". */
 static bool says_the_same(const char *a, const char *b) {
     for (; *a || *b; a++, b++) {
         a += strspn(a, "0123456789");
@@ -141,7 +141,7 @@ static bool says_the_same(const char *a, const char *b) {
     return true;
 }
 
-/* Logged when it begins, and when it fails for another reason than before: then true. */
+/* Logs a first failure and each new reason; true when logged. */
 static bool fail_with(struct kube_watch *w, const char *reason, const char *remedy) {
     char why[sizeof(w->why)];
     bool is_new;
@@ -169,7 +169,7 @@ static void is_right(struct kube_watch *w) {
     w->is_failing = false;
 }
 
-/* Something was accepted. */
+/* Records a success. */
 static void is_accepted(struct kube_watch *w) {
     w->n_forbidden[w->step] = 0;
     w->has_retried = false;
@@ -179,7 +179,8 @@ static void notify_change(struct kube_watch *w) {
     if (w->events.change) w->events.change(w->arg);
 }
 
-/* --- refusals ----------------------------------------------------------------------------------------*/
+/* --- refusals
+ * ---------------------------------------------------------------------------------------- */
 
 static void on_unauthorized(struct kube_watch *w) {
     kube_client_refused(w->client);
@@ -197,14 +198,14 @@ static void on_unauthorized(struct kube_watch *w) {
     go(w, w->step, delay_ms(w, true));
 }
 
-/* True: all is said and done. */
+/* True: the watch has stopped. */
 static bool ask_about_missing(struct kube_watch *w) {
     if (w->step != LIST || !w->events.missing) return false;
     return !w->events.missing(w->arg); /* false: `w` may be gone */
 }
 
-/* A server that has just begun forbids everything until it has read its Roles: the second refusal in a
- * row is one that a person must act on. */
+/* A starting server forbids everything until it has read its Roles: the second refusal in a row is
+ * logged for the operator. */
 static void on_forbidden(struct kube_watch *w, const char *why, const char *message) {
     uint64_t now_us = loop_now_us(w->loop);
     uint32_t n = ++w->n_forbidden[w->step];
@@ -239,7 +240,7 @@ static void on_busy(struct kube_watch *w, const struct kube_status *status,
     }
 }
 
-/* Of an answer that asking again will hardly change. */
+/* Handles an answer that a retry will hardly change. */
 static const char *remedy_of(int code) {
     if (code == 400) {
         return "the workers stay as they are: write --k8s-selector as LABEL=VALUE, each as "
@@ -277,7 +278,8 @@ static void on_refused(struct kube_watch *w, int code, uint32_t retry_after_s) {
     }
 }
 
-/* --- the list ----------------------------------------------------------------------------------------*/
+/* --- the list
+ * ---------------------------------------------------------------------------------------- */
 
 static void on_item(struct str item, void *arg) {
     struct kube_watch *w = arg;
@@ -291,12 +293,12 @@ static void on_page_data(int code, struct str bytes, void *arg) {
     struct error err = {0};
 
     if (code != 200) {
-        buf_append_str(&w->refusal, bytes); /* what is too long is not read */
+        buf_append_str(&w->refusal, bytes); /* longer bodies are cut */
         return;
     }
     if (!w->has_begun) w->events.begin(w->arg);
     w->has_begun = true;
-    w->is_due = false; /* what has been told in part is needed in whole */
+    w->is_due = false; /* a list delivered in part must be completed */
     if (kube_list_feed(&w->page, bytes, &err) == ST_OK) return;
     fail(w, err.message);
     go_list_anew(w, delay_ms(w, true));
@@ -354,7 +356,8 @@ static void on_page_end(const struct http_client_response *r, void *arg) {
     }
 }
 
-/* --- the watch ---------------------------------------------------------------------------------------*/
+/* --- the watch
+ * --------------------------------------------------------------------------------------- */
 
 /* ERROR: the watch is over. */
 static void on_error_event(struct kube_watch *w, struct str object) {
@@ -413,8 +416,7 @@ static void on_watch_data(int code, struct str bytes, void *arg) {
     go_list_anew(w, delay_ms(w, true));
 }
 
-/* What lasted a while is worth beginning again soon, even if something between us and the server cuts
- * it each time. */
+/* A watch that lasted a while is resumed soon, even if a proxy cuts it each time. */
 static void forgive(struct kube_watch *w) {
     uint64_t healthy_us = (uint64_t)kube_client_intervals(w->client)->healthy_ms * 1000;
     uint64_t lasted_us = loop_now_us(w->loop) - w->began_us;
@@ -445,7 +447,8 @@ static void on_watch_end(const struct http_client_response *r, void *arg) {
     }
 }
 
-/* --- requests ----------------------------------------------------------------------------------------*/
+/* --- requests
+ * ---------------------------------------------------------------------------------------- */
 
 static void put(struct buf *url, const char *name, struct str value) {
     bool is_first = !memchr(buf_ptr(url), '?', buf_len(url));
@@ -529,7 +532,8 @@ static void on_relist(void *arg) {
     w->is_due = true;
 }
 
-/* --- from outside ------------------------------------------------------------------------------------*/
+/* --- from outside
+ * ------------------------------------------------------------------------------------ */
 
 static char *copy(const char *s) {
     return mem_strdup(s ? s : "");

@@ -1,19 +1,18 @@
-/* router/fleet/discovery/kubernetes.c - workers that are pods, or endpoints of a service.
+/* router/fleet/discovery/kubernetes.c - pods, or endpoints of a service, as workers.
  *
- *      watch of the InferencePool, if one is named
+ *      watch of the InferencePool, if one is configured
  *               | selector, ports
  *               v
  *      watch of pods or slices --> kube_store --> one set at the end of the loop's turn --> fleet
  *
- * Whatever an event says, the whole set is made anew from the store and told, once per turn however
- * many events came in it, but never before the first list is whole. That costs a microsecond for each
- * object; so where there are very many, sets have a pause between them, of 40 ms at the most. No worker
- * is ever called from here: probes are the health checker's, each on its own time.
+ * After any events of a turn the whole set is computed from the store and reported once, never
+ * before the first list is complete. That costs a microsecond per object; large sets have a pause
+ * between them, of 40 ms at most. Probing is left to health.h.
  *
- * Both collections that are not in every cluster have an older name: the one that is missing, or that
- * our Role does not have, makes room for the other, and when both are, they are asked for in turns.
+ * Two kinds of collections have an older name in some clusters: when one name is missing or
+ * forbidden the other is tried, and when both are, they are tried in turns.
  *
- * A pool that is deleted, or that cannot be read, changes nothing: the pods it selected last stay. */
+ * A pool that is deleted or unreadable changes nothing: the pods it selected last stay. */
 #include "router/fleet/discovery.h"
 
 #include <stdio.h>
@@ -27,29 +26,28 @@
 #include "router/fleet/discovery/kube_store.h"
 #include "router/fleet/discovery/kube_watch.h"
 
-#define PATH_MAX_BYTES 256
-#define POOL_GROUP     "inference.networking.k8s.io"
-#define POOL_OLD_GROUP "inference.networking.x-k8s.io"
-#define MISSING_AGAIN_US                                                                           \
-    30000000u /* both names once more, at the latest; a server may just begin */
+#define PATH_MAX_BYTES   256
+#define POOL_GROUP       "inference.networking.k8s.io"
+#define POOL_OLD_GROUP   "inference.networking.x-k8s.io"
+#define MISSING_AGAIN_US 30000000u /* longest delay before both names are tried again */
 #define MISSING_FIRST_US 500000u
 
-/* From a set to the next: 5,000 pods that come and go without end take an eighth of a core. */
+/* Pause between sets: 5,000 pods that change without end take an eighth of a core. */
 #define PAUSE_PER_OBJECT_US 8u
 #define PAUSE_MAX_US        40000u
 
 struct kube_source;
 
-/* A collection, by its current name or its old one. */
+/* A collection, by its current or its old name. */
 struct follower {
     struct kube_source *source;
-    struct kube_watch *watch; /* NULL while it must begin anew */
+    struct kube_watch *watch; /* NULL while it must be started again */
     struct loop_timer again;
     const struct kube_watch_events *events;
     bool is_old;
-    uint64_t right_us;  /* what watches before this one told was last known to be so */
-    uint32_t n_missing; /* answers in a row that there is no such collection, or none for us */
-    bool is_forbidden;  /* one of the last two was that */
+    uint64_t right_us;  /* last confirmation by an earlier watch */
+    uint32_t n_missing; /* 404 or 403 in a row */
+    bool is_forbidden;  /* one of the last two was 403 */
 };
 
 struct kube_source {
@@ -63,10 +61,10 @@ struct kube_source {
     struct kube_costs *costs; /* NULL: not written */
     struct follower members, pool;
     struct loop_task tell;
-    struct loop_timer later; /* instead, while it is too soon */
+    struct loop_timer later; /* the next set, while it is too soon */
     enum kube_resource resource;
     char *selector, *service, *pool_name;
-    bool is_everywhere, is_synced; /* synced: a list has been whole */
+    bool is_everywhere, is_synced; /* synced: a list was complete */
     uint16_t port;
     uint32_t max_workers;
     struct kube_pool pool_now; /* selector "": not read yet */
@@ -74,9 +72,10 @@ struct kube_source {
     uint64_t n_updates, n_refused, published_us;
 };
 
-/* --- telling -------------------------------------------------------------------------------------*/
+/* --- telling
+ * ------------------------------------------------------------------------------------- */
 
-/* Said when it begins and when it grows, not with every event. */
+/* Logs a problem when it begins and when it grows, not with each event. */
 static void say_left_out(struct kube_source *s, const struct kube_store_stats *now) {
     if (now->n_too_many > s->stats.n_too_many)
         log_event(s->log, LOG_WARN, "discovery_truncated", log_u64("workers", now->n_too_many),
@@ -107,7 +106,8 @@ static void tell(void *arg) {
     kube_store_workers(s->store, s->max_workers, &set, &now);
     say_left_out(s, &now);
     s->stats = now;
-    s->stats.left_out = s->stats.portless = s->stats.misread = NULL; /* they will not stay */
+    s->stats.left_out = s->stats.portless = s->stats.misread =
+        NULL; /* valid during the call alone */
     if (s->n_updates++ == 0)
         log_event(s->log, LOG_INFO, "kube_synced", log_u64("objects", now.n_objects),
                   log_u64("workers", now.n_used), log_u64("draining", now.n_draining));
@@ -128,7 +128,8 @@ static void publish_soon(struct kube_source *s) {
     }
 }
 
-/* --- what the watches say ------------------------------------------------------------------------*/
+/* --- what the watches say
+ * ------------------------------------------------------------------------ */
 
 static void refused(struct kube_source *s, const struct error *err) {
     s->n_refused++;
@@ -188,7 +189,7 @@ static uint64_t pause_us(uint32_t n) {
     return MIN((uint64_t)MISSING_FIRST_US << MIN(n - 1, 10u), MISSING_AGAIN_US);
 }
 
-/* From inside its callback a watch cannot be replaced: a timer does it. */
+/* A timer replaces the watch, which cannot be done inside its callback. */
 static bool try_other_name(struct follower *f, bool is_forbidden) {
     struct kube_source *s = f->source;
     bool is_round;
@@ -198,7 +199,7 @@ static bool try_other_name(struct follower *f, bool is_forbidden) {
     is_round = ++f->n_missing % 2 == 0;
     if (!is_round) f->is_forbidden = false;
     f->is_forbidden |= is_forbidden;
-    /* The second round: while a server begins it has no definitions yet. */
+    /* In the second round: a starting server has no definitions yet. */
     if (is_round && f->n_missing > 2 && !f->is_forbidden) log_missing(f);
     loop_timer_start(&f->again, is_round ? pause_us(f->n_missing / 2) : 0);
     return false;
@@ -212,7 +213,8 @@ static bool on_forbidden(void *arg) {
     return try_other_name(arg, true);
 }
 
-/* --- the pool ------------------------------------------------------------------------------------*/
+/* --- the pool
+ * ------------------------------------------------------------------------------------ */
 
 static bool pools_are_equal(const struct kube_pool *a, const struct kube_pool *b) {
     return strcmp(a->selector, b->selector) == 0 && a->n_ports == b->n_ports &&
@@ -278,7 +280,8 @@ static const struct kube_watch_events pool_events = {.begin = on_pool_begin,
                                                      .missing = on_missing,
                                                      .forbidden = on_forbidden};
 
-/* --- the watches ---------------------------------------------------------------------------------*/
+/* --- the watches
+ * --------------------------------------------------------------------------------- */
 
 static void put_path(const struct kube_source *s, const char *root, const char *plural,
                      char path[PATH_MAX_BYTES]) {
@@ -347,7 +350,7 @@ static double stale_s(const struct follower *f) {
     return (double)(loop_now_us(f->source->loop) - f->right_us) * 1e-6;
 }
 
-/* The store stays until the new list is whole. */
+/* The store stays until the new list is complete. */
 static void on_again(void *arg) {
     struct follower *f = arg;
     struct kube_source *s = f->source;
@@ -363,7 +366,8 @@ static void on_again(void *arg) {
     loop_timer_start(&f->again, MISSING_AGAIN_US);
 }
 
-/* --- the source ----------------------------------------------------------------------------------*/
+/* --- the source
+ * ---------------------------------------------------------------------------------- */
 
 static void kube_stats(struct discovery *d, struct discovery_stats *out) {
     struct kube_source *s = CONTAINER_OF(d, struct kube_source, discovery);

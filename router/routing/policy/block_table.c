@@ -1,14 +1,14 @@
 /* router/routing/policy/block_table.c - chained buckets, and one list by age.
  *
- * Entries are numbered from 1; 0 means none, so that zeroed memory is an empty table and unused pages
- * stay untouched. Entry 0 is the head of the list by age: its `younger` is the oldest entry, its `older`
- * the youngest. Free entries are chained by `next`, before those never used.
+ * Entries are numbered from 1; 0 means none, so that zeroed memory is an empty table and unused
+ * pages stay untouched. Entry 0 is the head of the list by age: its `younger` is the oldest entry,
+ * its `older` the youngest. Free entries are chained by `next`, before those never used.
  *
- * Dropping a worker is O(1): a counter of drops advances and the worker is stamped with it. An entry is
- * stamped with the counter at which it was last tidied; its bits of workers dropped later are invalid,
- * and each access tidies the entry first. Other entries are tidied in passing, TIDY_PER_PUT with each
- * put, until all have been since the last drop. Bits are set in tidied entries alone, so that new blocks
- * of a worker are not mistaken for lost ones. */
+ * Dropping a worker is O(1): a counter of drops advances and the worker is stamped with it. An
+ * entry is stamped with the counter at which it was last tidied; its bits of workers dropped later
+ * are invalid, and each access tidies the entry first. Other entries are tidied in passing,
+ * TIDY_PER_PUT with each put, until all have been since the last drop. Bits are set in tidied
+ * entries alone, so that new blocks of a worker are not mistaken for lost ones. */
 #include "router/routing/policy/block_table.h"
 
 #include "common/base/mem.h"

@@ -1,15 +1,15 @@
 /* router/routing/policy/block_table.h - which of the latest blocks went to which workers.
  *
- * What the tries and tables of other routers become when prompts are chains of hashes: h_i names the
- * whole opening up to block i, so a table of single blocks is a trie. All blocks share one order by age;
- * when the table is full the oldest block is evicted for all of its workers. (The LRU of prefix_lru.h
- * differs: it simulates what each *worker* evicted.)
+ * What the tries and tables of other routers become when prompts are chains of hashes: h_i names
+ * the whole opening up to block i, so a table of single blocks is a trie. All blocks share one
+ * order by age; when the table is full the oldest block is evicted for all of its workers. (The LRU
+ * of prefix_lru.h differs: it simulates what each *worker* evicted.)
  *
  *      hash ──▶ { holders: a mask of workers; owner: the first of them }
  *      oldest ◀── age ──▶ youngest      put: moves to the youngest; find: stays in place
  *
- * A dropped worker's blocks are invalid at once; their room is reclaimed gradually, by later puts. All
- * memory is allocated at creation: about 48 bytes and a mask per block. No lock, no clock. */
+ * A dropped worker's blocks are invalid at once; their room is reclaimed gradually, by later puts.
+ * All memory is allocated at creation: about 48 bytes and a mask per block. No lock, no clock. */
 #ifndef ROUTER_ROUTING_POLICY_BLOCK_TABLE_H
 #define ROUTER_ROUTING_POLICY_BLOCK_TABLE_H
 

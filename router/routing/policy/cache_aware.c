@@ -1,4 +1,5 @@
-/* router/routing/policy/cache_aware.c - where most of the prompt went before, unless the fleet is uneven.
+/* router/routing/policy/cache_aware.c - where most of the prompt went before, unless the fleet is
+ * uneven.
  *
  * Follows `cache_aware` of smg and sglang-router (model_gateway/src/policies/cache_aware.rs, its
  * string tree):
@@ -69,7 +70,8 @@ static uint32_t least(const struct policy_view *view) {
     return best;
 }
 
-/* Bytes of the leading blocks that any worker was sent; *deepest is the entry of the last of them. */
+/* Bytes of the leading blocks that any worker was sent; *deepest is the entry of the last of
+ * them. */
 static uint64_t match(const struct cache_aware *p, const struct route_request *rq,
                       struct block_holders *deepest) {
     uint32_t n = 0;

@@ -1,4 +1,5 @@
-/* router/routing/policy/chwbl.c - the opening of the prompt has a home on a hash ring, unless that is busy.
+/* router/routing/policy/chwbl.c - the opening of the prompt has a home on a hash ring, unless that
+ * is busy.
  *
  * Follows PrefixHash of KubeAI, internal/loadbalancer/balance_chwbl.go: consistent hashing with
  * bounded loads, key = adapter and the first 100 characters, 256 points a worker, and a worker may

@@ -19,7 +19,8 @@ struct hash_ring;
 struct hash_ring *hash_ring_create(uint32_t n_workers, uint32_t replication) MUST_USE; /* or NULL */
 void hash_ring_destroy(struct hash_ring *ring); /* NULL is fine */
 
-/* Inserts the points of w, placed by `identity`; the same identity again does nothing. O(points). */
+/* Inserts the points of w, placed by `identity`; the same identity again does nothing.
+ * O(points). */
 void hash_ring_add(struct hash_ring *ring, uint32_t w, uint64_t identity);
 void hash_ring_remove(struct hash_ring *ring, uint32_t w); /* does nothing for an absent worker */
 uint32_t hash_ring_n_points(const struct hash_ring *ring);

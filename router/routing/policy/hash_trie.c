@@ -1,4 +1,5 @@
-/* router/routing/policy/hash_trie.c - any worker among those that were sent the longest common opening.
+/* router/routing/policy/hash_trie.c - any worker among those that were sent the longest common
+ * opening.
  *
  * Follows `prefixaware` of production-stack (src/vllm_router, HashTrie): chunks of 128 characters;
  * the walk goes on while a worker is left that was sent every chunk so far; one of the survivors

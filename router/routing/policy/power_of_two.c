@@ -1,4 +1,5 @@
-/* router/routing/policy/power_of_two.c - of two random candidates the one with fewer requests in flight.
+/* router/routing/policy/power_of_two.c - of two random candidates the one with fewer requests in
+ * flight.
  *
  * Follows `power_of_two` of smg and sglang-router, and power-of-two of AIBrix: two different
  * workers are drawn, the first one wins a tie. Theory: Mitzenmacher, The Power of Two Choices in

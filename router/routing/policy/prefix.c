@@ -1,5 +1,5 @@
-/* router/routing/policy/prefix.c - the default: the worker where the request costs least, to itself and to
- * the others. In seconds, for worker w:
+/* router/routing/policy/prefix.c - the default: the worker where the request costs least, to itself
+ * and to the others. In seconds, for worker w:
  *
  *     cost(w) = max(wait(w), memory(w)) + u(w) x (1 + later + fleet x least L
  *               + decoding x L(w) + queued x Q(w)) + slot x L(w)
@@ -10,8 +10,8 @@
  *     L       requests in flight on w; Q  those of them without a first token
  *
  * later (--cost-later-arrivals) weighs later arrivals, which every second of prefill delays; fleet
- * (--cost-fleet-busy) makes them more the fuller the whole fleet is: while any worker is idle, a hot
- * prefix is soon computed there, but when all are busy what is cached must decide. decoding
+ * (--cost-fleet-busy) makes them more the fuller the whole fleet is: while any worker is idle, a
+ * hot prefix is soon computed there, but when all are busy what is cached must decide. decoding
  * (--cost-decoding) weighs the sequences that decode on w meanwhile, slot (--cost-batch-slot) the
  * larger batch. queued (--cost-queued) weighs those that will queue behind: a queue is where the
  * next ones come too, and the more so the longer it is, so a long prompt goes where there is none
@@ -38,12 +38,12 @@
  * first block that is not widely held (the last block when all are): so cold and short prompts
  * have a home, which every replica and every restart agrees on.
  *
- * Routers without shared events (third-party workers and no --share) see their own requests alone and
- * split each conversation between as many workers as there are routers.
- * --home-weight F makes them agree more often: a prompt that no worker is known to hold beyond what is
- * widely held costs F of its prefill less at its home. It trades time to first token for tokens found
- * (16 x 700k, load 0.8; tokens found, of those that one cache of the fleet's
- * size would, and mean seconds, of R routers that see their own requests alone):
+ * Routers without shared events (third-party workers and no --share) see their own requests alone
+ * and split each conversation between as many workers as there are routers. --home-weight F makes
+ * them agree more often: a prompt that no worker is known to hold beyond what is widely held costs
+ * F of its prefill less at its home. It trades time to first token for tokens found (16 x 700k,
+ * load 0.8; tokens found, of those that one cache of the fleet's size would, and mean seconds, of R
+ * routers that see their own requests alone):
  *
  *     home_weight          0            1            2
  *     R = 1        92 % 0.97    90 % 0.99    90 % 1.08

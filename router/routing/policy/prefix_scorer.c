@@ -1,4 +1,5 @@
-/* router/routing/policy/prefix_scorer.c - a weighted sum of three scores from 0 to 1; the largest wins.
+/* router/routing/policy/prefix_scorer.c - a weighted sum of three scores from 0 to 1; the largest
+ * wins.
  *
  * Follows the default profile of the Gateway API inference extension's endpoint picker (EPP), as
  * llm-d ships it, with its approximate prefix index:

@@ -1,4 +1,5 @@
-/* router/routing/policy/round_robin.c - each candidate in turn, by ascending id. To compare with. */
+/* router/routing/policy/round_robin.c - each candidate in turn, by ascending id. To compare
+ * with. */
 #include "common/base/mem.h"
 #include "router/routing/policy.h"
 
