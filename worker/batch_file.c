@@ -382,7 +382,7 @@ static void on_progress(void *arg) {
 
 /* --- the run ---------------------------------------------------------------------------------------*/
 
-static void go_on(struct batch_file *b);
+static void send_more(struct batch_file *b);
 
 static void give_up(struct batch_file *b, enum status st, const struct error *err) {
     if (b->outcome == ST_OK) {
@@ -470,7 +470,7 @@ static void on_answer(const struct http_client_response *r, void *arg) {
         give_up(b, r->status, &err);
     }
     free_call(c);
-    go_on(b);
+    send_more(b);
 }
 
 static void make_call(struct line_call *c) {
@@ -536,7 +536,7 @@ static struct line_call *next_call(struct batch_file *b) {
 }
 
 /* Keeps the worker busy, and notices the end. */
-static void go_on(struct batch_file *b) {
+static void send_more(struct batch_file *b) {
     struct line_call *c;
 
     while (!b->is_stopped && !b->is_input_read && b->n_open < b->run.max_in_flight &&
@@ -561,7 +561,7 @@ static void on_retry(void *arg) {
     if (!b->is_stopped) {
         LIST_FOR_EACH(it, &b->waiting) make_call(LIST_ENTRY(it, struct line_call, link));
     }
-    go_on(b);
+    send_more(b);
 }
 
 enum status batch_file_start(struct batch_file *b, const struct batch_file_run *run,
@@ -577,7 +577,7 @@ enum status batch_file_start(struct batch_file *b, const struct batch_file_run *
     log_event(run->log, LOG_INFO, "batch_started", log_u64("requests", b->counts.total),
               log_u64("answered_before", b->counts.before));
     loop_timer_start(&b->progress, b->is_terminal ? BAR_US : LINE_US);
-    go_on(b);
+    send_more(b);
     return ST_OK;
 }
 

@@ -43,7 +43,7 @@
 #include "worker/worker_options.h"
 #include "worker/worker_reload.h"
 
-#define LAST_WORDS_US           1000000u /* for errors to reach those that are not waited for */
+#define FINAL_FLUSH_US          1000000u /* for errors to reach those that are not waited for */
 #define MAX_DEFAULT_BODY_MEMORY (UINT64_C(1) << 30)
 #define CLOSING_US              10000u /* between two looks at whether all is sent */
 #define DESCRIPTORS             64u    /* that clients may not take: the device, logs, the model */
@@ -74,7 +74,7 @@ struct worker {
     void *first_signal_arg;
     struct loading loading;
     bool is_hubs_model; /* --model is a name on the hub, and what clients call it */
-    bool is_hurried;
+    bool is_stopping_now;
     enum status outcome; /* of worker_run */
     struct error *why;   /* of `outcome`; the caller's */
 };
@@ -101,36 +101,36 @@ static void close_when_sent(void *arg) {
 static void on_engine_drained(void *arg) {
     struct worker *w = arg;
 
-    if (w->is_hurried) return;
+    if (w->is_stopping_now) return;
     request_feed_end(w->api.request_feed);
     close_when_sent(w);
 }
 
 /* Ends all streams and waits only until that is sent. */
-static void hurry(struct worker *w) {
-    if (w->is_hurried) {
+static void stop_now(struct worker *w) {
+    if (w->is_stopping_now) {
         loop_stop(w->loop);
         return;
     }
-    w->is_hurried = true;
+    w->is_stopping_now = true;
     loop_timer_stop(&w->closing);
     http_server_drain(w->server, on_http_drained,
                       w); /* first: responses from now on close their connections */
     api_end_calls(&w->api);
     request_feed_end(w->api.request_feed);
-    loop_timer_start(&w->deadline, LAST_WORDS_US);
+    loop_timer_start(&w->deadline, FINAL_FLUSH_US);
 }
 
 static void on_deadline(void *arg) {
     struct worker *w = arg;
 
-    if (!w->is_hurried) log_event(w->log, LOG_WARN, "drain_timeout");
-    hurry(w);
+    if (!w->is_stopping_now) log_event(w->log, LOG_WARN, "drain_timeout");
+    stop_now(w);
 }
 
 void worker_stop(struct worker *w) {
     if (w->api.is_draining) {
-        hurry(w); /* requested twice */
+        stop_now(w); /* requested twice */
         return;
     }
     log_event(w->log, LOG_INFO, "worker_draining");
@@ -240,7 +240,7 @@ static void on_engine_failed(void *arg, const struct error *err) {
     log_event(w->log, LOG_ERROR, "device_lost", log_z("why", err->message));
     w->outcome = error_set(w->why, ST_INTERNAL, "the device was lost: %s", err->message);
     (void)alarm(LOST_DEVICE_S);
-    hurry(w);
+    stop_now(w);
 }
 
 /* --- building ------------------------------------------------------------------------------------*/

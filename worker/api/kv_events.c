@@ -276,7 +276,7 @@ static void on_snapshot(struct engine_snapshot *snapshot) {
 }
 
 /* The follower's picture is worth nothing: from the next batch on it gets all of it again. */
-static void start_anew(struct kv_stream *s, uint64_t asked, uint64_t next) {
+static void start_over(struct kv_stream *s, uint64_t asked, uint64_t next) {
     char json[160], number[24] = "null"; /* a snapshot was requested */
 
     if (asked != UINT64_MAX) {
@@ -332,7 +332,7 @@ static void pump(struct kv_stream *s) {
             if (send_digest_if_due(s)) return;
         } else if (st == ST_NOT_FOUND && !s->has_begun) {
             s->has_begun = true;
-            start_anew(s, s->next, next);
+            start_over(s, s->next, next);
         } else {
             stream_close(
                 s, st == ST_NOT_FOUND

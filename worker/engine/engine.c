@@ -171,7 +171,7 @@ static void on_reset(struct engine *e, struct engine_reset *reset) {
     engine_send(e->outbox, &reset->mail, MAIL_RESET);
 }
 
-static void hear(struct engine *e, struct request_mail *mail) {
+static void handle(struct engine *e, struct request_mail *mail) {
     struct request *r;
 
     switch ((enum mail_kind)mail->kind) {
@@ -212,7 +212,7 @@ static void await(struct engine *e, struct list *mails, uint64_t now_us) {
 }
 
 /* Handles the mails that have arrived; without other work, sleeps until one arrives. */
-static void hear_all(struct engine *e) {
+static void handle_mails(struct engine *e) {
     struct list mails, *link;
     bool has_work = e->n_flights > 0 || scheduler_has_work(e->sched);
     uint64_t now_us = clock_now_us();
@@ -225,7 +225,7 @@ static void hear_all(struct engine *e) {
         mailbox_take(e->inbox, &mails);
     }
     while ((link = list_pop_front(&mails)) != NULL)
-        hear(e, request_mail_of(link));
+        handle(e, request_mail_of(link));
 }
 
 static void report_drained(struct engine *e) {
@@ -256,7 +256,7 @@ void *engine_main(void *engine) {
         return NULL;
     }
     while (!e->is_stopping) {
-        hear_all(e);
+        handle_mails(e);
         engine_turn(e);
         engine_publish_kv_events(e, !scheduler_any(e->sched));
         engine_update_stats(e);

@@ -288,7 +288,7 @@ static void take_step(struct engine *e, uint64_t wait_us) {
         engine_report_end(e, LIST_ENTRY(link, struct request, link));
 }
 
-/* Takes the outcome `st` of the step. False when the step is still running: hear_all may wait for
+/* Takes the outcome `st` of the step. False when the step is still running: handle_mails may wait for
  * it. */
 static bool is_landed(struct engine *e, const struct flight *f, enum status *st) {
     const struct backend_ops *ops = e->options.backend;

@@ -245,7 +245,7 @@ static bool is_harmless(const struct model *m, struct str name) {
            (m->geometry.is_tied && str_eq(name, STR("lm_head.weight")));
 }
 
-static enum status check_leftovers(const struct model *m, struct error *err) {
+static enum status check_all_used(const struct model *m, struct error *err) {
     struct bound_tensor *sorted = mem_calloc(m->n_bound, sizeof(*sorted));
     enum status st = ST_OK;
 
@@ -287,7 +287,7 @@ enum status model_open(struct model **out, const char *folder, struct error *err
     fill_geometry(m);
     st = weights_open(&m->weights, folder, err);
     if (st == ST_OK) st = bind_all(m, err);
-    if (st == ST_OK) st = check_leftovers(m, err);
+    if (st == ST_OK) st = check_all_used(m, err);
     if (st != ST_OK) goto fail;
     m->geometry.weight_dtype = m->geometry.kv_dtype = model_dtype(m);
     *out = m;

@@ -76,7 +76,7 @@ static float penalty_of(const struct beam_search *b, uint32_t n_tokens) {
 }
 
 /* Could the best live beam still rank above a finished one? */
-static bool has_hope(const struct beam_search *b) {
+static bool can_still_win(const struct beam_search *b) {
     uint32_t n = b->n_tokens, width = b->options.width;
 
     if (b->n_kept < width) return true;
@@ -103,5 +103,5 @@ bool beam_step(struct beam_search *b) {
     for (uint32_t i = 0; i < b->n_live; i++)
         b->score[i] = b->live[i].score;
     b->n_candidates = 0;
-    return b->n_live == 0 || !has_hope(b);
+    return b->n_live == 0 || !can_still_win(b);
 }

@@ -7,8 +7,7 @@
 
 /* --- order ------------------------------------------------------------------------------------ */
 
-static bool goes_before(const struct scheduler *s, const struct request *a,
-                        const struct request *b) {
+static bool precedes(const struct scheduler *s, const struct request *a, const struct request *b) {
     if (s->options.policy == POLICY_PRIORITY && a->params.priority != b->params.priority)
         return a->params.priority < b->params.priority;
     return a->seq < b->seq;
@@ -19,11 +18,11 @@ static void insert(struct scheduler *s, struct list *list, struct request *r, bo
     struct list *at = list;
 
     if (is_new) {
-        while (at->prev != list && goes_before(s, r, request_of(at->prev)))
+        while (at->prev != list && precedes(s, r, request_of(at->prev)))
             at = at->prev;
     } else {
         at = at->next;
-        while (at != list && !goes_before(s, r, request_of(at)))
+        while (at != list && !precedes(s, r, request_of(at)))
             at = at->next;
     }
     list_insert_before(at, &r->link);
@@ -183,7 +182,7 @@ static uint32_t check_list(const struct scheduler *s, const struct list *list,
         assert(r->state == state && r->finish == FINISH_NONE);
         assert((r->row == REQUEST_NO_ROW) == (state != REQUEST_RUNNING));
         assert(r->n_computed <= r->n_tokens + r->n_pending && r->n_tokens <= r->n_max);
-        assert(state == REQUEST_SEARCHING || !before || goes_before(s, before, r));
+        assert(state == REQUEST_SEARCHING || !before || precedes(s, before, r));
         before = r;
         n++;
     }

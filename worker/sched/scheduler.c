@@ -200,7 +200,7 @@ struct admission {
     struct kv_alloc alloc;
     uint32_t n_have;     /* tokens that need not be computed */
     uint32_t n_external; /* of these, from the connector */
-    bool is_forked, is_asked, is_later;
+    bool is_forked, is_queried, is_later;
 };
 
 /* Tokens whose KV was computed in steps before this one. */
@@ -227,14 +227,14 @@ static bool is_blocked(const struct scheduler *s, struct request *r) {
 }
 
 /* The tokens that another store has behind the local hit. False: not known yet. */
-static bool ask_connector(struct scheduler *s, struct request *r, struct admission *a) {
+static bool query_connector(struct scheduler *s, struct request *r, struct admission *a) {
     const struct connector *c = s->options.connector;
     enum connector_answer answer;
 
     if (!c || r->kv.skip_reading) return true;
     answer = c->find(c->arg, r, a->n_have, &a->n_external);
     if (answer == CONNECTOR_UNKNOWN) return false;
-    a->is_asked = true;
+    a->is_queried = true;
     a->is_later = answer == CONNECTOR_LATER && a->n_external > 0;
     a->n_external = MIN(a->n_external, r->n_tokens - a->n_have - !a->is_later);
     a->alloc.n_external = a->n_external;
@@ -258,7 +258,7 @@ static bool find_kv(struct scheduler *s, struct request *r, struct admission *a)
     request_drop_parent(r); /* its window has moved on */
     a->alloc.hit = kv_manager_lookup(s->kv, &r->kv, r->tokens, r->n_tokens);
     a->n_have = a->alloc.hit.n_tokens;
-    return ask_connector(s, r, a);
+    return query_connector(s, r, a);
 }
 
 static void count_admission(struct scheduler *s, struct schedule *sched, struct request *r,
@@ -300,7 +300,7 @@ static void load_external(struct scheduler *s, struct request *r, const struct a
     const struct connector *c = s->options.connector;
     uint32_t n_local = a->n_have - a->n_external;
 
-    if (!a->is_asked) return;
+    if (!a->is_queried) return;
     s->counts.external.requests++;
     s->counts.external.queries += r->n_tokens - n_local;
     s->counts.external.hits += a->n_external;

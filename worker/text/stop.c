@@ -1,7 +1,7 @@
 /* worker/text/stop.c - one Knuth-Morris-Pratt automaton per stop string.
  *
  * Its state is how many bytes of the string the text ends with. So the text that must be held back
- * need not be stored: it is the beginning of the string that got furthest. */
+ * need not be stored: it is the beginning of the longest partial match. */
 #include "worker/text/stop.h"
 
 #include "common/base/mem.h"
@@ -115,7 +115,7 @@ static size_t walk(struct stop_matcher *m, size_t i, struct str text, bool may_e
     return 0;
 }
 
-static struct str furthest(const struct stop_matcher *m) {
+static struct str longest_start(const struct stop_matcher *m) {
     struct str best = STR_NULL;
 
     for (size_t i = 0; i < m->set->n; i++) {
@@ -136,7 +136,7 @@ static void give(const struct stop_matcher *m, struct str text, size_t n, struct
 
 /* Gives out what cannot be the beginning of a stop string any more. */
 static void hold(struct stop_matcher *m, struct str text, struct buf *out) {
-    struct str held = furthest(m);
+    struct str held = longest_start(m);
 
     give(m, text, m->held.len + text.len - held.len, out);
     m->held = held;

@@ -103,7 +103,7 @@ static const char *event_name(enum request_event_kind kind) {
     return "";
 }
 
-static void put_particulars(struct json_writer *w, const struct request_event *e) {
+static void put_fields(struct json_writer *w, const struct request_event *e) {
     switch (e->kind) {
     case REQUEST_ACCEPTED:
         json_field_u64(w, "request", e->request);
@@ -140,7 +140,7 @@ static void append_json(struct buf *out, uint64_t sequence, const struct request
     json_begin_object(&w);
     json_field_z(&w, "event", event_name(e->kind));
     json_field_u64(&w, "t_us", e->t_us);
-    put_particulars(&w, e);
+    put_fields(&w, e);
     json_end_object(&w);
     buf_append_str(out, STR("\n\n"));
 }

@@ -83,7 +83,7 @@ static void drop_oldest(struct request_log *log) {
     log->oldest++;
 }
 
-static void lose_all(struct request_log *log) {
+static void drop_all(struct request_log *log) {
     log->tail = log->head;
     log->oldest = ++log->next;
 }
@@ -96,7 +96,7 @@ void request_log_append(struct request_log *log, const struct request_event *e) 
     frame = buf_str(&log->frame);
     log->n_appended++;
     if (buf_status(&log->frame) != ST_OK || frame.len > log->size) {
-        lose_all(log);
+        drop_all(log);
         return;
     }
     while (log->head + frame.len - log->tail > log->size)

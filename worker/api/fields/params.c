@@ -99,7 +99,7 @@ static enum status get_stop(struct call_params *p, const struct json *o, struct 
 }
 
 /* null, false or empty: requests nothing. */
-static bool asks_nothing(const struct json *v) {
+static bool is_unset(const struct json *v) {
     struct str text;
     bool flag;
 
@@ -127,7 +127,7 @@ static enum status check_function_call(const struct json *o, struct error *err) 
 }
 
 /* Fields that would change the answer and are unsupported. */
-static enum status refuse_unbuilt(const struct json *o, struct error *err) {
+static enum status refuse_unsupported(const struct json *o, struct error *err) {
     static const char *const fields[] = {"prompt_embeds",
                                          "input_embeds",
                                          "structured_outputs",
@@ -154,7 +154,7 @@ static enum status refuse_unbuilt(const struct json *o, struct error *err) {
                                          "lora_request"};
 
     for (size_t i = 0; i < ARRAY_LEN(fields); i++) {
-        if (asks_nothing(json_get(o, fields[i]))) continue;
+        if (is_unset(json_get(o, fields[i]))) continue;
         return error_set_param(err, ST_INVALID, fields[i],
                                "%s is not supported by this worker: leave it out", fields[i]);
     }
@@ -231,7 +231,7 @@ static enum status get_stream(struct call_params *p, const struct json *o, struc
 
 static enum status get_common(struct call_params *p, const struct json *o,
                               const struct params_context *ctx, struct error *err) {
-    enum status st = refuse_unbuilt(o, err);
+    enum status st = refuse_unsupported(o, err);
 
     if (st == ST_OK) st = check_format(o, err);
     if (st == ST_OK) st = get_sampling(p, o, ctx->defaults, err);
@@ -461,7 +461,7 @@ enum status call_params_parse_sglang(struct call_params *p, const struct json *b
 
     params_init(p);
     p->request.max_tokens = 128;
-    st = refuse_unbuilt(body, err);
+    st = refuse_unsupported(body, err);
     if (st == ST_OK) st = get_common(p, sampling, ctx, err);
     p->n_shown = p->n;
     if (st == ST_OK) st = json_get_bool(body, "stream", &p->stream, NULL, err);

@@ -176,8 +176,8 @@ static int by_prefix_then_place(const void *a, const void *b) {
 }
 
 /* One row per cached prefix, sorted by prefix number. Returns how many. */
-static uint32_t hindmost_copies(const struct block_pool *pool, const uint32_t *place,
-                                struct prefix_place *rows) {
+static uint32_t last_copies(const struct block_pool *pool, const uint32_t *place,
+                            struct prefix_place *rows) {
     uint32_t n = 0, n_kept = 0;
 
     for (block_id id = 0; id < pool->config.n_blocks; id++) {
@@ -193,7 +193,7 @@ static uint32_t hindmost_copies(const struct block_pool *pool, const uint32_t *p
 
 static void check_leaf_first(const struct block_pool *pool, const uint32_t *place) {
     struct prefix_place *rows = mem_calloc((size_t)pool->cache.n_cached + 1, sizeof(*rows));
-    uint32_t n_rows = hindmost_copies(pool, place, rows);
+    uint32_t n_rows = last_copies(pool, place, rows);
 
     for (block_id id = 0; id < pool->config.n_blocks; id++) {
         struct prefix_place wanted = {PREFIX_ROOT, 0};

@@ -128,7 +128,7 @@ static uint64_t heap_pop(struct run *r) {
     return top;
 }
 
-static void wish_for(struct run *r, uint32_t at) {
+static void push_merge(struct run *r, uint32_t at) {
     uint32_t merged, rank;
 
     if (at == NOWHERE || r->next[at] == r->n) return;
@@ -136,7 +136,7 @@ static void wish_for(struct run *r, uint32_t at) {
     if (rank != NO_RANK) heap_push(r, (uint64_t)rank << 32 | at);
 }
 
-static void grant(struct run *r, uint64_t w) {
+static void apply_merge(struct run *r, uint64_t w) {
     uint32_t at = (uint32_t)w, right = r->next[at], merged = 0;
 
     if (right == at || right == r->n) return; /* swallowed, or the last symbol by now */
@@ -145,25 +145,25 @@ static void grant(struct run *r, uint64_t w) {
     r->next[at] = r->next[right];
     if (r->next[right] < r->n) r->prev[r->next[right]] = at;
     r->next[right] = right;
-    wish_for(r, r->prev[at]);
-    wish_for(r, at);
+    push_merge(r, r->prev[at]);
+    push_merge(r, at);
 }
 
 /* Checks the pace every so many merges: some milliseconds. */
-#define BREATH (1u << 14)
+#define CHECK_EVERY (1u << 14)
 
-static bool may_go_on(const struct bpe_pace *pace, uint64_t n_done) {
-    return !pace || n_done % BREATH || pace->go_on(pace->arg);
+static bool may_continue(const struct bpe_pace *pace, uint64_t n_done) {
+    return !pace || n_done % CHECK_EVERY || pace->may_continue(pace->arg);
 }
 
-static bool grant_all(struct run *r, const struct bpe_pace *pace) {
+static bool apply_all(struct run *r, const struct bpe_pace *pace) {
     for (uint32_t i = 0; i < r->n; i++) {
-        wish_for(r, i);
-        if (!may_go_on(pace, i + 1ull)) return false;
+        push_merge(r, i);
+        if (!may_continue(pace, i + 1ull)) return false;
     }
     for (uint64_t n_done = 1; r->n_heap; n_done++) {
-        grant(r, heap_pop(r));
-        if (!may_go_on(pace, n_done)) return false;
+        apply_merge(r, heap_pop(r));
+        if (!may_continue(pace, n_done)) return false;
     }
     return true;
 }
@@ -173,7 +173,7 @@ static size_t run_large(const struct bpe *b, uint32_t *ids, size_t n, const stru
     size_t n_out = 0;
 
     if (n >= NOWHERE) return 0;
-    /* Each merge takes one wish off and adds two: never more than 2n at once. */
+    /* Each merge pops one candidate and pushes two: never more than 2n at once. */
     r.heap = mem_try(2 * n * sizeof(*r.heap) + 2 * n * sizeof(uint32_t));
     if (!r.heap) return 0;
     r.next = (uint32_t *)(r.heap + 2 * n);
@@ -182,7 +182,7 @@ static size_t run_large(const struct bpe *b, uint32_t *ids, size_t n, const stru
         r.next[i] = i + 1;
         r.prev[i] = i ? i - 1 : NOWHERE;
     }
-    for (uint32_t i = grant_all(&r, pace) ? 0 : r.n; i < r.n; i = r.next[i])
+    for (uint32_t i = apply_all(&r, pace) ? 0 : r.n; i < r.n; i = r.next[i])
         ids[n_out++] = ids[i];
     mem_free(r.heap);
     return n_out;

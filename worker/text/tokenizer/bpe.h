@@ -34,7 +34,7 @@ void bpe_add(struct bpe *b, uint32_t left, uint32_t right, uint32_t rank, uint32
 
 /* Called now and then in the middle of a long piece; false ends it. */
 struct bpe_pace {
-    bool (*go_on)(void *arg);
+    bool (*may_continue)(void *arg);
     void *arg;
 };
 

@@ -68,7 +68,7 @@ static enum status find_by_library(const struct pattern *p, struct pattern_run *
 }
 
 /* {m,n}+, && and \\h are other things to pcre2; before 10.43 its words have no marks. */
-static bool reads_otherwise(struct str source) {
+static bool differs_in_pcre2(struct str source) {
     static const char *const other[] = {"}+", "&&", "\\h", "\\b", "\\B", "\\w", "\\W"};
     size_t n = ARRAY_LEN(other);
 
@@ -90,7 +90,7 @@ enum status pattern_regex(struct pattern *p, struct str source, struct error *er
         p->kind = PATTERN_REGEX;
         return ST_OK;
     }
-    if (reads_otherwise(source)) {
+    if (differs_in_pcre2(source)) {
         return error_set(err, ST_UNSUPPORTED,
                          "unsupported expression '%.*s': pcre2 and Oniguruma read it differently",
                          (int)MIN(source.len, 300u), source.ptr);

@@ -203,7 +203,7 @@ struct split_run {
     bool last_was_match;
 };
 
-static enum status hand_on(struct split_run *c) {
+static enum status emit(struct split_run *c) {
     struct str piece = {c->text.ptr + c->held.begin, c->held.end - c->held.begin};
     bool is_first = c->is_first && c->held.begin == 0;
 
@@ -233,7 +233,7 @@ static enum status take(struct split_run *c, struct stretch s) {
         c->held.end = s.end;
         c->held.is_match = s.is_match;
     } else {
-        st = hand_on(c);
+        st = emit(c);
         c->held = s;
         if (op->behavior == SPLIT_REMOVED && s.is_match) c->held.begin = s.end;
     }
@@ -253,7 +253,7 @@ static enum status split(struct pretokenize_run *run, uint32_t i, struct str tex
         if (st == ST_OK) st = take(&c, (struct stretch){begin, end, true});
         if (st != ST_OK) return st;
     }
-    return hand_on(&c);
+    return emit(&c);
 }
 
 /* The last cut of the chain, at an expression that matches all of the text. */

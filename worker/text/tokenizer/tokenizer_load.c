@@ -296,7 +296,7 @@ static void find_whole_tokens(struct tokenizer *t) {
     }
 }
 
-static enum status bake(struct loading *l, uint32_t id, struct str key) {
+static enum status decode_one(struct loading *l, uint32_t id, struct str key) {
     struct tokenizer *t = l->t;
     char byte;
     int b;
@@ -325,16 +325,16 @@ static enum status bake(struct loading *l, uint32_t id, struct str key) {
 
 /* What each id stands for, where that is not its key. Tokens found in normalized text stand for what
  * is found. */
-static enum status bake_bytes(struct loading *l) {
+static enum status decode_all(struct loading *l) {
     struct tokenizer *t = l->t;
     enum status st = ST_OK;
 
     if (tokenizer_is_byte_level(t)) return ST_OK;
     for (uint32_t id = 0; id < t->n_tokens && st == ST_OK; id++) {
-        if (t->keys[id].ptr) st = bake(l, id, t->keys[id]);
+        if (t->keys[id].ptr) st = decode_one(l, id, t->keys[id]);
     }
     for (uint32_t i = 0; i < t->normalized.n && st == ST_OK; i++)
-        st = bake(l, t->normalized.tokens[i].id, t->normalized.tokens[i].content);
+        st = decode_one(l, t->normalized.tokens[i].id, t->normalized.tokens[i].content);
     return st;
 }
 
@@ -432,7 +432,7 @@ static enum status load_all(struct loading *l, const struct json *root) {
         st = tokenizer_post_processor_load(l->t, json_get(root, "post_processor"), l->err);
     if (st != ST_OK) return st;
     find_whole_tokens(l->t);
-    return bake_bytes(l);
+    return decode_all(l);
 }
 
 enum status tokenizer_parse(struct tokenizer **out, struct str tokenizer_json,
