@@ -57,6 +57,7 @@ struct option_def {
                                * takes a bare number as seconds; an OPT_BOOL alias that begins with
                                * '!' means the opposite: "!disable-radix-cache" */
     bool is_live;        /* may change while the program runs (options_live.h) */
+    bool is_path; /* names a file of this machine: what may change it is the --config file alone */
     bool is_clamped;     /* a number out of range is brought into it, with a line on stderr */
     bool is_human;       /* OPT_U32: also 32k (32000), 1.5k and 32K (32768) */
     bool is_secret;      /* shown as ***; refused on the command line, where `ps` shows it ... */

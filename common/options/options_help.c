@@ -111,7 +111,11 @@ void option_facts(const struct option_def *d, struct buf *out) {
             buf_appendf(out, "also --" STR_FMT "; ", STR_ARG(alias));
         }
     }
-    if (d->is_live) buf_append_str(out, STR("changes while running; "));
+    if (d->is_live && d->is_path) {
+        buf_append_str(out, STR("changes while running, by the --config file; "));
+    } else if (d->is_live) {
+        buf_append_str(out, STR("changes while running; "));
+    }
     append_env_name(d, out);
     if (d->env) buf_appendf(out, ", %s", d->env);
     buf_append_char(out, ']');

@@ -109,6 +109,16 @@ static void refuse_fixed(struct options_change *c, const struct option_def *d) {
     option_change_refuse(c, str_of(d->name), str_of(after), err.message);
 }
 
+/* Whoever may change options need not be one who may read this machine's files. */
+static void refuse_path(struct options_change *c, const struct option_def *d, struct str value) {
+    struct error err = {0};
+
+    error_set(&err, ST_INVALID,
+              "%s names a file of this machine: change it in the --config file and send SIGHUP",
+              d->name);
+    option_change_refuse(c, str_of(d->name), value, err.message);
+}
+
 /* Lists what changes, and refuses what must not. */
 static void compare(struct options_change *c) {
     const struct option_program *p = c->o->program;
@@ -246,6 +256,8 @@ static void take_member(struct options_change *c, struct option_layer *l, const 
     } else if (json_is_null(v)) {
         take_row(d, c->base, c->target);
         c->sources[f.row] = c->base_sources[f.row];
+    } else if (d->is_live && d->is_path) {
+        refuse_path(c, d, text_of(d, v));
     } else if (set_member(l, &f, v, &err) != ST_OK) {
         option_change_refuse(c, str_of(d->name), text_of(d, v), err.message);
     }

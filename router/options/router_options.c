@@ -10,6 +10,7 @@
 /* Rows that change while the router runs: what they change is in router_build.c. */
 #define LIVE(member)   FIELD(member), .is_live = true
 #define POLICY(member) LIVE(policy_options.member)
+#define PATH(member)   LIVE(member), .is_path = true
 
 /* What others call these policies. */
 static const char *const policy_aliases[] = {
@@ -366,7 +367,7 @@ static const struct option_def rows[] = {
      .aliases = "request-timeout-secs", .group = "Failures",
      .help = "Longest time of a request, answer included."},
 
-    {"api-keys-file", OPT_STR, LIVE(api_keys_file), .group = "Access", .metavar = "FILE",
+    {"api-keys-file", OPT_STR, PATH(api_keys_file), .group = "Access", .metavar = "FILE",
      .help =
          "File of the API keys that clients must send. One key a line: KEY [tenant=NAME] [rps=N] "
          "[tokens_per_s=N] [max_concurrent=N] [priority=N]. Reloaded when the file changes."},
@@ -391,13 +392,13 @@ static const struct option_def rows[] = {
              "else random. Replicas with different secrets share no cached blocks."},
     {"isolation-secret", OPT_STR, FIELD(isolation_secret), .is_secret = true, .group = "Access",
      .help = "Secret of --isolation-secret-file, as text."},
-    {"worker-api-key-file", OPT_STR, LIVE(worker_api_key_file), .group = "Access",
+    {"worker-api-key-file", OPT_STR, PATH(worker_api_key_file), .group = "Access",
      .metavar = "FILE",
      .help = "File with the API key for workers, in its first line that is no comment. The router "
              "sends the key to all workers as Authorization, in place of the client's header."},
     {"worker-api-key", OPT_STR, LIVE(worker_api_key), .is_secret = true, .env = "VLLM_API_KEY",
      .group = "Access", .help = "API key for workers, as text instead of --worker-api-key-file."},
-    {"admin-api-key-file", OPT_STR, LIVE(admin_api_key_file), .group = "Access", .metavar = "FILE",
+    {"admin-api-key-file", OPT_STR, PATH(admin_api_key_file), .group = "Access", .metavar = "FILE",
      .help =
          "File of the keys that open the admin port, one a line. Reloaded when the file changes."},
     {"admin-api-key", OPT_STR, LIVE(admin_api_key), .is_secret = true, .group = "Access",
@@ -485,7 +486,7 @@ static const struct option_def rows[] = {
     {"expose-worker-headers", OPT_BOOL, LIVE(expose_worker_headers), .group = "Limits",
      .help = "Relay the x-incipit-* headers of workers to clients, which reveal the load and the "
              "free KV blocks of the answering worker."},
-    {"forward-authorization", OPT_BOOL, LIVE(forward_authorization), .group = "Limits",
+    {"forward-authorization", OPT_BOOL, FIELD(forward_authorization), .group = "Limits",
      .help = "Forward the client's Authorization header to workers."},
 
     {"log-level", OPT_ENUM, LIVE(log_level), .def = "info", .names = log_level_names,

@@ -275,8 +275,10 @@ static void rows_change_while_running_exactly_where_they_are_live(void **state) 
         if (options_change_n_changed(c) + options_change_n_refused(c) != 1)
             fail_msg("%s: %u changed, %u refused", json, options_change_n_changed(c),
                      options_change_n_refused(c));
-        assert_int_equal(options_change_n_changed(c), d->is_live);
-        if (d->is_live) {
+        assert_int_equal(options_change_n_changed(c), d->is_live && !d->is_path);
+        if (d->is_live && d->is_path) {
+            assert_non_null(strstr(options_change_refusal(c, 0)->why, "SIGHUP"));
+        } else if (d->is_live) {
             options_change_commit(c);
             options_change_drop(c);
             assert_int_equal(options_source(o, d->name), OPTION_RUNTIME);
