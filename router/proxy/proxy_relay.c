@@ -144,20 +144,22 @@ static enum registry_outcome judge_stream(struct exchange *x, struct str payload
 /* False: it was no answer, and another worker has the request now. */
 static bool check_payload(struct exchange *x, struct str payload, bool is_all) {
     struct attempt *a = &x->try;
+    enum registry_outcome outcome = OUTCOME_OK;
     bool had_error = a->usage.has_error;
 
     sse_usage_feed(&a->usage, payload);
     if (!is_success(x) || !x->is_safe || a->outcome != OUTCOME_OK) return true;
     if (a->form == ANSWER_SSE) {
-        a->outcome = judge_stream(x, payload, had_error);
+        outcome = judge_stream(x, payload, had_error);
     } else if (a->form == ANSWER_JSON) {
         note_outer_bytes(x, payload);
-        if (!exchange_is_in(x, EXCHANGE_SENT)) a->outcome = judge_json(x, payload, is_all);
+        if (!exchange_is_in(x, EXCHANGE_SENT)) outcome = judge_json(x, payload, is_all);
     }
-    if (a->outcome != OUTCOME_EMPTY) return true;
-    if (exchange_is_in(x, EXCHANGE_SENT)) a->outcome = OUTCOME_SPOILT;
-    return a->outcome == OUTCOME_SPOILT ||
-           !proxy_replace_answer(x, "empty_answer", RETRY_EMPTY, OUTCOME_EMPTY);
+    if (outcome == OUTCOME_OK) return true;
+    if (outcome == OUTCOME_EMPTY && exchange_is_in(x, EXCHANGE_SENT)) outcome = OUTCOME_SPOILT;
+    a->outcome = outcome;
+    return outcome != OUTCOME_EMPTY ||
+           !proxy_replace_answer(x, "empty_answer", RETRY_EMPTY, outcome);
 }
 
 /* The body is complete. False: there was none, and another worker has the request now. */
@@ -385,7 +387,8 @@ static void relay(struct exchange *x) {
                           (st == ST_OK || is_last_payload(x, in.ptr + used, in.len - used));
 
             if (!check_payload(x, payload, is_all)) return;
-            if (x->try.form != ANSWER_SSE || x->try.usage.n_events > 0) on_first_token(x);
+            if (!x->try.first_token_us && (x->try.form != ANSWER_SSE || x->try.usage.n_events > 0))
+                on_first_token(x);
             send_payload(x, payload);
         }
         conn_consume(&x->try.up->conn, used);
