@@ -156,7 +156,7 @@ struct exchange {
     struct str tenant;              /* ""; or the name of the tenant that sent it */
     struct isolation_splice splice; /* if is_salted: for workers that take no x-incipit-salt */
     char salt[ISOLATION_SALT_CHARS + 1];
-    uint64_t retry_after_us; /* in an error of ours; 0: one second */
+    uint64_t retry_after_us; /* of Retry-After in an error of the router; 0: one second */
     const char *failure;     /* why the last attempt failed */
     char request_id[REQUEST_ID_MAX + 1];
     uint8_t request_id_len;

@@ -7,7 +7,7 @@
  *   raw bytes  ◀── relay ──────── send_payload        ◀── body ──────────
  *   raw_end    ◀── finish ─────── account: load released, LRU, metrics, log
  *
- * The states are drawn in exchange.h. What is tried again, and at whose cost:
+ * The states are drawn in exchange.h. What is retried, and what that costs:
  *
  *      the connection had died idle   the same worker, a fresh connection      free
  *      429, 503                       another worker, else that answer         free: nothing was done

@@ -139,7 +139,7 @@ extern const struct upstream_user proxy_relay;
 
 void proxy_on_client_drain(struct http_request *req);
 
-/* Ends an answer of which the client has a part. */
+/* Ends an answer that the client has a part of. */
 enum break_cause { BROKEN_WORKER_LOST, BROKEN_TIMEOUT, BROKEN_IDLE, BROKEN_SHUTDOWN };
 void proxy_break_off(struct exchange *x, enum break_cause cause);
 

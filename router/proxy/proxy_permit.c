@@ -1,4 +1,4 @@
-/* router/proxy/proxy_permit.c - what a request may use, whoever sent it.
+/* router/proxy/proxy_permit.c - what a request may use, with any key.
  *
  *      head    this router's own name in Via          508   it has come back to this router
  *              a path on no list                      404   forward.h

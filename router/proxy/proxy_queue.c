@@ -36,12 +36,12 @@ static int32_t to_priority(struct str text, int32_t otherwise) {
 
 /* That of its key, or a later one that the request names. */
 static int32_t priority_of(const struct exchange *x) {
-    int32_t own = x->key.key ? x->key.priority : 0, asked = own;
+    int32_t own = x->key.key ? x->key.priority : 0, priority = own;
 
-    asked = to_priority(http_request_header(x->req, STR("x-incipit-priority")), asked);
-    asked = to_priority(http_request_header(x->req, STR("x-smg-priority")), asked);
-    asked = to_priority(x->scan.spans[BODY_PRIORITY], asked);
-    return MAX(own, asked);
+    priority = to_priority(http_request_header(x->req, STR("x-incipit-priority")), priority);
+    priority = to_priority(http_request_header(x->req, STR("x-smg-priority")), priority);
+    priority = to_priority(x->scan.spans[BODY_PRIORITY], priority);
+    return MAX(own, priority);
 }
 
 /* The registry has decided, or has given x back: x moves on to `to`. */
