@@ -32,7 +32,7 @@
  * declared x0.5 to x8 costs 3 % at load 0.8.
  *
  * When more comes than can be computed (16 x 7M, load 1.00) queued matters most, and so does that Q
- * has no limit: without fleet the mean is 1.5 s, and would be 2.8 s if no more than 3 were counted.
+ * has no limit: without fleet the mean is 1.4 s, and would be 2.8 s if no more than 3 were counted.
  *
  * Costs within 1 % of the least are equal, and go to the worker that wins the rendezvous on the
  * first block that is not widely held (the last block when all are): so cold and short prompts
@@ -46,9 +46,9 @@
  * routers that see their own requests alone):
  *
  *     home_weight          0            1            2
- *     R = 1        92 % 0.97    90 % 0.99    90 % 1.08
- *     R = 2        66 % 1.51    76 % 1.72    80 % 1.91
- *     R = 4        54 % 2.06    74 % 2.48    83 % 2.83
+ *     R = 1        91 % 0.97    91 % 0.99    90 % 1.08
+ *     R = 2        67 % 1.51    76 % 1.72    81 % 1.90
+ *     R = 4        54 % 2.05    75 % 2.48    83 % 2.83
  *
  * A worker with more than max_load_factor x the mean in flight + load_floor is not priced, unless
  * that leaves none: a guard for loads that the formula does not see, such as endless decoding. */
