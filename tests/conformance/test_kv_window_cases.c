@@ -16,7 +16,7 @@
 #define LONE_BLOCKS 32 /* of a sequence; blocks of the pool above that are free */
 #define LONE_BS     2
 
-/* One group over a pool, and a sequence whose blocks are cached where a text says 1. */
+/* One group over a pool, and a sequence whose blocks are cached where a text has 1. */
 struct lone {
     struct kv_group group;
     struct block_hash hashes[LONE_BLOCKS];

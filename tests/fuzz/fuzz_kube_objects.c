@@ -11,7 +11,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static void tell(struct kube_store *s, struct str line) {
+static void deliver(struct kube_store *s, struct str line) {
     struct error err = {0};
     enum status st = ST_OK;
 
@@ -66,8 +66,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         const char *end = memchr(rest.ptr, '\n', rest.len);
         struct str line = {rest.ptr, end ? (size_t)(end - rest.ptr) : rest.len};
 
-        tell(pods, line);
-        tell(slices, line);
+        deliver(pods, line);
+        deliver(slices, line);
         read_pool(line);
         rest.ptr += line.len + (end != NULL);
         rest.len -= line.len + (end != NULL);

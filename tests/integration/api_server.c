@@ -21,7 +21,7 @@ struct program {
     struct buf in;
 };
 
-static void say(struct buf *answer) {
+static void report(struct buf *answer) {
     buf_append_char(answer, '\n');
     (void)fwrite(buf_ptr(answer), 1, buf_len(answer), stdout);
     (void)fflush(stdout);
@@ -48,7 +48,7 @@ static void on_input(unsigned ready, void *arg) {
         buf_init(&answer, 0);
         api_server_do(p->server, (struct str){buf_ptr(&p->in), line}, &answer);
         buf_consume(&p->in, line + 1);
-        say(&answer);
+        report(&answer);
     }
 }
 
@@ -67,7 +67,7 @@ int main(int argc, char **argv) {
     buf_init(&hello, 0);
     buf_appendf(&hello, "{\"port\":%u,\"folder\":\"%s\"}", api_server_port(p.server),
                 api_server_folder(p.server));
-    say(&hello);
+    report(&hello);
     (void)fcntl(STDIN_FILENO, F_SETFL, fcntl(STDIN_FILENO, F_GETFL) | O_NONBLOCK);
     loop_fd_init(&p.input, p.loop, STDIN_FILENO, on_input, &p);
     loop_fd_watch(&p.input, LOOP_READ);

@@ -101,7 +101,7 @@ class Herd:
         self.process = subprocess.Popen([str(BUILD / "tests/integration/herd"), str(self.port), str(service_ms)],
                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
-    def say(self, *lines):
+    def send_lines(self, *lines):
         """Each is answered; the answers, or an AssertionError."""
         with self.lock:
             self.process.stdin.write("".join(line + "\n" for line in lines))
@@ -111,10 +111,10 @@ class Herd:
         return answers
 
     def up(self, ip):
-        self.say(f"up {ip}")
+        self.send_lines(f"up {ip}")
 
     def leave(self, ip):
-        self.say(f"leave {ip}")
+        self.send_lines(f"leave {ip}")
 
     def stop(self):
         with contextlib.suppress(BrokenPipeError):

@@ -35,7 +35,7 @@ class Churn:
         self.n_lives = self.n_joined = self.n_left = 0
         self.over, self.thread = threading.Event(), threading.Thread(target=self._run, daemon=True)
         ips = [f"127.{2 + i // 60000}.{i // 250}.{i % 250 + 1}" for i in range(N)]
-        self.herd.say(*(f"up {ip}" for ip in ips[:N * 9 // 10]))
+        self.herd.send_lines(*(f"up {ip}" for ip in ips[:N * 9 // 10]))
         pods = [self._pod(ip) for ip in ips[:N * 9 // 10]]
         for i in range(0, len(pods), 250):
             self.api.put(*pods[i:i + 250])

@@ -48,7 +48,7 @@ static void answer_object(struct api_conn *c, const struct api_request *r) {
         }
     }
     api_object_drop(o);
-    api_tell_all(c->server);
+    api_notify_all(c->server);
 }
 
 static void answer_create(struct api_conn *c, const struct api_request *r) {
@@ -60,7 +60,7 @@ static void answer_create(struct api_conn *c, const struct api_request *r) {
         api_answer_status(c, 400, "BadRequest", tree ? err.message : "not JSON", NULL, 0);
     } else {
         api_body(c, 201, "", str_of(text));
-        api_tell_all(c->server);
+        api_notify_all(c->server);
     }
     cJSON_free(text);
 }
@@ -215,7 +215,7 @@ static int rule_number(const cJSON *rule, const char *name) {
     return cJSON_IsNumber(n) ? n->valueint : 0;
 }
 
-/* The rule for this call, of which one use is spent; to be freed. */
+/* The rule for this call, with one use spent; to be freed. */
 static cJSON *take_rule(struct api_server *a, const struct api_request *r) {
     cJSON *rule;
 
@@ -275,7 +275,7 @@ static void record(struct api_server *a, const struct api_request *r) {
     if (cJSON_GetArraySize(a->calls) > API_MAX_CALLS) cJSON_DeleteItemFromArray(a->calls, 0);
 }
 
-/* A call of a resource that we have, by somebody who may. */
+/* A call of a resource that we have, by an authorized client. */
 static void answer_verb(struct api_conn *c, const struct api_request *r) {
     if (strcmp(r->verb, "watch") == 0) {
         api_answer_watch(c, r);

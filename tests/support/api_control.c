@@ -151,7 +151,7 @@ static void do_forbid(struct api_server *a, const cJSON *command) {
 
 /* --- the watches that are open ------------------------------------------------------------------------ */
 
-static void say(struct api_conn *c, const cJSON *events) {
+static void send_events(struct api_conn *c, const cJSON *events) {
     const cJSON *event;
 
     cJSON_ArrayForEach(event, events) {
@@ -200,8 +200,8 @@ static bool act(struct api_conn *c, const char *what, const cJSON *command) {
         api_watch_gone(c);
     } else if (strcmp(what, "raw") == 0) {
         api_chunk(c, str_of(text_of(command, "bytes", "")));
-    } else if (strcmp(what, "say") == 0) {
-        say(c, cJSON_GetObjectItemCaseSensitive(command, "events"));
+    } else if (strcmp(what, "send") == 0) {
+        send_events(c, cJSON_GetObjectItemCaseSensitive(command, "events"));
     } else if (strcmp(what, "repeat") == 0) {
         repeat(c, (uint32_t)number_of(command, "n", 1), flag_of(command, "is_reversed", false));
     } else {
@@ -211,7 +211,7 @@ static bool act(struct api_conn *c, const char *what, const cJSON *command) {
     return true;
 }
 
-/* Of the resource named, or of all; says how many there were. */
+/* Of the resource named, or of all; returns how many there were. */
 static bool do_watches(struct api_server *a, const cJSON *command, cJSON *answer,
                        struct error *err) {
     const char *what = text_of(command, "act", ""), *resource = text_of(command, "resource", NULL);
@@ -326,7 +326,7 @@ void api_server_do(struct api_server *a, struct str command, struct buf *out) {
     } else {
         cJSON_AddBoolToObject(answer, "ok", true);
         cJSON_AddNumberToObject(answer, "rv", (double)a->store.rv);
-        api_tell_all(a);
+        api_notify_all(a);
     }
     text = cJSON_PrintUnformatted(answer);
     buf_append_str(out, str_of(text));

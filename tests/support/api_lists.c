@@ -2,7 +2,7 @@
  *
  * Statuses and sentences are those of kube-apiserver; so are its habits: a list from the cache
  * (resourceVersion=0) knows no limit, a list of pages stays at the version of its first page, a watch
- * that cannot be told what it missed gets a 200 and an ERROR in it. */
+ * whose missed changes are compacted gets a 200 and an ERROR in it. */
 #include "tests/support/api_server_internal.h"
 
 #include "common/base/mem.h"
@@ -89,7 +89,7 @@ void api_event(struct api_conn *c, const char *type, struct str object) {
     c->server->stats.events++;
 }
 
-void api_watch_tell(struct api_conn *c) {
+void api_watch_send(struct api_conn *c) {
     const struct api_store *s = &c->server->store;
     uint32_t low = 0, high = s->n_changes;
 
@@ -113,12 +113,12 @@ void api_watch_tell(struct api_conn *c) {
     }
 }
 
-void api_tell_all(struct api_server *a) {
+void api_notify_all(struct api_server *a) {
     LIST_FOR_EACH(link, &a->conns) {
         struct api_conn *c = LIST_ENTRY(link, struct api_conn, link);
 
         if (!c->is_watching) continue;
-        api_watch_tell(c);
+        api_watch_send(c);
         api_conn_send(c);
     }
 }
@@ -206,7 +206,7 @@ void api_answer_watch(struct api_conn *c, const struct api_request *r) {
         return;
     }
     start_timers(c, r);
-    api_watch_tell(c);
+    api_watch_send(c);
 }
 
 /* --- lists --------------------------------------------------------------------------------------- */
@@ -223,7 +223,7 @@ void api_snapshots_forget(struct api_server *a) {
         snapshot_forget(&a->snapshots[i]);
 }
 
-/* Everything selected, at this version; the oldest list that somebody has not finished is given up. */
+/* Everything selected, at this version; the oldest unfinished list is given up. */
 static struct api_snapshot *snapshot_take(struct api_server *a, const struct api_selection *sel) {
     struct api_snapshot *snap = &a->snapshots[a->n_snapshots++ % API_MAX_SNAPSHOTS];
 

@@ -1,4 +1,4 @@
-/* tests/support/api_server.h - a Kubernetes API server that does as it is told.
+/* tests/support/api_server.h - a Kubernetes API server that follows commands.
  *
  * On one side it is a server: discovery, LIST with limit and continue, WATCH with resourceVersion,
  * bookmarks and timeoutSeconds, GET, PATCH, DELETE, POST of pods, services, endpointslices and
@@ -14,7 +14,7 @@
  *      {"do":"delete",...,"grace":30}   a user's delete: MODIFIED with a deletionTimestamp
  *      {"do":"forget",...}              the kubelet is done: DELETED
  *      {"do":"force",...}               both at once
- *      {"do":"compact"}                 forgets old versions: 410 for whoever asks for them
+ *      {"do":"compact"}                 forgets old versions: 410 for requests of them
  *      {"do":"rewind","rv":5}           restored from a backup: versions so far are of the future
  *      {"do":"show","resource":"pods","labels":"a=b"}       names and version
  *   how it is on the wire, from now on
@@ -22,7 +22,7 @@
  *                   "bookmark_ms":60000, "bookmark_before_end_ms":2000, "max_watch_ms":0,
  *                   "limits_cached_lists":false, "serves_deletes_at_once":false,
  *                   "serves_old_pools_only":false}   the group and version of before v1
- *      {"do":"tokens","tokens":["a"]}   the only ones; [] lets everybody in
+ *      {"do":"tokens","tokens":["a"]}   the only ones; [] admits any
  *      {"do":"listen","on":false}       refuses connections; true: the same port again
  *      {"do":"accept","how":"serve"|"reset"|"stall"|"close"}   what happens to new connections
  *      {"do":"authority"}               another certificate authority: {"ca":FILE}, of the next ...
@@ -37,7 +37,7 @@
  *                      "cut"            in the middle of a chunk, without close_notify: kill -9
  *                      "reset" | "hold" | "release" | "bookmark" | "gone" (410 in a 200, and end)
  *                      "raw","bytes":"..."                a chunk of this
- *                      "say","events":[{"type":..,"object":..}]    what never happened
+ *                      "send","events":[{"type":..,"object":..}]    events that never happened
  *                      "repeat","n":3,"is_reversed":false          the last changes once more
  *      {"do":"die"}                     kill -9 of the server: all of them cut, nothing listens
  *   what has happened

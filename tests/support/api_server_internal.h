@@ -78,7 +78,7 @@ struct api_conn {
     size_t retry_bytes;           /* TLS wants the same bytes again */
     struct loop_timer pace, late; /* between pieces; an answer that waits */
     struct api_selection selection;
-    uint64_t rv; /* the watch has been told up to here */
+    uint64_t rv; /* the watch has received all up to here */
     bool wants_bookmarks;
     struct loop_timer end, bookmark;
 };
@@ -114,11 +114,11 @@ void api_answer_status(struct api_conn *c, int code, const char *reason, const c
 void api_body(struct api_conn *c, int code, const char *headers, struct str body);
 void api_chunk(struct api_conn *c, struct str bytes); /* in pieces of chunk_bytes */
 void api_event(struct api_conn *c, const char *type, struct str object);
-void api_watch_tell(struct api_conn *c); /* the changes it has not been told */
+void api_watch_send(struct api_conn *c); /* the changes it has not received */
 void api_watch_bookmark(struct api_conn *c);
 void api_watch_gone(struct api_conn *c);
 void api_watch_end(struct api_conn *c); /* in order */
-void api_tell_all(struct api_server *a);
+void api_notify_all(struct api_server *a);
 void api_snapshots_forget(struct api_server *a);
 
 #endif

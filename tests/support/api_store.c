@@ -160,7 +160,7 @@ static void remember(struct api_store *s, enum api_change_kind kind, struct api_
                             .after = api_object_hold(after)};
 }
 
-/* Takes the version in and tells of it. */
+/* Stores the version and notifies watches. */
 static void enter(struct api_store *s, struct api_object *o) {
     bool is_there;
     uint32_t at = place(s, o->resource, o->namespace, o->name, &is_there);

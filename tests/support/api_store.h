@@ -2,7 +2,7 @@
  *
  * Objects in versions that never change, and the list of changes that led here. Each change gives its
  * object the next resourceVersion, which is one number for the whole store. A watch from version V is
- * told the changes behind V; one whose V is older than the last compaction cannot be told (410), one
+ * sent the changes after V; one whose V is older than the last compaction gets 410, one
  * whose V is from a future that a restored backup has forgotten hears nothing.
  *
  *      put, patch, delete ──▶ objects (by resource, namespace, name)
@@ -94,7 +94,7 @@ struct api_selection {
 bool api_selection_is_valid(const struct api_selection *sel);
 bool api_selection_has(const struct api_selection *sel, const struct api_object *o);
 
-/* What a watch of these is told of the change: an object that stops matching is DELETED for it, one
+/* What a watch of these receives of the change: an object that stops matching is DELETED for it, one
  * that begins to match ADDED. False: nothing. */
 bool api_selection_sees(const struct api_selection *sel, const struct api_change *change,
                         enum api_change_kind *kind, struct api_object **object);

@@ -160,7 +160,7 @@ void fake_drop_all(struct fake_script *s) {
     }
 }
 
-void fake_say(struct fake_script *s, struct str bytes) {
+void fake_send(struct fake_script *s, struct str bytes) {
     struct list *first = list_first(&s->conns);
     struct conn *c;
 

@@ -1,4 +1,4 @@
-/* tests/support/fake_worker.h - workers that do what a script says, on the loop of the test.
+/* tests/support/fake_worker.h - workers that follow a script, on the loop of the test.
  *
  * All workers of a script follow one list of steps: the n-th request that any of them receives is
  * answered by the n-th step, and the last step repeats. So a test needs not know who is chosen. */
@@ -42,6 +42,6 @@ void fake_play(struct fake_script *s, const struct fake_step *steps, uint32_t n_
 void fake_stop(struct fake_script *s);
 void fake_deafen(struct fake_script *s, uint32_t worker); /* closes its listener: refused */
 void fake_drop_all(struct fake_script *s);                /* closes all connections */
-void fake_say(struct fake_script *s, struct str bytes);   /* at once, on the connection used last */
+void fake_send(struct fake_script *s, struct str bytes);  /* at once, on the connection used last */
 
 #endif

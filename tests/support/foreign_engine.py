@@ -3,8 +3,8 @@
 
     foreign_engine.py KIND UPSTREAM_PORT...      KIND: vllm, vllm-details, sglang, mute
 
-What such engines do not say is left out: no x-incipit-* headers, no usage in streams, no cached_tokens
-in that of whole answers, no /server_info; the head of a stream goes out at once, before its first token. What they do say is there:
+What such engines do not report is left out: no x-incipit-* headers, no usage in streams, no cached_tokens
+in that of whole answers, no /server_info; the head of a stream goes out at once, before its first token. What they do report is there:
 a /metrics page with their names, the start of their process, SGLang's /get_server_info and its
 `meta_info`. `vllm-details` is vLLM with --enable-prompt-tokens-details: whole answers have cached_tokens. `mute` has
 none of that either. Ports are chosen by the system and printed, one a line.

@@ -103,7 +103,7 @@ class Attack:
         self.clients = [Client(self, kind, f"127.0.1.{i % args.addresses + 1}") for i, kind in enumerate(kinds)]
 
     def run(self, seconds):
-        end, is_told = time.monotonic() + seconds, False
+        end, is_notified = time.monotonic() + seconds, False
         self.selector.register(sys.stdin, selectors.EVENT_READ, None)
         while time.monotonic() < end:
             for key, mask in self.selector.select(0.05):
@@ -112,8 +112,8 @@ class Attack:
                 key.data.on_ready(mask)
             while self.again and self.again[0][0] < time.monotonic():
                 self.again.popleft()[1].begin()
-            if not is_told and len(self.tried) >= 0.9 * len(self.clients):
-                is_told = True
+            if not is_notified and len(self.tried) >= 0.9 * len(self.clients):
+                is_notified = True
                 print("under way", flush=True)
 
 

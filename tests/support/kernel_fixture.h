@@ -1,7 +1,7 @@
 /* tests/support/kernel_fixture.h - one kernel under test: its memory, what should be in it
  * afterwards, and every schedule it has to be right under.
  *
- * A test asks for rooms of memory, fills the inputs, says of each output what it wants, and calls
+ * A test asks for rooms of memory, fills the inputs, sets what it wants of each output, and calls
  * kernel_fixture_passes. That runs the kernel under KERNEL_FIXTURE_SEEDS seeds and both kinds of asynchronous copies,
  * and looks each time at all rooms: those wanted (unless they are changed in place, poisoned with NaN
  * before), those not wanted, which must be as they were, and the guard zones around each. Between
@@ -181,7 +181,7 @@ static inline bool fixture_room_matches(struct kernel_fixture *k, unsigned room,
     return true;
 }
 
-/* Is the kernel right under every schedule? If not, `complaint` says what was wrong first. Leaves the
+/* Is the kernel right under every schedule? If not, `complaint` has the first error. Leaves the
  * rooms as they were. */
 static inline bool kernel_fixture_passes(struct kernel_fixture *k, void (*run)(const void *args),
                                          const void *args) {

@@ -30,11 +30,11 @@ void kv_events_picture_clear(struct kv_events_picture *p);
 void kv_events_picture_add(struct kv_events_picture *p, enum kv_medium medium, uint32_t group,
                            const struct block_hash *hash);
 
-/* Reads on to the newest batch. True when some were overwritten: the picture is not to be believed,
+/* Reads on to the newest batch. True when some were overwritten: the picture is then invalid,
  * and reading goes on behind the newest. */
 bool kv_events_follow(struct kv_event_log *log, struct kv_events_picture *p);
 
-/* cmocka assertion: the picture is what the digest says. Hashes must be binary, of 32 bytes or of
+/* cmocka assertion: the picture equals the digest. Hashes must be binary, of 32 bytes or of
  * hash_bytes with zeros behind. */
 void kv_events_assert_digest(struct kv_event_log *log, const struct kv_events_picture *p);
 

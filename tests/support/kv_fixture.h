@@ -20,7 +20,7 @@ struct kv_req {
     uint32_t n_hit; /* tokens, of the last admission */
 };
 
-/* Small limits, fixed seed, classic order unless told otherwise. */
+/* Small limits, fixed seed, classic order by default. */
 struct kv_manager_config kv_fixture_config(uint32_t n_blocks, uint32_t block_size);
 
 void kv_req_init(struct kv_req *r, struct kv_manager *mgr, const struct block_extras *extras,

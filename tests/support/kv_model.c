@@ -108,7 +108,7 @@ static bool has_hit(const struct model *m, const struct model_seq *s, uint32_t n
 
     for (uint32_t g = 0; g < m->config.n_groups; g++) {
         for (uint32_t i = 0; i < n_blocks; i++) {
-            /* A prompt that is kept must be there: its length says nothing of the hit's. */
+            /* A prompt that is kept must be there: its length does not bound the hit's. */
             bool is_skipped =
                 m->config.group[g].kind != KV_REFERENCE && !is_needed(m, g, 0, n_blocks * bs, i);
 

@@ -19,7 +19,7 @@ enum job_kind { JOB_STEP, JOB_BIND, JOB_FREE, JOB_COPY, JOB_OUT, JOB_IN };
 
 struct job {
     enum job_kind kind;
-    backend_fence fence; /* 0: nobody waits for it */
+    backend_fence fence; /* 0: no waiter */
     uint32_t row, slot, n, n_prompt;
     uint32_t *tokens;           /* JOB_BIND: prompt, then output */
     struct backend_copy *pairs; /* (n) */
@@ -295,7 +295,7 @@ static void late_row_free(struct backend_model *m, uint32_t row) {
 
 /* --- steps ------------------------------------------------------------------------------------ */
 
-/* Outputs that nobody may believe. */
+/* Outputs that must not be used. */
 static void poison(struct backend_model *m, uint32_t slot) {
     struct backend_stage *s = &m->shown[slot];
 

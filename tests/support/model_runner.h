@@ -1,7 +1,7 @@
 /* tests/support/model_runner.h - a model folder, run through a backend without the engine: what it
- * says of each token at each position, to be compared with what somebody else computed.
+ * log-probability of each token at each position, to be compared with a reference.
  *
- * A backend tells logprobs and no logits, so every token of the vocabulary is scored at every
+ * A backend returns logprobs and no logits, so every token of the vocabulary is scored at every
  * position asked for: exact, and slow in proportion to the vocabulary. For models of a few hundred
  * tokens.
  *

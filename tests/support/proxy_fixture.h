@@ -29,7 +29,7 @@
 #define ASK        "POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 51\r\n\r\n" BODY
 #define ASK_1_0    "POST /v1/completions HTTP/1.0\r\nContent-Length: 51\r\n\r\n" BODY
 
-_Static_assert(sizeof(BODY) - 1 == 51, "ASK says so");
+_Static_assert(sizeof(BODY) - 1 == 51, "the Content-Length of ASK");
 
 struct fixture {
     struct loop *loop;

@@ -300,7 +300,7 @@ static void what_it_cannot_load_is_refused(void **state) {
     backend_cpu.close(dev);
 }
 
-/* check opens nothing, and says of a model what load_begin says. */
+/* check opens nothing, and reports of a model what load_begin reports. */
 static void a_check_reports_what_loading_would(void **state) {
     static const uint32_t head_dims[] = {1, 2, 7, 18, 100, 255, 256, 510, 512, 513, 514, 1024};
     static const enum dtype types[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_I8, DTYPE_F8E4M3};

@@ -225,7 +225,7 @@ static void scene_open(struct scene *s, struct rng *r, float sign) {
 
     s->q = random_floats(r, (size_t)CONTEXT * s->heads * s->head_dim, 1, 0.7f * sign);
     s->pool = mem_calloc(n, dtype_bytes(s->dtype));
-    for (size_t i = 0; i < n; i++) /* block 0, which nobody owns, is poison */
+    for (size_t i = 0; i < n; i++) /* block 0, which has no owner, is poison */
         dtype_put(s->dtype, s->pool, i, i < 2ull * BLOCK_SIZE * s->head_dim ? NAN : kv[i]);
     for (uint32_t i = 0; i < ARRAY_LEN(s->table); i++)
         s->table[i] = n_blocks - 1 - i;

@@ -1,6 +1,6 @@
 /* tests/unit/kernels/test_ops_diff.c - every operator of every cpu path against the reference.
  *
- * Inputs are random, of several shapes and types; outputs begin as NaN, so that an element nobody
+ * Inputs are random, of several shapes and types; outputs begin as NaN, so that an element not
  * wrote is seen. The bound of an operator is relative to the size of what it sums. The bf16 path
  * rounds activations on the way in and on the way out: inputs are rounded beforehand, so that
  * they are the same for both, and results may differ by 2^-8; elsewhere only the order of sums

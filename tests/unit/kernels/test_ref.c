@@ -167,7 +167,7 @@ static void a_wrong_step_is_refused_and_changes_nothing(void **state) {
     assert_int_equal(backend_ref.submit(m.model, 0, &step, &fence, &err), ST_INVALID);
     assert_int_equal(backend_ref.submit(m.model, 1, &step, &fence, &err), ST_INVALID);
     assert_int_equal(fence, 77);
-    m.stage.position[0] = 1; /* its row says that the context is 1 */
+    m.stage.position[0] = 1; /* its row has a context of 1 */
     assert_int_equal(backend_ref.submit(m.model, 0, &step, &fence, &err), ST_INVALID);
     assert_string_equal(err.message,
                         "token 0 of a step has position 1, in a row whose 1 tokens end a "

@@ -232,7 +232,7 @@ static void assert_outputs_equal(struct pair *p, const struct backend_step *step
     }
 }
 
-/* What was sampled at the end of a row goes on; a row that is full or bored begins anew. */
+/* What was sampled at the end of a row goes on; a row that is full or done starts again. */
 static void take(struct pair *p, const struct backend_step *step) {
     const struct backend_stage *s = &p->whole.stage;
 

@@ -1,4 +1,4 @@
-/* tests/unit/kernels/test_tp_devices.c - ranks as one device: which each takes, what is said of all,
+/* tests/unit/kernels/test_tp_devices.c - ranks as one device: which each takes, the info of all,
  * and what becomes of the others when one is late, lost or fails. */
 #include <stdio.h>
 #include <string.h>
@@ -137,7 +137,7 @@ static void each_rank_takes_a_device(void **state) {
     assert_non_null(strstr(err.message, "ranks 0 and 2 would share the device GPU-2"));
     config.device_id = "GPU-b,,GPU-d";
     assert_int_equal(backend_tp.probe(&config, &info, &err), ST_INVALID);
-    config.device_id = "GPU-a,GPU-b,GPU-c,GPU-d"; /* one would be idle, and nobody told */
+    config.device_id = "GPU-a,GPU-b,GPU-c,GPU-d"; /* one would be idle, unreported */
     assert_int_equal(backend_tp.probe(&config, &info, &err), ST_INVALID);
     assert_non_null(strstr(err.message, "3 ranks"));
     config.device_id = "1,card:2,3"; /* not the third card: a name like any other */
@@ -174,7 +174,7 @@ static int telling_fd(struct backend_device *dev) {
     return 100 + n_asked++;
 }
 
-/* A device that wakes nobody unless it was asked to: backend.h wants it asked before each sleep. */
+/* A device that signals only when asked to: backend.h wants it asked before each sleep. */
 static void the_device_is_asked_for_its_event_fd_each_time(void **state) {
     struct backend_ops telling = backend_ref;
     struct backend_config config = {.ranks = &telling, .tp_size = 2};
@@ -248,7 +248,7 @@ static struct backend_ops failing_ops(void) {
     return ops;
 }
 
-/* Up to load_end; what was said when it came to an end before. */
+/* Up to load_end; the error when it ended before. */
 static enum status load_failing(const struct backend_ops *ops, struct backend_device **dev,
                                 struct backend_model **model, struct error *err) {
     struct backend_config config = {.ranks = ops, .tp_size = 2, .n_threads = 2};
@@ -267,9 +267,9 @@ static enum status load_failing(const struct backend_ops *ops, struct backend_de
 
 static void a_rank_that_fails_at_load_ends_all(void **state) {
     struct backend_ops ops = failing_ops();
-    static const char *const says[] = {"rank 1 of 2: no such device",
-                                       "rank 1 of 2: no memory for that",
-                                       "rank 1 of 2: no memory at the end"};
+    static const char *const message[] = {"rank 1 of 2: no such device",
+                                          "rank 1 of 2: no memory for that",
+                                          "rank 1 of 2: no memory at the end"};
 
     (void)state;
     for (int i = 0; i < 3; i++) {
@@ -279,7 +279,7 @@ static void a_rank_that_fails_at_load_ends_all(void **state) {
 
         failing.open = i == 0, failing.tensor = i == 1, failing.end = i == 2;
         assert_int_not_equal(load_failing(&ops, &dev, &model, &err), ST_OK);
-        assert_string_equal(err.message, says[i]);
+        assert_string_equal(err.message, message[i]);
         backend_tp.unload(model);
         backend_tp.close(dev);
     }

@@ -38,7 +38,7 @@ static uint64_t word(uint64_t seed, uint32_t rank, uint32_t round, uint32_t i) {
     return rng_at(seed, ((uint64_t)rank << 40) + round * 1000ull + i);
 }
 
-/* Nobody is past a meeting before everybody has come to it. */
+/* No rank passes a barrier before all ranks have come to it. */
 static enum status try_meet(struct stage *s, uint32_t rank, uint32_t round) {
     uint32_t size = s->group->size;
     enum status st;
@@ -142,7 +142,7 @@ static void a_stop_lets_every_rank_go(void **state) {
     }
 }
 
-/* The stop comes from outside, at any moment of a copy: all leave, and with memory nobody reads. */
+/* The stop comes from outside, at any moment of a copy: all leave, and no rank reads the memory. */
 static void a_stop_from_outside_at_any_moment(void **state) {
     struct rng rng;
 

@@ -142,7 +142,7 @@ static void what_does_not_divide_is_refused_with_its_numbers(void **state) {
     const struct geometry good = {.n_heads = 12, .n_kv_heads = 4, .d_ff = 64, .vocab = 1000};
     struct {
         uint32_t size, n_heads, n_kv_heads, d_ff, vocab;
-        const char *says;
+        const char *message;
     } cases[] = {
         {8, 12, 4, 64, 1000, "12 attention heads do not divide over 8 ranks"},
         {3, 12, 4, 66, 1000, "4 KV heads and 3 ranks"},
@@ -160,7 +160,7 @@ static void what_does_not_divide_is_refused_with_its_numbers(void **state) {
         g.n_heads = cases[i].n_heads, g.n_kv_heads = cases[i].n_kv_heads;
         g.d_ff = cases[i].d_ff, g.vocab = cases[i].vocab;
         assert_int_equal(tp_shard_init(&s, &g, 0, cases[i].size, &err), ST_UNSUPPORTED);
-        assert_non_null(strstr(err.message, cases[i].says));
+        assert_non_null(strstr(err.message, cases[i].message));
     }
     assert_int_equal(tp_shard_init(&s, &good, 4, 4, NULL), ST_INVALID);
     assert_int_equal(tp_shard_init(&s, &good, 0, 0, NULL), ST_OK);

@@ -14,7 +14,7 @@ struct fixture {
     struct http_request *kept[MAX_KEPT]; /* of /keep, to be answered by the test */
     int n_kept, n_aborted, n_drained;
     struct buf seen; /* method, target, headers and body of the last request */
-    enum status head_says;
+    enum status head_status;
     uint64_t owner; /* of all bodies, set when a head has come */
 };
 
@@ -80,8 +80,8 @@ static enum status on_head(struct http_request *req, void *arg, struct error *er
     struct fixture *fx = arg;
 
     req->owner = fx->owner;
-    if (fx->head_says == ST_OK) return ST_OK;
-    return error_set(err, fx->head_says, "not you: %.*s", STR_ARG(req->path));
+    if (fx->head_status == ST_OK) return ST_OK;
+    return error_set(err, fx->head_status, "not you: %.*s", STR_ARG(req->path));
 }
 
 static const struct http_server_events events = {.on_request = on_request, .on_head = on_head};

@@ -183,16 +183,16 @@ static void behaves_like_the_model(void **state) {
         uint64_t bytes = 1 + rng_below(&rng, step % 7 ? 4 * MIB : LARGE);
 
         if (rng_below(&rng, 3)) {
-            enum body_verdict said = body_budget_take(b, &m[i].claim, bytes);
+            enum body_verdict verdict = body_budget_take(b, &m[i].claim, bytes);
 
-            assert_int_equal(said, judge(m, i, bytes));
-            n_verdicts[said]++;
-            if (said == BODY_GRANTED) {
+            assert_int_equal(verdict, judge(m, i, bytes));
+            n_verdicts[verdict]++;
+            if (verdict == BODY_GRANTED) {
                 m[i].bytes += bytes;
                 m[i].wanted = 0;
-            } else if (body_budget_wait(b, &m[i].claim, bytes, said)) {
+            } else if (body_budget_wait(b, &m[i].claim, bytes, verdict)) {
                 m[i].wanted = bytes;
-                m[i].for_share = said == BODY_SHARE;
+                m[i].for_share = verdict == BODY_SHARE;
             }
         } else {
             body_budget_release(b, &m[i].claim);

@@ -288,7 +288,7 @@ static void a_wait_that_is_too_long_ends_with_503(void **state) {
     finish_bounded(&b);
 }
 
-/* A claim of a whole body that does not come is worth nothing to anybody. */
+/* A claim of a whole body that does not come gives no other connection room. */
 static void a_body_that_stands_still_gives_way_to_one_that_waits(void **state) {
     const struct http_limits limits = {.body_wait_ms = 60000};
     struct bounded b;

@@ -30,7 +30,7 @@ struct fixture {
     uint32_t retry_after_s;
     struct buf body, content_type, pieces;
     struct http_call *stream;
-    bool cancels; /* the stream, when it has told a piece */
+    bool cancels; /* the stream, when it has delivered a piece */
     char message[200];
 };
 
@@ -53,7 +53,7 @@ int getaddrinfo(const char *restrict node, const char *restrict service,
     *(void **)&next = dlsym(RTLD_NEXT, "getaddrinfo");
     if (!node || strcmp(node, SLOW_NAME) != 0) return next(node, service, hints, found);
     clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += 5; /* whoever waits for it does not wait for ever */
+    until.tv_sec += 5; /* a bound for each wait */
     pthread_mutex_lock(&lookups.lock);
     lookups.n_asked++;
     pthread_cond_broadcast(&lookups.changed);
@@ -232,7 +232,7 @@ static void begin_stream(struct fixture *fx, uint32_t silence_ms) {
         loop_turn(fx->loop, 10000);
 }
 
-static void hear(struct fixture *fx, struct str what) {
+static void expect_pieces(struct fixture *fx, struct str what) {
     uint64_t until_us = clock_now_us() + 5000000u;
 
     while (!str_eq(buf_str(&fx->pieces), what)) {
@@ -249,12 +249,12 @@ static void a_stream_is_delivered_as_it_arrives(void **state) {
     begin_stream(&fx, 0);
     while (http_call_code(fx.stream) == 0)
         loop_turn(fx.loop, 10000);
-    assert_int_equal(http_call_code(fx.stream), 200); /* known before anything is said */
+    assert_int_equal(http_call_code(fx.stream), 200); /* known before the body */
     assert_int_equal(buf_len(&fx.pieces), 0);
     http_stream_write(fx.kept, STR("one "));
-    hear(&fx, STR("one "));
+    expect_pieces(&fx, STR("one "));
     http_stream_write(fx.kept, STR("two "));
-    hear(&fx, STR("one two "));
+    expect_pieces(&fx, STR("one two "));
     http_stream_write(fx.kept, STR("three"));
     http_stream_end(fx.kept);
     while (!fx.n_answers)
@@ -270,7 +270,7 @@ static void a_stream_that_is_held_holds_its_sender(void **state) {
     static char bytes[32 << 20];
     uint64_t until_us = clock_now_us() + 5000000u;
     struct fixture fx;
-    size_t n_told;
+    size_t n_delivered;
 
     (void)state;
     start(&fx);
@@ -279,8 +279,8 @@ static void a_stream_that_is_held_holds_its_sender(void **state) {
     http_stream_write(fx.kept, (struct str){bytes, sizeof(bytes)});
     for (int i = 0; i < 100; i++)
         loop_turn(fx.loop, 1000);
-    n_told = buf_len(&fx.pieces);
-    assert_true(n_told < 4 << 20 && http_pending_bytes(fx.kept) > 8 << 20);
+    n_delivered = buf_len(&fx.pieces);
+    assert_true(n_delivered < 4 << 20 && http_pending_bytes(fx.kept) > 8 << 20);
     http_call_pause(fx.stream, false);
     while (buf_len(&fx.pieces) < sizeof(bytes)) {
         loop_turn(fx.loop, 10000);
@@ -319,7 +319,7 @@ static void a_stream_that_is_held_is_not_silent(void **state) {
         loop_turn(fx.loop, 10000);
     assert_int_equal(fx.n_answers, 0);
     http_call_pause(fx.stream, false);
-    hear(&fx, STR("word"));
+    expect_pieces(&fx, STR("word"));
     while (!fx.n_answers)
         loop_turn(fx.loop, 10000);
     assert_int_equal(fx.status, ST_TIMEOUT);
@@ -334,7 +334,7 @@ static void a_stream_may_be_cancelled_by_its_own_piece(void **state) {
     begin_stream(&fx, 0);
     fx.cancels = true;
     http_stream_write(fx.kept, STR("enough"));
-    hear(&fx, STR("enough"));
+    expect_pieces(&fx, STR("enough"));
     for (int i = 0; i < 10; i++)
         loop_turn(fx.loop, 1000);
     assert_int_equal(fx.n_answers, 0);
@@ -438,7 +438,7 @@ static void a_call_goes_to_its_address_and_names_its_host(void **state) {
     finish(&fx);
 }
 
-/* A thread that asks a name server cannot be called back: nobody waits for it. */
+/* A thread that asks a name server cannot be cancelled: no caller waits for it. */
 static void a_name_server_that_is_slow_holds_nothing_up(void **state) {
     struct http_client_request request = {.url = "http://" SLOW_NAME ":1/", .timeout_ms = 100};
     struct http_call *pending;

@@ -66,7 +66,7 @@ static void a_head_can_be_refused_before_its_body(void **state) {
 
     (void)state;
     start(&fx);
-    fx.head_says = ST_DENIED;
+    fx.head_status = ST_DENIED;
     client_open(&c, http_server_port(fx.server));
     client_send(&c, fx.loop, STR("POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\n"));
     client_expect(&c, fx.loop, "HTTP/1.1 401 Unauthorized");
@@ -335,8 +335,8 @@ static void an_idle_connection_has_time_for_one_more_request(void **state) {
     finish(&fx);
 }
 
-/* A stream that began before nobody knew of the end leaves its connection open: its client was not
- * told otherwise. */
+/* A stream that began before the drain leaves its connection open: its client was not
+ * asked to close. */
 static void a_late_end_still_leaves_time_for_a_request(void **state) {
     struct fixture fx;
     struct client c;

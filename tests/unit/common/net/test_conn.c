@@ -412,7 +412,7 @@ static void a_refused_connection_is_reported_at_once(void **state) {
     struct pair p;
 
     (void)state;
-    close(listener_open(&addr, 8)); /* its port is now nobody's */
+    close(listener_open(&addr, 8)); /* its port is closed now */
     start(&p);
     begin_connect(&p, &addr, CONN_CONNECT_TIMEOUT_US);
     TURN_UNTIL(p.loop, p.side.n_closed == 1);

@@ -1,4 +1,4 @@
-/* tests/unit/common/net/test_file_watch.c - which changes are told, once each. */
+/* tests/unit/common/net/test_file_watch.c- which changes are reported, once each. */
 #include "common/net/file_watch.h"
 
 #include "common/base/clock.h"
@@ -13,13 +13,13 @@
 struct fixture {
     char folder[64], a[80], b[80], data[2][80];
     struct loop *loop;
-    int n_told;
+    int n_reported;
 };
 
 static void on_change(void *arg) {
     struct fixture *f = arg;
 
-    f->n_told++;
+    f->n_reported++;
 }
 
 static void write_file(const char *path, const char *text) {
@@ -66,9 +66,9 @@ static void files_that_change_together_are_reported_once(void **state) {
     w = file_watch_create(f->loop, (const char *const[]){f->a, NULL, "", f->b}, 4, on_change, f);
     write_file(f->a, "12");
     write_file(f->b, "12");
-    TURN_UNTIL(f->loop, f->n_told == 1);
-    write_file(f->b, "123"); /* if the first had been told twice, this would be the third */
-    TURN_UNTIL(f->loop, f->n_told == 2);
+    TURN_UNTIL(f->loop, f->n_reported == 1);
+    write_file(f->b, "123"); /* if the first had been reported twice, this would be the third */
+    TURN_UNTIL(f->loop, f->n_reported == 2);
     file_watch_destroy(w);
 }
 
@@ -82,7 +82,7 @@ static void a_link_that_is_swapped_is_a_change(void **state) {
     w = file_watch_create(f->loop, (const char *const[]){f->a}, 1, on_change, f);
     assert_int_equal(symlink(f->data[1], f->b), 0);
     assert_int_equal(rename(f->b, f->a), 0); /* as the kubelet renews a Secret */
-    TURN_UNTIL(f->loop, f->n_told == 1);
+    TURN_UNTIL(f->loop, f->n_reported == 1);
     file_watch_destroy(w);
 }
 
@@ -95,11 +95,11 @@ static void a_change_already_read_is_not_reported(void **state) {
     w = file_watch_create(f->loop, (const char *const[]){f->a, f->b}, 2, on_change, f);
     write_file(f->a, "12");
     file_watch_know(w);
-    unlink(f->b); /* while it is away nothing is told */
+    unlink(f->b); /* while it is missing nothing is reported */
     loop_turn(f->loop, 0);
-    assert_int_equal(f->n_told, 0);
+    assert_int_equal(f->n_reported, 0);
     write_file(f->b, "12");
-    TURN_UNTIL(f->loop, f->n_told == 1);
+    TURN_UNTIL(f->loop, f->n_reported == 1);
     file_watch_destroy(w);
     file_watch_destroy(NULL);
     file_watch_know(NULL);

@@ -315,7 +315,7 @@ static void watched_descriptors_are_reported_while_ready(void **state) {
     assert_string_equal(fx.log, "rr");
     loop_fd_watch(&fx.fd, LOOP_READ);
     loop_turn(fx.loop, 0);
-    loop_turn(fx.loop, 0); /* finished in its own callback: not told of the second */
+    loop_turn(fx.loop, 0); /* finished in its own callback: no call for the second */
     assert_string_equal(fx.log, "rrr");
     finish(&fx);
 }

@@ -145,7 +145,7 @@ static void polling_ends_when_the_other_is_ready(void **state) {
     assert_int_equal(mailbox_wait_or(box, &taken, ends[0], 1000), 0);
     assert_int_equal(write(ends[1], "x", 1), 1);
     assert_int_equal(mailbox_wait_or(box, &taken, ends[0], UINT64_MAX), 0);
-    assert_true(mailbox_push(box, &a.mail)); /* nobody sleeps: no bell, and yet it is there */
+    assert_true(mailbox_push(box, &a.mail)); /* no thread sleeps: no wake-up, and yet it is there */
     assert_int_equal(mailbox_wait_or(box, &taken, -1, UINT64_MAX), 1);
     assert_ptr_equal(list_pop_front(&taken), &a.mail.link);
     mailbox_close(box);

@@ -81,7 +81,7 @@ static void a_timer_is_never_early_and_late_by_less_than_a_tick(void **state) {
     }
 }
 
-/* A sleeper that wakes when the wheel says so wakes for a timer alone just when it is due, and for one
+/* A sleeper that wakes at the wheel's deadline wakes for a lone timer just when it is due, and for one
  * of many once per row at most. */
 static void no_sleeper_wakes_early(void **state) {
     static struct model m;

@@ -418,7 +418,7 @@ static void random_writes_arrive_as_they_were_made(void **state) {
     finish(&p);
 }
 
-/* What does not fit stays inside OpenSSL: nothing on the wire would ever tell of it again. */
+/* What does not fit stays inside OpenSSL: no event on the wire would announce it again. */
 static void bytes_held_back_for_lack_of_room_arrive_when_there_is_room(void **state) {
     static char much[15000];
     struct pair p;

@@ -35,7 +35,7 @@ static struct options *parse_ok(struct target *t, const char *line) {
 }
 
 /* What `parse` writes to stderr. */
-static struct options *parse_loud(struct target *t, const char *line, char *said, size_t size) {
+static struct options *parse_loud(struct target *t, const char *line, char *printed, size_t size) {
     int pipe_fds[2], saved = dup(STDERR_FILENO);
     struct options *o;
     ssize_t n;
@@ -46,9 +46,9 @@ static struct options *parse_loud(struct target *t, const char *line, char *said
     dup2(saved, STDERR_FILENO);
     close(saved);
     close(pipe_fds[1]);
-    n = read(pipe_fds[0], said, size - 1);
+    n = read(pipe_fds[0], printed, size - 1);
     close(pipe_fds[0]);
-    said[MAX(n, 0)] = '\0';
+    printed[MAX(n, 0)] = '\0';
     return o;
 }
 
@@ -70,50 +70,50 @@ static void a_choice_has_other_names(void **state) {
 }
 
 static void flags_of_other_programs_are_passed_over(void **state) {
-    char said[512];
+    char printed[512];
     struct target t;
     struct options *o =
-        parse_loud(&t, "--tokenizer-path p --with-wings --selector a=b c=d --block-size 8", said,
-                   sizeof(said));
+        parse_loud(&t, "--tokenizer-path p --with-wings --selector a=b c=d --block-size 8", printed,
+                   sizeof(printed));
 
     (void)state;
     assert_int_equal(t.block_size, 8);
-    assert_string_equal(said,
+    assert_string_equal(printed,
                         "incipit-test: --tokenizer-path has no effect: there is no tokenizer\n"
                         "incipit-test: --with-wings has no effect: it does not fly\n"
                         "incipit-test: --selector has no effect: nothing is selected\n");
     options_destroy(o);
-    o = parse_loud(&t, "--tokenizer_path=p --with-wings=false model", said, sizeof(said));
+    o = parse_loud(&t, "--tokenizer_path=p --with-wings=false model", printed, sizeof(printed));
     assert_string_equal(t.model, "model");
-    assert_string_equal(said,
+    assert_string_equal(printed,
                         "incipit-test: --tokenizer-path has no effect: there is no tokenizer\n");
     options_destroy(o);
 }
 
 static void a_family_takes_the_flags_that_are_named_nowhere(void **state) {
-    char said[512];
+    char printed[512];
     struct target t;
     struct options *o = parse_loud(&t, "--feather-light model --feather_color=red --feather-size 3",
-                                   said, sizeof(said));
+                                   printed, sizeof(printed));
 
     (void)state;
     assert_string_equal(t.model, "model");
-    assert_string_equal(said, "incipit-test: --feather-light has no effect: it has no wings\n"
-                              "incipit-test: --feather_color has no effect: it has no wings\n"
-                              "incipit-test: --feather-size has no effect: it has no wings\n");
+    assert_string_equal(printed, "incipit-test: --feather-light has no effect: it has no wings\n"
+                                 "incipit-test: --feather_color has no effect: it has no wings\n"
+                                 "incipit-test: --feather-size has no effect: it has no wings\n");
     options_destroy(o);
 }
 
 static void flags_of_other_programs_are_aliases_of_ours(void **state) {
-    char said[512];
+    char printed[512];
     struct target t;
-    struct options *o = parse_loud(&t, "--no-color", said, sizeof(said));
+    struct options *o = parse_loud(&t, "--no-color", printed, sizeof(printed));
 
     (void)state;
     assert_int_equal(t.color, DARK_GREEN);
-    assert_string_equal(said, "incipit-test: --no-color is taken as --color dark-green\n");
+    assert_string_equal(printed, "incipit-test: --no-color is taken as --color dark-green\n");
     options_destroy(o);
-    o = parse_loud(&t, "--no-color --color blue", said, sizeof(said)); /* the last one wins */
+    o = parse_loud(&t, "--no-color --color blue", printed, sizeof(printed)); /* the last one wins */
     assert_int_equal(t.color, BLUE);
     options_destroy(o);
     o = parse_ok(&t, "--no-color=false");
@@ -123,7 +123,7 @@ static void flags_of_other_programs_are_aliases_of_ours(void **state) {
 
 static void a_value_decides_whether_a_flag_is_refused(void **state) {
     static const struct {
-        const char *line, *said;
+        const char *line, *printed;
     } taken[] = {
         {"--quantization none", ""},
         {"-q auto", ""},
@@ -141,13 +141,13 @@ static void a_value_decides_whether_a_flag_is_refused(void **state) {
         {"--quantization", "--quantization needs a value"},
         {"--no-quantization none", "unknown option --no-quantization"},
     };
-    char said[512];
+    char printed[512];
     struct target t;
 
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(taken); i++) {
-        options_destroy(parse_loud(&t, taken[i].line, said, sizeof(said)));
-        assert_string_equal(said, taken[i].said);
+        options_destroy(parse_loud(&t, taken[i].line, printed, sizeof(printed)));
+        assert_string_equal(printed, taken[i].printed);
     }
     for (size_t i = 0; i < ARRAY_LEN(refused); i++) {
         struct error err = {0};
@@ -164,7 +164,7 @@ static void flags_are_written_as_other_programs_write_them(void **state) {
     static const struct {
         const char *line;
         uint32_t block_size;
-        const char *model, *said;
+        const char *model, *printed;
     } cases[] = {
         {"-bs 8 m", 8, "m", ""},
         {"-bs=32 m", 32, "m", ""},
@@ -179,16 +179,16 @@ static void flags_are_written_as_other_programs_write_them(void **state) {
         {"--block-s 8 --tokenizer-p x m", 8, "m",
          "incipit-test: --tokenizer-path has no effect: there is no tokenizer\n"},
     };
-    char said[512];
+    char printed[512];
     struct target t;
 
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
-        struct options *o = parse_loud(&t, cases[i].line, said, sizeof(said));
+        struct options *o = parse_loud(&t, cases[i].line, printed, sizeof(printed));
 
         assert_int_equal(t.block_size, cases[i].block_size);
         assert_string_equal(t.model, cases[i].model);
-        assert_string_equal(said, cases[i].said);
+        assert_string_equal(printed, cases[i].printed);
         options_destroy(o);
     }
 }
@@ -231,28 +231,29 @@ static void numbers_may_be_written_for_people(void **state) {
 }
 
 static void a_number_out_of_range_is_brought_into_it(void **state) {
-    char said[256];
+    char printed[256];
     struct target t;
 
     (void)state;
-    options_destroy(parse_loud(&t, "--max-tokens 2000000", said, sizeof(said)));
+    options_destroy(parse_loud(&t, "--max-tokens 2000000", printed, sizeof(printed)));
     assert_int_equal(t.max_tokens, 1000000);
-    assert_string_equal(said,
+    assert_string_equal(printed,
                         "incipit-test: --max-tokens 2000000 is out of range: 1000000 is used\n");
 }
 
 static void a_secret_on_the_command_line_is_warned_of(void **state) {
-    char said[512];
+    char printed[512];
     struct target t;
-    struct options *o = parse_loud(&t, "--token a,b c --token d", said, sizeof(said));
+    struct options *o = parse_loud(&t, "--token a,b c --token d", printed, sizeof(printed));
     struct buf dump;
 
     (void)state;
     assert_int_equal(t.tokens.n, 3);
     assert_string_equal(t.tokens.items[0], "a,b");
     assert_string_equal(t.tokens.items[2], "d");
-    assert_string_equal(said, "incipit-test: --token shows in the process list: set INCIPIT_TOKEN, "
-                              "or 'token' in the --config file, or use --token-file\n");
+    assert_string_equal(printed,
+                        "incipit-test: --token shows in the process list: set INCIPIT_TOKEN, "
+                        "or 'token' in the --config file, or use --token-file\n");
     buf_init(&dump, 0);
     options_dump(o, &dump);
     assert_true(str_find(buf_str(&dump), STR("a,b")) < 0);
@@ -599,7 +600,7 @@ static void a_config_file_with_secrets_that_all_may_read_is_warned_of(void **sta
 
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
-        char path[] = "/tmp/incipit-options-XXXXXX", line[64], said[512];
+        char path[] = "/tmp/incipit-options-XXXXXX", line[64], printed[512];
         int fd = mkstemp(path);
         struct target t;
         size_t n = strlen(cases[i].text);
@@ -608,9 +609,9 @@ static void a_config_file_with_secrets_that_all_may_read_is_warned_of(void **sta
         assert_int_equal(fchmod(fd, cases[i].mode), 0);
         close(fd);
         snprintf(line, sizeof(line), "--config %s", path);
-        options_destroy(parse_loud(&t, line, said, sizeof(said)));
-        assert_int_equal(strstr(said, "has a secret (api-key)") != NULL, cases[i].is_warned);
-        assert_null(strstr(said, "hush"));
+        options_destroy(parse_loud(&t, line, printed, sizeof(printed)));
+        assert_int_equal(strstr(printed, "has a secret (api-key)") != NULL, cases[i].is_warned);
+        assert_null(strstr(printed, "hush"));
         unlink(path);
     }
 }

@@ -25,7 +25,7 @@ static const struct option_def rows[] = {
     {"file", OPT_STR, FIELD(file), .metavar = "FILE", .aliases = "path", .group = "One",
      .help = ".profile is one; \\n is not."},
     {"dir", OPT_STR, FIELD(dir), .metavar = "DIR", .is_positional = true, .help = "A folder."},
-    {"key", OPT_STR, FIELD(key), .is_secret = true, .help = "What nobody may see."},
+    {"key", OPT_STR, FIELD(key), .is_secret = true, .help = "Stays hidden."},
     {"odd", OPT_STR, FIELD(odd), .help = "e.g. ~/x, `y`, ^z, \"w\"; 100% of $HOME."},
     {"hidden", OPT_STR, FIELD(hidden), .is_hidden = true, .help = "Nothing."},
     {"color", OPT_ENUM, FIELD(color), .names = colors, .help = "A choice."},
@@ -88,7 +88,7 @@ static void the_page_escapes_what_roff_would_take_for_its_own(void **state) {
     assert_holds(&page, ".EX\n\\&.x \\(aqa\\(aq\n.EE");
     assert_holds(&page, ".BR true (1) ,\n.BR false (1)\n");
     assert_holds(&page, ".SS Of the command list alone\n.TP\n.B \\-\\-[no\\-]json");
-    assert_holds(&page, ".B INCIPIT_KEY\nWhat nobody may see.\n");
+    assert_holds(&page, ".B INCIPIT_KEY\nStays hidden.\n");
     assert_holds(&page, ".SS Rarely needed\n.TP\n.BI \"\\-\\-hidden");
     assert_lacks(&page, "\\-\\-key");
     buf_fini(&page);

@@ -188,7 +188,7 @@ static void events_read_as_written_and_not_before_they_are_whole(void **state) {
     buf_fini(&b);
 }
 
-/* The head says that less came than the payload needs: malformed, wherever it ends. */
+/* The head announces less than the payload needs: malformed, wherever it ends. */
 static void a_payload_cut_anywhere_is_refused(void **state) {
     static uint64_t blocks[CHAIN_BLOCKS_MAX];
     struct rng rng;
@@ -253,7 +253,7 @@ static void a_newer_writer_is_understood(void **state) {
     assert_int_equal(e.output_tokens, -1);
     assert_true(e.is_aborted);
 
-    begin_frame(&b); /* an event, and a control frame, of a kind nobody knows */
+    begin_frame(&b); /* an event, and a control frame, of an unknown kind */
     msgpack_begin_array(&b, 2);
     msgpack_put_u64(&b, 6);
     msgpack_put_u64(&b, 10);
@@ -358,7 +358,7 @@ static void limits_hold_at_their_documented_values(void **state) {
                              n < WIRE_GENERATION_MAX && !has_nul ? ST_OK : ST_INVALID);
         }
     }
-    for (uint32_t more = 0; more < 2; more++) { /* a frame of 64 KiB, of a kind nobody knows */
+    for (uint32_t more = 0; more < 2; more++) { /* a frame of 64 KiB, of an unknown kind */
         begin_frame(&b);
         msgpack_begin_array(&b, 3);
         msgpack_put_u64(&b, 7);
@@ -475,7 +475,7 @@ static void malformed_headers_are_refused(void **state) {
     static const char *const cases[] = {
         "",
         "1",
-        "2 0000000000000abc ffffffffffffffff 1234 AQIDBAUG", /* a version nobody knows */
+        "2 0000000000000abc ffffffffffffffff 1234 AQIDBAUG", /* an unknown version */
         "1 000000000000abc ffffffffffffffff 1234 AQIDBAUG",  /* 15 digits */
         "1 0000000000000abc fffffffffffffffg 1234 AQIDBAUG",
         "1 0000000000000abc ffffffffffffffff -1 AQIDBAUG",

@@ -308,7 +308,7 @@ static void asynchronous_lines_come_whole_and_in_order(void **state) {
     finish();
 }
 
-/* Nobody reads: what the buffer cannot hold is dropped and counted, and nobody waits for ever. */
+/* No reader: what the buffer cannot hold is dropped and counted, and no writer waits forever. */
 static void a_reader_who_is_slow_costs_lines_not_time(void **state) {
     char text[1000];
     uint64_t n_dropped;

@@ -1,4 +1,4 @@
-/* tests/unit/common/text/test_msgpack.c - shortest forms, and readers that nobody can lead astray. */
+/* tests/unit/common/text/test_msgpack.c - shortest forms, and readers that survive any input. */
 #include "common/text/msgpack.h"
 
 #include "common/base/rng.h"

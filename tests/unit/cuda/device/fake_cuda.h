@@ -29,7 +29,7 @@ struct fake_cuda {
     int product_error;             /* of every product */
     uint32_t n_products;           /* so far */
     uint32_t last_algo;            /* of the last one: see the table in fake_libraries.c */
-    uint32_t preferred_reductions; /* as the caller's preference says */
+    uint32_t preferred_reductions; /* from the caller's preference */
     uint64_t preferred_workspace;
     int n_nccl_ranks; /* communicators open now */
 };

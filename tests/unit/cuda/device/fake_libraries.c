@@ -1,5 +1,5 @@
 /* tests/unit/cuda/device/fake_libraries.c - cuBLASLt and NCCL as far as gemm.c and comm.c call them, and
- * a dlopen that finds them here, or not, as the test says. See fake_cuda.h. */
+ * a dlopen that finds them here, or not, as the test sets. See fake_cuda.h. */
 #include <cublasLt.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -15,7 +15,7 @@ static const struct {
     double us_small;  /* up to m = 16 */
     double us_large;
     bool is_broken; /* fails when it is run */
-    bool is_fickle; /* sums otherwise when there are more than 16 rows, and does not say so */
+    bool is_fickle; /* sums otherwise when there are more than 16 rows, and does not report it */
 } algos[] = {
     {1, 1, 10, 3, false, false}, {4, 1, 2, 6, false, false},  {1, 1, 5, 5, false, false},
     {1, 1, 1, 1, true, false},   {1, 64, 9, 2, false, false}, {1, 1, 4, 4, false, true},

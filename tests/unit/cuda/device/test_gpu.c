@@ -1,4 +1,4 @@
-/* tests/unit/cuda/device/test_gpu.c - gpu.c upon a pretended runtime: what it says, keeps and signals. */
+/* tests/unit/cuda/device/test_gpu.c - gpu.c on a fake runtime: what it reports, keeps and signals. */
 #include "tests/support/cm.h"
 
 #include <cuda_runtime_api.h>

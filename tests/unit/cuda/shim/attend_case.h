@@ -1,7 +1,7 @@
 /* tests/unit/cuda/shim/attend_case.h - rows with random queries, keys and values, for the attention tests.
  *
- * The pool has two layers, of which the second counts. Blocks are dealt in random order. All that no
- * query may see is NaN: blocks of nobody, slots past a row's context, the null block, which stands in
+ * The pool has two layers; the second counts. Blocks are dealt in random order. All that no
+ * query may see is NaN: free blocks, slots past a row's context, the null block, which stands in
  * the table for blocks below a window. The outputs begin as NaN, too. */
 #ifndef TESTS_UNIT_CUDA_SHIM_ATTEND_CASE_H
 #define TESTS_UNIT_CUDA_SHIM_ATTEND_CASE_H
@@ -104,7 +104,7 @@ static inline void case_fill(struct attend_case *c, struct rng *rng) {
                 c->qkv[(c->rows[r].first_token + t) * width + i] = bf16_of_f32(case_normal(rng));
 }
 
-/* The rows stay the caller's. max_rows, max_step_tokens: what the shape says, or what the rows need. */
+/* The rows stay the caller's. max_rows, max_step_tokens: of the shape, or as the rows need. */
 static inline void case_init(struct attend_case *c, const struct attend_shape *shape,
                              const struct backend_row *rows, uint32_t n_rows, uint32_t n_tokens,
                              uint32_t window, uint32_t n_partials, uint64_t seed) {
@@ -176,7 +176,7 @@ static inline struct attend_args case_args(const struct attend_case *c) {
 }
 
 /* Plans and runs the layer; bucket as in attend_plan. The partials must be as many as the planner of
- * the case's shape says. */
+ * given by the case's shape. */
 static inline void case_run(struct attend_case *c, struct attend_planner *p, uint32_t n_real,
                             uint32_t bucket) {
     struct attend_args args = case_args(c);

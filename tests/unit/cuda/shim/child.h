@@ -10,8 +10,8 @@
 
 #include "common/base/base.h"
 
-/* Runs fn(arg) in a child. Did it end badly? What it wrote to stderr is in `said`. */
-static inline bool child_run(void (*fn)(void *), void *arg, char *said, size_t size) {
+/* Runs fn(arg) in a child. Did it end badly? What it wrote to stderr is in `output`. */
+static inline bool child_run(void (*fn)(void *), void *arg, char *output, size_t size) {
     int ends[2], status;
     size_t n = 0;
     ssize_t got;
@@ -27,22 +27,22 @@ static inline bool child_run(void (*fn)(void *), void *arg, char *said, size_t s
         _exit(0);
     }
     close(ends[1]);
-    while ((got = read(ends[0], said + n, size - 1 - n)) > 0)
+    while ((got = read(ends[0], output + n, size - 1 - n)) > 0)
         n += (size_t)got;
-    said[n] = '\0';
+    output[n] = '\0';
     close(ends[0]);
     if (waitpid(pid, &status, 0) != pid) abort();
     return !WIFEXITED(status) || WEXITSTATUS(status) != 0;
 }
-static inline bool child_says(void (*fn)(void *), void *arg, const char *sentence) {
-    char said[4096];
+static inline bool child_prints(void (*fn)(void *), void *arg, const char *sentence) {
+    char output[4096];
 
-    return child_run(fn, arg, said, sizeof(said)) && strstr(said, sentence);
+    return child_run(fn, arg, output, sizeof(output)) && strstr(output, sentence);
 }
 static inline bool child_dies(void (*fn)(void *), void *arg) {
-    char said[4096];
+    char output[4096];
 
-    return child_run(fn, arg, said, sizeof(said));
+    return child_run(fn, arg, output, sizeof(output));
 }
 
 #endif

@@ -2,7 +2,7 @@
  * steps.
  *
  * Sequences live in rows; a step is planned (cuda_fixture_plan), laid out for both sides and run
- * (cuda_fixture_step). What both say of each output must agree within the rounding of bf16: logprobs of
+ * (cuda_fixture_step). Both results of each output must agree within the rounding of bf16: logprobs of
  * the best five within CUDA_FIXTURE_BOUND, and the tokens chosen, unless the reference finds them nearly
  * equal. The sequences go on with the reference's tokens, so that one rounding does not end a
  * comparison. */
@@ -65,7 +65,7 @@ struct cuda_fixture {
         uint32_t seq, n;
     } plan[CUDA_FIXTURE_ROWS];
     uint32_t n_plan;
-    struct backend_output how; /* of every output, but for where */
+    struct backend_output how; /* of every output, except its position */
     struct backend_step step;  /* that ran last */
     double worst, sum_squares; /* of the differences met, */
     uint32_t n_compared;       /* so many */
@@ -367,10 +367,10 @@ static UNUSED uint32_t cuda_fixture_left(const struct cuda_fixture *s, uint32_t 
     return s->seq[seq].n - s->seq[seq].n_computed;
 }
 
-/* A story of steps, told to random models of one shape, over memory that holds no numbers. */
-static UNUSED void cuda_fixture_tell(const struct tiny_shape *shape,
-                                     const struct cuda_fixture_setup *setup,
-                                     void (*story)(struct cuda_fixture *s)) {
+/* Runs steps on random models of one shape, over memory filled with NaN. */
+static UNUSED void cuda_fixture_run_random_models(const struct tiny_shape *shape,
+                                                  const struct cuda_fixture_setup *setup,
+                                                  void (*story)(struct cuda_fixture *s)) {
     for (uint64_t seed = 1; seed <= 2; seed++) {
         struct cuda_fixture *s = cuda_fixture_open(shape, setup, seed);
 

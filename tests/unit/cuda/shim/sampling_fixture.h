@@ -206,7 +206,7 @@ static inline void kernel_fixture_poison(struct kernel_fixture *s) {
     memset(s->top_logprob, 0xEE, sizeof(s->top_logprob));
 }
 
-/* What kernels/sample.c says, with the histories as they are now. */
+/* The answer of kernels/sample.c, with the histories as they are now. */
 static inline void kernel_fixture_reference(struct kernel_fixture *s) {
     for (uint32_t k = 0; k < s->step.n_outputs; k++) {
         const struct backend_output *o = &s->output[k];
@@ -239,7 +239,7 @@ static inline bool kernel_fixture_near(float a, float b) {
 }
 
 /* The first output that differs, or -1; prints both sides when it is not expected to fail. */
-static inline int32_t kernel_fixture_difference(const struct kernel_fixture *s, bool is_told) {
+static inline int32_t kernel_fixture_difference(const struct kernel_fixture *s, bool prints) {
     for (uint32_t k = 0; k < s->step.n_outputs; k++) {
         const struct sample_result *w = &s->want[k];
         uint32_t n_top = MIN(s->output[k].n_logprobs, s->args.max_logprobs);
@@ -251,7 +251,7 @@ static inline int32_t kernel_fixture_difference(const struct kernel_fixture *s, 
                 s->top_token[k * KERNEL_FIXTURE_TOP + i] == w->top_token[i] &&
                 kernel_fixture_near(s->top_logprob[k * KERNEL_FIXTURE_TOP + i], w->top_logprob[i]);
         if (is_same) continue;
-        if (is_told)
+        if (prints)
             print_error(
                 "output %u of %u tokens: token %d (%d), rank %u (%u), flags %u (%u), logprob "
                 "%.9g (%.9g); want %u temperature %g top-k %u top-p %.9g min-p %g mask %d "
@@ -260,7 +260,7 @@ static inline int32_t kernel_fixture_difference(const struct kernel_fixture *s, 
                 (double)s->logprob[k], (double)w->logprob, s->output[k].want,
                 (double)s->output[k].temperature, s->output[k].top_k, (double)s->output[k].top_p,
                 (double)s->output[k].min_p, (int)s->output[k].mask, n_top);
-        for (uint32_t i = 0; is_told && i < n_top; i++)
+        for (uint32_t i = 0; prints && i < n_top; i++)
             print_error("  %u: %d (%d) %.9g (%.9g)\n", i, s->top_token[k * KERNEL_FIXTURE_TOP + i],
                         w->top_token[i], (double)s->top_logprob[k * KERNEL_FIXTURE_TOP + i],
                         (double)w->top_logprob[i]);

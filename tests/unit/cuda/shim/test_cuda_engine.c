@@ -1,5 +1,5 @@
 /* tests/unit/cuda/shim/test_cuda_engine.c - a whole engine on the CUDA backend, two steps in flight, on the
- * shim's device, which does what it is told some time later.
+ * shim's device, which executes its queue some time later.
  *
  * With is_deterministic a request has the same bits however it is run: alone and cold, one step after
  * the other, is what all else must give. */

@@ -22,7 +22,7 @@ static bool chance(struct cuda_fixture *s, uint32_t one_in) {
     return rng_below(&s->rng, one_in) == 0;
 }
 
-/* Blocks that are taken by nobody, but for what one sequence may still need. */
+/* Free blocks, less those that one sequence may still need. */
 static bool has_room(const struct cuda_fixture *s) {
     uint32_t n = 0;
 

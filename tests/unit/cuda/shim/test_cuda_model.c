@@ -7,7 +7,7 @@
 static const struct cuda_fixture_setup setup = {.max_rows = 6, .max_step_tokens = 48};
 
 /* Four sequences, so that there are steps of one token, of a few, and of many. */
-static void run_story(struct cuda_fixture *s) {
+static void run_steps(struct cuda_fixture *s) {
     cuda_fixture_start(s, 0, 21);
     cuda_fixture_start(s, 3, 40);
     cuda_fixture_plan(s, 0, 21);
@@ -32,7 +32,7 @@ static void run_story(struct cuda_fixture *s) {
 }
 
 static void check_shape(const struct tiny_shape *shape) {
-    cuda_fixture_tell(shape, &setup, run_story);
+    cuda_fixture_run_random_models(shape, &setup, run_steps);
 }
 
 static void llama_agrees_with_the_reference(void **state) {

@@ -66,7 +66,7 @@ static void check_refused(const struct geometry *g, const struct backend_limits 
 
     assert_int_equal(backend_cuda.open(&dev, &(struct backend_config){0}, &err), ST_OK);
     st = backend_cuda.load_begin(dev, &m, g, l, &err);
-    if (want != ST_NOMEM) { /* memory apart, a check says the same beforehand */
+    if (want != ST_NOMEM) { /* memory apart, a check reports it beforehand */
         struct error checked = {0};
 
         assert_int_equal(backend_cuda.check(&(struct backend_config){0}, g, l, &checked), st);
@@ -126,7 +126,7 @@ static void open_with(struct cuda_fixture_side *side, uint64_t memory_bytes) {
     cuda_fixture_must(backend_cuda.load_end(side->model, &err), &err, "load_end");
 }
 
-/* What info says is free after load_end can be had, and a block more cannot. */
+/* The free memory of info after load_end can be allocated, and a block more cannot. */
 static void the_pool_may_take_what_is_free(void **state) {
     struct cuda_fixture_side side;
     struct backend_info info;

@@ -186,7 +186,7 @@ static void outputs_beyond_one_piece_agree(void **state) {
     for (uint32_t i = 0; i < step.n_outputs; i++) {
         r->output[i] = s->how;
         r->output[i].want = i % 3 ? WANT_SCORE : WANT_SAMPLE;
-        r->output[i].row = 1; /* nobody's: histories must not matter */
+        r->output[i].row = 1; /* unused row: histories must not matter */
         r->output[i].score_token = i;
         r->output[i].token_index = i % 12;
     }

@@ -8,7 +8,7 @@
 static const struct cuda_fixture_setup setup = {.max_rows = 6, .max_step_tokens = 48, .tp_size = 2};
 
 /* Prefill, chunks beside decode, decode alone. */
-static void run_story(struct cuda_fixture *s) {
+static void run_steps(struct cuda_fixture *s) {
     cuda_fixture_start(s, 0, 21);
     cuda_fixture_start(s, 3, 40);
     cuda_fixture_plan(s, 0, 21);
@@ -28,7 +28,7 @@ static void run_story(struct cuda_fixture *s) {
 }
 
 static void check_shape(const struct tiny_shape *shape) {
-    cuda_fixture_tell(shape, &setup, run_story);
+    cuda_fixture_run_random_models(shape, &setup, run_steps);
 }
 
 static void two_devices_agree_with_the_reference(void **state) {
@@ -58,7 +58,7 @@ static void two_devices_choose_their_products_together(void **state) {
 
         shim_set_product_us(product_us);
         s = cuda_fixture_open(&cuda_fixture_llama, &setup, 3);
-        run_story(s);
+        run_steps(s);
         cuda_fixture_close(s);
     }
     shim_set_product_us(0);

@@ -216,7 +216,7 @@ static void neither_row_nor_batch_changes_a_bit(void **state) {
     kernel_fixture_destroy(alone);
 }
 
-/* Not only the tokens: each tile weighs to the unit what kernels/exp.h says. */
+/* Not only the tokens: each tile's weight equals kernels/exp.h to the unit. */
 static void masses_are_those_of_the_host(void **state) {
     struct kernel_fixture *s = kernel_fixture_create(20000, support_seed());
     struct sampling_pass p = {

@@ -146,14 +146,14 @@ static void crimes_end_with_a_sentence(void **state) {
         [TOY_BEHIND_SHARED] = "behind the end of its 256 of shared memory",
         [TOY_TOO_MUCH_SHARED] = "49408 bytes of shared memory, both kinds together",
     };
-    char said[4096];
+    char output[4096];
 
     (void)state;
     for (enum toy_crime crime = 0; crime < TOY_CRIMES; crime++) {
-        assert_true(child_run(commit, &crime, said, sizeof(said)));
-        if (!strstr(said, sentences[crime])) fail_msg("%s\n%s", sentences[crime], said);
-        if (crime != TOY_MISALIGNED) /* which a sanitizer may tell in its own words */
-            assert_non_null(strstr(said, "shim: kernel commit, block (0, 0, 0), thread ("));
+        assert_true(child_run(commit, &crime, output, sizeof(output)));
+        if (!strstr(output, sentences[crime])) fail_msg("%s\n%s", sentences[crime], output);
+        if (crime != TOY_MISALIGNED) /* which a sanitizer may report in its own words */
+            assert_non_null(strstr(output, "shim: kernel commit, block (0, 0, 0), thread ("));
     }
 }
 

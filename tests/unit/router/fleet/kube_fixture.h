@@ -197,7 +197,7 @@ static UNUSED void expect(struct fixture *fx, const struct answer *answer) {
     fx->answers[fx->n_answers++] = *answer;
 }
 
-/* `config` without a server: this one. Delays are next to nothing, unless it says otherwise. */
+/* `config` without a server: this one. Delays are next to nothing, unless `config` sets them. */
 static UNUSED void start(struct fixture *fx, struct kube_config config) {
     struct error err = {0};
     char server[64];
@@ -245,7 +245,7 @@ static UNUSED void turn_idly(struct fixture *fx) {
         loop_turn(fx->loop, 1000);
 }
 
-static UNUSED void say(struct fixture *fx, const char *text) {
+static UNUSED void watch_write(struct fixture *fx, const char *text) {
     assert_non_null(fx->open);
     http_stream_write(fx->open, str_of(text));
 }
@@ -296,7 +296,7 @@ static UNUSED bool is_watch(const struct fixture *fx, int i, const char *version
     return strstr(fx->targets[i], want) != NULL;
 }
 
-static UNUSED bool is_list_anew(const struct fixture *fx, int i) {
+static UNUSED bool is_new_list(const struct fixture *fx, int i) {
     return strcmp(fx->targets[i], LIST_PATH "&limit=500") == 0;
 }
 

@@ -97,18 +97,18 @@ static void a_set_holds_no_more_than_it_may(void **state) {
 
 /* --- sources -----------------------------------------------------------------------------------*/
 
-struct told {
+struct reported {
     int n;
     uint32_t n_workers;
     char first[ADDRESS_URL_MAX];
 };
 
 static void on_set(const struct discovery_set *set, void *arg) {
-    struct told *told = arg;
+    struct reported *reported = arg;
 
-    told->n++;
-    told->n_workers = set->n;
-    snprintf(told->first, sizeof(told->first), "%s", set->n ? set->workers[0].url.url : "");
+    reported->n++;
+    reported->n_workers = set->n;
+    snprintf(reported->first, sizeof(reported->first), "%s", set->n ? set->workers[0].url.url : "");
 }
 
 static void the_command_line_is_reported_once(void **state) {
@@ -116,20 +116,20 @@ static void the_command_line_is_reported_once(void **state) {
     const char *const bad[] = {"http://127.0.0.1:1", "http://127.0.0.1:1/"};
     struct option_list urls = {good, 2};
     struct discovery *d = NULL;
-    struct told told = {0};
+    struct reported reported = {0};
     struct error err = {0};
 
     (void)state;
-    assert_int_equal(discovery_static_create(&d, &urls, on_set, &told, NULL), ST_OK);
-    assert_int_equal(told.n, 1);
-    assert_int_equal(told.n_workers, 2);
+    assert_int_equal(discovery_static_create(&d, &urls, on_set, &reported, NULL), ST_OK);
+    assert_int_equal(reported.n, 1);
+    assert_int_equal(reported.n_workers, 2);
     discovery_reload(d);
-    assert_int_equal(told.n, 1);
+    assert_int_equal(reported.n, 1);
     discovery_destroy(d);
     urls.items = bad;
-    assert_int_equal(discovery_static_create(&d, &urls, on_set, &told, &err), ST_INVALID);
+    assert_int_equal(discovery_static_create(&d, &urls, on_set, &reported, &err), ST_INVALID);
     assert_non_null(strstr(err.message, "--worker-urls"));
-    assert_int_equal(told.n, 1);
+    assert_int_equal(reported.n, 1);
 }
 
 struct folder {
@@ -159,7 +159,7 @@ static void write_file(const char *path, const char *text) {
 
 static void a_file_is_read_again_on_change_or_on_demand(void **state) {
     struct discovery *d = NULL;
-    struct told told = {0};
+    struct reported reported = {0};
     struct loop *loop;
     struct folder f;
 
@@ -167,26 +167,26 @@ static void a_file_is_read_again_on_change_or_on_demand(void **state) {
     folder_open(&f);
     assert_int_equal(loop_create(&loop, NULL), ST_OK);
     write_file(f.path, "http://a:1\n");
-    assert_int_equal(discovery_file_create(&d, f.path, loop, NULL, on_set, &told, NULL), ST_OK);
-    assert_int_equal(told.n, 1);
-    assert_string_equal(told.first, "http://a:1");
+    assert_int_equal(discovery_file_create(&d, f.path, loop, NULL, on_set, &reported, NULL), ST_OK);
+    assert_int_equal(reported.n, 1);
+    assert_string_equal(reported.first, "http://a:1");
 
     write_file(f.path, "http://b:1\nhttp://c:1\n"); /* at once, when asked */
     discovery_reload(d);
-    assert_int_equal(told.n, 2);
-    assert_int_equal(told.n_workers, 2);
+    assert_int_equal(reported.n, 2);
+    assert_int_equal(reported.n_workers, 2);
 
     write_file(f.path, "http://b:1\nrubbish\n"); /* changes nothing */
     discovery_reload(d);
-    assert_int_equal(told.n, 2);
+    assert_int_equal(reported.n, 2);
     unlink(f.path);
     discovery_reload(d);
-    assert_int_equal(told.n, 2);
+    assert_int_equal(reported.n, 2);
 
     write_file(f.other, "http://d:1\n"); /* by itself */
     assert_int_equal(rename(f.other, f.path), 0);
-    TURN_UNTIL(loop, told.n == 3);
-    assert_string_equal(told.first, "http://d:1");
+    TURN_UNTIL(loop, reported.n == 3);
+    assert_string_equal(reported.first, "http://d:1");
     discovery_destroy(d);
     loop_destroy(loop);
     folder_close(&f);
@@ -194,7 +194,7 @@ static void a_file_is_read_again_on_change_or_on_demand(void **state) {
 
 static void a_start_with_a_wrong_file_fails(void **state) {
     struct discovery *d = NULL;
-    struct told told = {0};
+    struct reported reported = {0};
     struct error err = {0};
     struct loop *loop;
     struct folder f;
@@ -202,14 +202,14 @@ static void a_start_with_a_wrong_file_fails(void **state) {
     (void)state;
     folder_open(&f);
     assert_int_equal(loop_create(&loop, NULL), ST_OK);
-    assert_int_equal(discovery_file_create(&d, f.path, loop, NULL, on_set, &told, &err),
+    assert_int_equal(discovery_file_create(&d, f.path, loop, NULL, on_set, &reported, &err),
                      ST_NOT_FOUND);
     assert_non_null(strstr(err.message, "--worker-file"));
     write_file(f.path, "x\n");
-    assert_int_equal(discovery_file_create(&d, f.path, loop, NULL, on_set, &told, &err),
+    assert_int_equal(discovery_file_create(&d, f.path, loop, NULL, on_set, &reported, &err),
                      ST_INVALID);
     assert_non_null(strstr(err.message, "line 1"));
-    assert_int_equal(told.n, 0);
+    assert_int_equal(reported.n, 0);
     loop_destroy(loop);
     folder_close(&f);
 }

@@ -71,7 +71,7 @@ struct fixture {
     struct loop *loop;
     struct discovery *source;
     uint32_t n_updates;
-    char told[512];
+    char reported[512];
 };
 
 static void on_set(const struct discovery_set *set, void *arg) {
@@ -79,9 +79,9 @@ static void on_set(const struct discovery_set *set, void *arg) {
     size_t n = 0;
 
     fx->n_updates++;
-    fx->told[0] = '\0';
+    fx->reported[0] = '\0';
     for (uint32_t i = 0; i < set->n; i++)
-        n += (size_t)snprintf(fx->told + n, sizeof(fx->told) - n, "%s%s", i ? " " : "",
+        n += (size_t)snprintf(fx->reported + n, sizeof(fx->reported) - n, "%s%s", i ? " " : "",
                               set->workers[i].url.authority);
 }
 
@@ -115,11 +115,11 @@ static void an_answer_is_a_set_in_one_order(void **state) {
     assert_string_equal(played.host, "w.llm.svc:8000");
     assert_false(stats_of(&fx).is_synced);
     ANSWER(3, 1, 2, 1);
-    assert_string_equal(fx.told, "10.0.0.1:8000 10.0.0.2:8000 10.0.0.3:8000");
+    assert_string_equal(fx.reported, "10.0.0.1:8000 10.0.0.2:8000 10.0.0.3:8000");
     assert_true(stats_of(&fx).is_synced);
     TURN_UNTIL(fx.loop, played.n_started == 2);
     ANSWER(2);
-    assert_string_equal(fx.told, "10.0.0.2:8000");
+    assert_string_equal(fx.reported, "10.0.0.2:8000");
     finish(&fx);
 }
 
@@ -144,7 +144,7 @@ static void the_last_answer_holds_while_there_is_no_other(void **state) {
     played.is_busy = false;
     TURN_UNTIL(fx.loop, played.n_started == 6);
     ANSWER(1, 2);
-    assert_string_equal(fx.told, "10.0.0.1:8000 10.0.0.2:8000");
+    assert_string_equal(fx.reported, "10.0.0.1:8000 10.0.0.2:8000");
     assert_true(stats_of(&fx).stale_s == 0);
     finish(&fx);
 }
@@ -156,7 +156,7 @@ static void more_than_there_is_room_for_are_left_out(void **state) {
     start(&fx, 2);
     TURN_UNTIL(fx.loop, played.n_started == 1);
     ANSWER(5, 4, 3, 2);
-    assert_string_equal(fx.told, "10.0.0.2:8000 10.0.0.3:8000");
+    assert_string_equal(fx.reported, "10.0.0.2:8000 10.0.0.3:8000");
     assert_int_equal(stats_of(&fx).n_left_out, 2);
     finish(&fx);
 }

@@ -20,7 +20,7 @@
 
 #define DRAIN_US 10000000u
 
-/* Nobody listens at these ports: probes fail, and what the fleet does is seen alone. */
+/* No server listens at these ports: probes fail, and only the fleet acts. */
 struct fixture {
     struct loop *loop;
     struct registry *registry;
@@ -358,7 +358,7 @@ static void a_source_may_drain_one_and_change_its_mind(void **state) {
 
     (void)state;
     start(&fx, 8);
-    found(&fx, url, "a", true); /* nobody begins with one that is going */
+    found(&fx, url, "a", true); /* no worker starts as draining */
     assert_int_equal(fleet_n_wanted(fx.fleet), 0);
     found(&fx, url, "a", false);
     describe(&fx, 0);
@@ -461,7 +461,7 @@ static void random_sets_settle(void **state) {
         }
         fleet_check(fx.fleet);
         if (step % 100 != 99) continue;
-        for (int k = 0; k < 2; k++) { /* whoever came second takes over once the first has left */
+        for (int k = 0; k < 2; k++) { /* the second takes over once the first has left */
             fleet_tick(fx.fleet, now_us += 1000);
             want(&fx, FLEET_FILE, file);
             want(&fx, FLEET_STATIC, fixed);

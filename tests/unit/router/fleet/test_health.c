@@ -28,7 +28,7 @@ struct fixture {
     int health_code;
     bool is_silent, is_third_party, describes_nothing;
     const char *generation, *model;
-    /* What was told. */
+    /* What was reported. */
     int n_ready, n_hung, n_back, n_probes, n_infos;
 };
 
@@ -187,7 +187,7 @@ static void misses_take_it_out_and_hits_bring_it_back(void **state) {
     start_ready(&fx);
     fx.health_code = 500;
     TURN_UNTIL(fx.loop, reasons(&fx) == WORKER_UNHEALTHY);
-    assert_int_equal(fx.n_hung, 0); /* it answers: nobody waits in vain */
+    assert_int_equal(fx.n_hung, 0); /* it answers: it is not hung */
     before = fx.n_infos;
     fx.health_code = 200;
     TURN_UNTIL(fx.loop, reasons(&fx) == 0);
@@ -245,7 +245,7 @@ static void a_success_ends_the_reported_draining(void **state) {
     registry_set_draining(fx.registry, fx.id, DRAIN_OPERATOR, true);
     fx.n_probes = 0;
     TURN_UNTIL(fx.loop, fx.n_probes == 5);
-    assert_int_equal(reasons(&fx), WORKER_DRAINING); /* not what an operator said */
+    assert_int_equal(reasons(&fx), WORKER_DRAINING); /* the operator's drain stays */
     finish(&fx);
 }
 
@@ -310,7 +310,7 @@ static void server_that_describes_nothing_serves_any_model(void **state) {
     assert_true(registry_get(fx.registry, fx.id, &view));
     assert_true(view.is_third_party && view.reasons == 0);
     assert_string_equal(view.info.model, REGISTRY_ANY_MODEL);
-    fx.describes_nothing = false; /* it may say later */
+    fx.describes_nothing = false; /* it may report later */
     fx.is_third_party = true;
     TURN_UNTIL(fx.loop,
                (registry_get(fx.registry, fx.id, &view), strcmp(view.info.model, "m") == 0));

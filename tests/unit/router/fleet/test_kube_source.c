@@ -14,14 +14,14 @@
 
 #include <stdio.h>
 
-/* --- what is played: a client that answers when it is told to, and watches that do nothing ----------*/
+/* --- what is played: a client that answers on command, and watches that do nothing ----------*/
 
 #define MAX_WATCHES 8
 
 struct kube_watch {
     struct kube_watch_config config;
     char path[256], selector[256], field[256];
-    bool is_new; /* it has told no list yet */
+    bool is_new; /* it has delivered no list yet */
 };
 
 struct kube_client {
@@ -111,13 +111,13 @@ static void answer(int code) {
     played.fn(&response, played.arg);
 }
 
-/* --- the source, and what it tells ---------------------------------------------------------------*/
+/* --- the source, and what it reports ---------------------------------------------------------------*/
 
 struct fixture {
     struct loop *loop;
     struct discovery *source;
     int n_updates;
-    char told[512];
+    char reported[512];
     double value;
 };
 
@@ -126,9 +126,9 @@ static void on_set(const struct discovery_set *set, void *arg) {
     size_t n = 0;
 
     fx->n_updates++;
-    fx->told[0] = '\0';
+    fx->reported[0] = '\0';
     for (uint32_t i = 0; i < set->n; i++)
-        n += (size_t)snprintf(fx->told + n, sizeof(fx->told) - n, "%s%s", i ? " " : "",
+        n += (size_t)snprintf(fx->reported + n, sizeof(fx->reported) - n, "%s%s", i ? " " : "",
                               set->workers[i].url.authority);
 }
 
@@ -213,7 +213,7 @@ static void nothing_is_reported_before_the_first_complete_list(void **state) {
     change(0);
     turn(&fx);
     assert_int_equal(fx.n_updates, 1);
-    assert_string_equal(fx.told, "10.0.0.1:8000 10.0.0.2:8000");
+    assert_string_equal(fx.reported, "10.0.0.1:8000 10.0.0.2:8000");
     assert_true(stats_of(&fx).is_synced);
     assert_int_equal(stats_of(&fx).n_used, 2);
     played.stale_s = 7;
@@ -229,7 +229,7 @@ static void the_events_of_a_turn_are_one_set_in_that_turn(void **state) {
     events_of(0)->begin(arg_of(0));
     events_of(0)->end(arg_of(0));
     turn(&fx);
-    assert_string_equal(fx.told, "");
+    assert_string_equal(fx.reported, "");
     assert_int_equal(fx.n_updates, 1);
     pod(0, "a", "10.0.0.1", false);
     change(0);
@@ -240,11 +240,11 @@ static void the_events_of_a_turn_are_one_set_in_that_turn(void **state) {
     change(0);
     loop_turn(fx.loop, 0);
     assert_int_equal(fx.n_updates, 2);
-    assert_string_equal(fx.told, "10.0.0.2:8000 10.0.0.3:8000");
+    assert_string_equal(fx.reported, "10.0.0.2:8000 10.0.0.3:8000");
     events_of(0)->object(STR("{\"kind\":\"Pod\"}"), arg_of(0)); /* it changes nothing */
     change(0);
     turn(&fx);
-    assert_string_equal(fx.told, "10.0.0.2:8000 10.0.0.3:8000");
+    assert_string_equal(fx.reported, "10.0.0.2:8000 10.0.0.3:8000");
     assert_int_equal(stats_of(&fx).n_refused, 1);
     finish(&fx);
 }
@@ -359,27 +359,27 @@ static void a_pool_selects_pods_and_ports(void **state) {
     pod(1, "a", "10.0.0.1", false);
     events_of(1)->end(arg_of(1));
     turn(&fx);
-    assert_string_equal(fx.told, "10.0.0.1:9000");
+    assert_string_equal(fx.reported, "10.0.0.1:9000");
 
     pool("x", "{\"number\":9000},{\"number\":9001}");
     turn(&fx);
-    assert_string_equal(fx.told, "10.0.0.1:9000 10.0.0.1:9001");
+    assert_string_equal(fx.reported, "10.0.0.1:9000 10.0.0.1:9001");
     assert_int_equal(played.n_watches, 2);
 
     pool("y", "{\"number\":1}"); /* others: the former stay until they are known */
     turn(&fx);
     assert_null(played.watches[1]);
     assert_string_equal(played.watches[2]->selector, "app=y");
-    assert_string_equal(fx.told, "10.0.0.1:1");
+    assert_string_equal(fx.reported, "10.0.0.1:1");
     events_of(2)->begin(arg_of(2));
     pod(2, "b", "10.0.0.2", false);
     events_of(2)->end(arg_of(2));
     turn(&fx);
-    assert_string_equal(fx.told, "10.0.0.2:1");
+    assert_string_equal(fx.reported, "10.0.0.2:1");
 
     events_of(0)->gone(STR("{}"), arg_of(0));
     turn(&fx);
-    assert_string_equal(fx.told, "10.0.0.2:1");
+    assert_string_equal(fx.reported, "10.0.0.2:1");
     finish(&fx);
 }
 
@@ -432,7 +432,7 @@ static void a_cost_is_written_when_it_has_changed_by_much(void **state) {
     answer(500); /* tried again */
     TURN_UNTIL(fx.loop, played.n_calls == 3);
     answer(403);
-    fx.value = -1; /* nobody knows any more */
+    fx.value = -1; /* the value is unknown now */
     for (int i = 0; i < 20; i++)
         turn(&fx);
     assert_int_equal(played.n_open, 0);

@@ -20,7 +20,7 @@
 
 #define ROLE "incipit.dev/role"
 
-static void tell(struct kube_store *s, const struct pod_text *text) {
+static void deliver(struct kube_store *s, const struct pod_text *text) {
     struct error err = {0};
     struct buf json;
 
@@ -30,7 +30,7 @@ static void tell(struct kube_store *s, const struct pod_text *text) {
     buf_fini(&json);
 }
 
-static void tell_gone(struct kube_store *s, const struct pod_text *text) {
+static void deliver_deletion(struct kube_store *s, const struct pod_text *text) {
     struct buf json;
 
     buf_init(&json, 0);
@@ -64,15 +64,15 @@ static void what_a_list_does_not_name_is_forgotten(void **state) {
 
     (void)state;
     kube_store_begin(s);
-    tell(s, &(struct pod_text){.name = "a", .ip = "10.0.0.1", .created = "1"});
-    tell(s, &(struct pod_text){.name = "b", .ip = "10.0.0.2", .created = "2"});
+    deliver(s, &(struct pod_text){.name = "a", .ip = "10.0.0.1", .created = "1"});
+    deliver(s, &(struct pod_text){.name = "b", .ip = "10.0.0.2", .created = "2"});
     kube_store_end(s);
     SHOWS(s, "10.0.0.1:8000 10.0.0.2:8000");
     kube_store_begin(s);
     SHOWS(s, "10.0.0.1:8000 10.0.0.2:8000");
-    tell(s, &(struct pod_text){.name = "b", .ip = "10.0.0.2", .created = "2"});
-    kube_store_begin(s); /* the list failed half-way and begins anew */
-    tell(s, &(struct pod_text){.name = "b", .ip = "10.0.0.2", .created = "2"});
+    deliver(s, &(struct pod_text){.name = "b", .ip = "10.0.0.2", .created = "2"});
+    kube_store_begin(s); /* the list failed half-way and restarts */
+    deliver(s, &(struct pod_text){.name = "b", .ip = "10.0.0.2", .created = "2"});
     kube_store_end(s);
     SHOWS(s, "10.0.0.2:8000");
     kube_store_destroy(s);
@@ -83,27 +83,27 @@ static void a_late_event_changes_nothing(void **state) {
     struct kube_store *s = kube_store_create(KUBE_PODS, ROLE);
 
     (void)state;
-    tell(s, &a);
-    tell(s, &(struct pod_text){.name = "a", .ip = "10.0.0.1", .version = 7, .is_deleted = true});
+    deliver(s, &a);
+    deliver(s, &(struct pod_text){.name = "a", .ip = "10.0.0.1", .version = 7, .is_deleted = true});
     SHOWS(s, "10.0.0.1:8000(drains)");
-    tell(s, &a);
+    deliver(s, &a);
     SHOWS(s, "10.0.0.1:8000(drains)");
     a.version = 9;
-    tell_gone(s, &a);
+    deliver_deletion(s, &a);
     SHOWS(s, "");
     a.version = 8;
-    tell(s, &a);
+    deliver(s, &a);
     SHOWS(s, "");
     a.version = 12; /* its label came back */
-    tell(s, &a);
+    deliver(s, &a);
     SHOWS(s, "10.0.0.1:8000");
     kube_store_begin(s); /* the cluster was restored from an old copy */
     a.version = 3;
-    tell(s, &a);
+    deliver(s, &a);
     kube_store_end(s);
     a.version = 4;
     a.ready = "False";
-    tell(s, &a);
+    deliver(s, &a);
     SHOWS(s, "10.0.0.1:8000(drains)");
     kube_store_destroy(s);
 }
@@ -114,17 +114,17 @@ static void an_address_belongs_to_its_current_pod(void **state) {
     struct kube_store_stats stats;
 
     (void)state;
-    tell(s,
-         &(struct pod_text){.name = "old", .ip = "10.0.0.1", .is_deleted = true, .created = "1"});
-    tell(s, &(struct pod_text){.name = "new", .ip = "10.0.0.1", .created = "2"});
+    deliver(
+        s, &(struct pod_text){.name = "old", .ip = "10.0.0.1", .is_deleted = true, .created = "1"});
+    deliver(s, &(struct pod_text){.name = "new", .ip = "10.0.0.1", .created = "2"});
     kube_store_workers(s, 100, &set, &stats);
     assert_int_equal(set.n, 1);
     assert_string_equal(set.workers[0].uid, "uid-new");
     assert_false(set.workers[0].is_draining);
     discovery_set_fini(&set);
-    tell(s, &(struct pod_text){.name = "old", .ip = "10.0.0.1", .created = "1"});
+    deliver(s, &(struct pod_text){.name = "old", .ip = "10.0.0.1", .created = "1"});
     kube_store_workers(s, 100, &set, &stats);
-    assert_string_equal(set.workers[0].uid, "uid-new"); /* both say so: the younger is right */
+    assert_string_equal(set.workers[0].uid, "uid-new"); /* both claim it: the younger is right */
     discovery_set_fini(&set);
     kube_store_destroy(s);
 }
@@ -135,10 +135,10 @@ static void every_port_is_a_worker(void **state) {
     struct kube_store_stats stats;
 
     (void)state;
-    tell(s, &(struct pod_text){
-                .name = "a", .ip = "10.0.0.1", .annotations = "\"incipit.dev/ports\":\"1,2\""});
-    tell(s, &(struct pod_text){.name = "b", .ip = "fd00::b"});
-    tell(s, &(struct pod_text){.name = "c", .ip = "10.0.0.3", .containers = "[]"});
+    deliver(s, &(struct pod_text){
+                   .name = "a", .ip = "10.0.0.1", .annotations = "\"incipit.dev/ports\":\"1,2\""});
+    deliver(s, &(struct pod_text){.name = "b", .ip = "fd00::b"});
+    deliver(s, &(struct pod_text){.name = "c", .ip = "10.0.0.3", .containers = "[]"});
     assert_string_equal(shown(s, 100, &stats), "10.0.0.1:1 10.0.0.1:2 [fd00::b]:8000");
     assert_int_equal(stats.n_portless, 1);
     assert_string_equal(stats.portless->name, "c");
@@ -154,14 +154,16 @@ static void invalid_ports_are_ignored_and_counted(void **state) {
     struct kube_store_stats stats;
 
     (void)state;
-    tell(s, &(struct pod_text){
-                .name = "a", .ip = "10.0.0.1", .annotations = "\"incipit.dev/ports\":\"80;81\""});
-    tell(s, &(struct pod_text){.name = "b", .ip = "10.0.0.2"});
+    deliver(s, &(struct pod_text){.name = "a",
+                                  .ip = "10.0.0.1",
+                                  .annotations = "\"incipit.dev/ports\":\"80;81\""});
+    deliver(s, &(struct pod_text){.name = "b", .ip = "10.0.0.2"});
     assert_string_equal(shown(s, 100, &stats), "10.0.0.1:8000 10.0.0.2:8000");
     assert_int_equal(stats.n_misread, 1);
     assert_string_equal(stats.misread->name, "a");
-    tell(s, &(struct pod_text){
-                .name = "a", .ip = "10.0.0.1", .annotations = "\"incipit.dev/ports\":\"80,81\""});
+    deliver(s, &(struct pod_text){.name = "a",
+                                  .ip = "10.0.0.1",
+                                  .annotations = "\"incipit.dev/ports\":\"80,81\""});
     assert_string_equal(shown(s, 100, &stats), "10.0.0.1:80 10.0.0.1:81 10.0.0.2:8000");
     assert_int_equal(stats.n_misread, 0);
     kube_store_destroy(s);
@@ -172,9 +174,9 @@ static void where_there_are_too_many_the_young_wait(void **state) {
     struct kube_store_stats stats;
 
     (void)state;
-    tell(s, &(struct pod_text){.name = "c", .ip = "10.0.0.3", .created = "3"});
-    tell(s, &(struct pod_text){.name = "a", .ip = "10.0.0.1", .created = "1", .ready = "False"});
-    tell(s, &(struct pod_text){.name = "b", .ip = "10.0.0.2", .created = "2"});
+    deliver(s, &(struct pod_text){.name = "c", .ip = "10.0.0.3", .created = "3"});
+    deliver(s, &(struct pod_text){.name = "a", .ip = "10.0.0.1", .created = "1", .ready = "False"});
+    deliver(s, &(struct pod_text){.name = "b", .ip = "10.0.0.2", .created = "2"});
     assert_string_equal(shown(s, 2, &stats), "10.0.0.2:8000 10.0.0.3:8000");
     assert_int_equal(stats.n_too_many, 0); /* who is not ready is not missed */
     assert_string_equal(shown(s, 1, &stats), "10.0.0.2:8000");
@@ -184,7 +186,7 @@ static void where_there_are_too_many_the_young_wait(void **state) {
 
 /* --- slices --------------------------------------------------------------------------------------*/
 
-static void tell_slice(struct kube_store *s, const char *name, const char *endpoints) {
+static void deliver_slice(struct kube_store *s, const char *name, const char *endpoints) {
     struct error err = {0};
     struct buf json;
 
@@ -206,16 +208,16 @@ static void slices_of_a_service_are_one_set(void **state) {
     struct kube_store *s = kube_store_create(KUBE_ENDPOINTSLICES, ROLE);
 
     (void)state;
-    tell_slice(s, "s1", ENDPOINT("10.0.0.1", "a", READY) "," ENDPOINT("10.0.0.2", "b", GOING));
-    tell_slice(s, "s2", ENDPOINT("10.0.0.3", "c", READY));
+    deliver_slice(s, "s1", ENDPOINT("10.0.0.1", "a", READY) "," ENDPOINT("10.0.0.2", "b", GOING));
+    deliver_slice(s, "s2", ENDPOINT("10.0.0.3", "c", READY));
     SHOWS(s, "10.0.0.1:8000 10.0.0.3:8000 10.0.0.2:8000(drains)");
     /* One that is moved to another slice stands in both for a moment. */
-    tell_slice(s, "s2", ENDPOINT("10.0.0.3", "c", READY) "," ENDPOINT("10.0.0.2", "b", READY));
+    deliver_slice(s, "s2", ENDPOINT("10.0.0.3", "c", READY) "," ENDPOINT("10.0.0.2", "b", READY));
     SHOWS(s, "10.0.0.1:8000 10.0.0.2:8000 10.0.0.3:8000");
-    tell_slice(s, "s1", ENDPOINT("10.0.0.1", "a", READY));
+    deliver_slice(s, "s1", ENDPOINT("10.0.0.1", "a", READY));
     SHOWS(s, "10.0.0.1:8000 10.0.0.2:8000 10.0.0.3:8000");
     /* A pod of two addresses is one worker. */
-    tell_slice(s, "s6", ENDPOINT("fd00::1", "a", READY) "," ENDPOINT("fd00::4", "d", READY));
+    deliver_slice(s, "s6", ENDPOINT("fd00::1", "a", READY) "," ENDPOINT("fd00::4", "d", READY));
     SHOWS(s, "10.0.0.1:8000 10.0.0.2:8000 10.0.0.3:8000 [fd00::4]:8000");
     assert_int_equal(kube_store_gone(s, STR("{\"metadata\":{\"uid\":\"s1\"}}"), NULL), ST_OK);
     SHOWS(s, "[fd00::1]:8000 10.0.0.2:8000 10.0.0.3:8000 [fd00::4]:8000");
@@ -245,8 +247,8 @@ static void endpoints_are_counted_not_slices(void **state) {
     assert_non_null(strstr(err.message, "--k8s-selector"));
     assert_int_equal(i, KUBE_STORE_MAX / KUBE_ENDPOINTS_MAX + 1);
     kube_store_check(s);
-    tell_slice(s, "s1", ENDPOINT("10.0.0.1", "a", READY)); /* one that gets smaller makes room */
-    tell_slice(s, "s99", ENDPOINT("10.0.0.2", "b", READY));
+    deliver_slice(s, "s1", ENDPOINT("10.0.0.1", "a", READY)); /* one that gets smaller makes room */
+    deliver_slice(s, "s99", ENDPOINT("10.0.0.2", "b", READY));
     assert_int_equal(kube_store_gone(s, STR("{\"metadata\":{\"uid\":\"s2\"}}"), NULL), ST_OK);
     kube_store_check(s);
     kube_store_destroy(s);
@@ -296,7 +298,7 @@ static void write_event(struct buf *json, const struct known_event *e) {
                                             .version = p->version});
 }
 
-static void deliver(struct kube_store *s, const struct known_event *e) {
+static void deliver_event(struct kube_store *s, const struct known_event *e) {
     struct buf json;
 
     buf_init(&json, 0);
@@ -337,7 +339,7 @@ static void happen(struct cluster *c, struct rng *rng) {
 static void list(struct cluster *c, struct kube_store *s) {
     kube_store_begin(s);
     for (int i = 0; i < N_PODS; i++)
-        if (c->pods[i].is_there) deliver(s, &(struct known_event){i, c->pods[i], false});
+        if (c->pods[i].is_there) deliver_event(s, &(struct known_event){i, c->pods[i], false});
     kube_store_end(s);
     c->n_events = c->n_updates = 0;
 }
@@ -350,12 +352,12 @@ static void catch_up(struct cluster *c, struct kube_store *s, struct rng *rng) {
 
         c->events[i] = c->events[c->n_updates];
         c->events[c->n_updates++] = e;
-        deliver(s, &e);
-        if (rng_below(rng, 3) == 0) deliver(s, &c->events[rng_below(rng, c->n_updates)]);
+        deliver_event(s, &e);
+        if (rng_below(rng, 3) == 0) deliver_event(s, &c->events[rng_below(rng, c->n_updates)]);
     }
 }
 
-/* Who has this address, if anybody. */
+/* The pod that has this address, or NULL. */
 static const struct known_pod *owner(const struct cluster *c, int address) {
     const struct known_pod *best = NULL;
     bool best_is_used = false;
@@ -393,7 +395,7 @@ static void compare(const struct cluster *c, const struct discovery_set *set, in
     assert_int_equal(set->n, n);
 }
 
-/* Nobody listens there: what the fleet does is seen alone. */
+/* No server listens there: only the fleet acts. */
 struct fixture {
     struct loop *loop;
     struct registry *registry;
@@ -433,7 +435,7 @@ static void finish(struct fixture *fx) {
     loop_destroy(fx->loop);
 }
 
-/* Who is used is in and may be picked but for its probes; who is in and not used drains. */
+/* A pod in use is registered and eligible once probed; a registered pod out of use drains. */
 static void compare_fleet(struct fixture *fx, const struct discovery_set *set) {
     struct registry_view view;
     uint32_t n_used = 0, n_open = 0, id;
@@ -443,7 +445,7 @@ static void compare_fleet(struct fixture *fx, const struct discovery_set *set) {
 
         n_used += !w->is_draining;
         if (!fleet_find(fx->fleet, w->url.url, &id)) {
-            assert_true(w->is_draining); /* nobody begins with one that drains */
+            assert_true(w->is_draining); /* no worker starts as draining */
             continue;
         }
         assert_string_equal(fleet_worker(fx->fleet, id)->uid, w->uid);

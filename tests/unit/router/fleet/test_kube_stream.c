@@ -275,7 +275,7 @@ static void what_is_no_list_is_refused(void **state) {
 
         kube_list_init(&l, note_item, &out);
         assert_int_not_equal(read_list(&l, str_of(lists[i]), NULL, 1), ST_OK);
-        kube_list_clear(&l); /* and it can begin anew */
+        kube_list_clear(&l); /* and it can be used again */
         assert_int_equal(read_list(&l, STR("{\"metadata\":{\"resourceVersion\":\"1\"}}"), NULL, 1),
                          ST_OK);
         kube_list_fini(&l);
@@ -299,7 +299,7 @@ static void an_item_without_end_is_too_large(void **state) {
         st = kube_list_feed(&l, (struct str){piece, sizeof(piece)}, NULL);
     assert_int_equal(st, ST_TOO_LARGE);
 
-    kube_list_clear(&l); /* what nobody wants is not kept, of any length */
+    kube_list_clear(&l); /* unwanted fields of any length are not kept */
     st = kube_list_feed(&l, STR("{\"metadata\":{\"resourceVersion\":\"1\"},\"kind\":\""), NULL);
     for (n = 0; n < 1000; n++)
         assert_int_equal(kube_list_feed(&l, (struct str){piece, sizeof(piece)}, NULL), ST_OK);

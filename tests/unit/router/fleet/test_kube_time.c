@@ -1,7 +1,7 @@
 /* tests/unit/router/fleet/test_kube_time.c - hours of a cluster's life, in moments.
  *
  * The watch with the intervals that it has in production, the scripted API server over TLS, and the
- * copy that is made of what it tells, on one loop whose clock is the test's (by the linker's
+ * copy that is made of its events, on one loop whose clock is the test's (by the linker's
  * --wrap): each turn of the loop takes 20 ms, or 250 where minutes pass. What happens in a
  * turn happens in real time; what waits for time to pass does not wait. */
 #include "router/fleet/discovery/kube_store.h"
@@ -238,21 +238,21 @@ static void fini(struct fixture *w) {
 static void ten_minutes_without_a_server_change_nothing_and_are_made_good_in_a_minute(
     void **state) {
     struct fixture w;
-    uint32_t told;
+    uint32_t n_before;
     uint64_t connections;
 
     (void)state;
     init(&w);
     pass(&w, 2 * MINUTE_US);
-    told = w.n_updates;
+    n_before = w.n_updates;
     command(&w, "{\"do\":\"die\"}");
     pass(&w, 5 * MINUTE_US);
     go(&w, 1);
     come(&w, 4);
-    command(&w, "{\"do\":\"compact\"}"); /* what was missed cannot be told any more */
+    command(&w, "{\"do\":\"compact\"}"); /* missed events cannot be delivered any more */
     come(&w, 5);
     pass(&w, 5 * MINUTE_US);
-    assert_int_equal(w.n_updates, told);
+    assert_int_equal(w.n_updates, n_before);
     assert_string_equal(used(&w), "10.0.0.1 10.0.0.2 10.0.0.3");
     assert_true(kube_watch_is_synced(w.watch));
     assert_in_range((uint64_t)kube_watch_stale_s(w.watch), 599, 602);
@@ -306,7 +306,7 @@ static void a_blind_watch_is_corrected_by_the_list_of_every_ten_minutes(void **s
     command(&w, "{\"do\":\"rewind\",\"rv\":900}");
     command(&w, "{\"do\":\"watches\",\"act\":\"cut\"}");
     pass(&w, SECOND_US);
-    go(&w, 3); /* of which no watch from the future hears */
+    go(&w, 3); /* a watch from the future does not see them */
     pass(&w, 10 * SECOND_US);
     assert_string_equal(used(&w), "10.0.0.1 10.0.0.2 10.0.0.3");
     (void)until_used(&w, "10.0.0.1 10.0.0.2", 12 * MINUTE_US);

@@ -61,10 +61,10 @@ static void several_events_of_one_read_are_one_change(void **state) {
     expect(&fx, &(struct answer){200, LISTED("10", "")});
     start(&fx, (struct kube_config){0});
     UNTIL(&fx, fx.open);
-    say(&fx, EVENT("ADDED", "c", "11") EVENT("ADDED", "d", "12") BOOKMARK("13"));
+    watch_write(&fx, EVENT("ADDED", "c", "11") EVENT("ADDED", "d", "12") BOOKMARK("13"));
     UNTIL(&fx, fx.n_changes == 2);
     assert_string_equal(held(&fx), "cd");
-    say(&fx, BOOKMARK("14"));
+    watch_write(&fx, BOOKMARK("14"));
     turn_idly(&fx);
     assert_int_equal(fx.n_changes, 2); /* nothing to look at */
     finish(&fx);
@@ -107,7 +107,7 @@ static void pages_that_go_round_are_no_list(void **state) {
     finish(&fx);
 }
 
-/* A server's memory answers the first list whole, whatever the limit says. */
+/* A server's memory answers the first list whole, whatever the limit. */
 static void a_list_of_any_length_is_reported_item_by_item(void **state) {
     enum { N = 1500, BYTES = 20000 };
     struct fixture fx;
@@ -143,7 +143,7 @@ static void the_list_is_repeated_periodically(void **state) {
     expect(&fx, &(struct answer){200, LISTED("30", POD("b", "3"))});
     start(&fx, (struct kube_config){.intervals.relist_ms = 100});
     UNTIL(&fx, fx.n_requests == 4);
-    assert_true(is_list_anew(&fx, 2)); /* what is stored now, not what is remembered */
+    assert_true(is_new_list(&fx, 2)); /* what is stored now, not what is remembered */
     assert_true(is_watch(&fx, 3, "30"));
     assert_string_equal(held(&fx), "b");
     finish(&fx);
@@ -162,17 +162,17 @@ static void a_list_that_is_merely_due_may_be_put_off(void **state) {
     start(&fx, (struct kube_config){.intervals.relist_ms = 600});
     UNTIL(&fx, fx.n_objects == 2);
     assert_string_equal(held(&fx), "ab");
-    assert_true(is_list_anew(&fx, 2));
+    assert_true(is_new_list(&fx, 2));
     assert_true(is_watch(&fx, 3, "11"));
     assert_non_null(strstr(log_text(&fx), "kube_list_deferred"));
     UNTIL(&fx, fx.n_requests == 6);
-    assert_true(is_list_anew(&fx, 4));
+    assert_true(is_new_list(&fx, 4));
     assert_string_equal(held(&fx), "c");
     assert_int_equal(fx.n_begun, 2);
     finish(&fx);
 }
 
-/* Neither what has been told in part, nor what is asked for because the watch knows too little. */
+/* Neither a partial list nor one requested because the watch lacks a version. */
 static void a_list_that_is_needed_is_not_put_off(void **state) {
     struct fixture fx;
 
@@ -191,11 +191,11 @@ static void a_list_that_is_needed_is_not_put_off(void **state) {
     http_stream_break(fx.open);
     fx.open = NULL;
     UNTIL(&fx, fx.n_requests == 9);
-    assert_true(is_list_anew(&fx, 3));
-    assert_true(is_list_anew(&fx, 4));
+    assert_true(is_new_list(&fx, 3));
+    assert_true(is_new_list(&fx, 4));
     assert_true(is_watch(&fx, 5, "20"));
-    assert_true(is_list_anew(&fx, 6));
-    assert_true(is_list_anew(&fx, 7));
+    assert_true(is_new_list(&fx, 6));
+    assert_true(is_new_list(&fx, 7));
     assert_string_equal(held(&fx), "c");
     finish(&fx);
 }
@@ -212,7 +212,7 @@ static void a_watch_without_events_was_blind(void **state) {
     expect(&fx, &(struct answer){200, LISTED("10", POD("b", "4"))});
     start(&fx, (struct kube_config){0});
     UNTIL(&fx, fx.n_requests == 4);
-    assert_true(is_list_anew(&fx, 2));
+    assert_true(is_new_list(&fx, 2));
     assert_true(is_watch(&fx, 3, "10"));
     assert_string_equal(held(&fx), "b");
     finish(&fx);
@@ -230,7 +230,7 @@ static void earlier_events_do_not_count(void **state) {
     start(&fx, (struct kube_config){0});
     UNTIL(&fx, fx.n_requests == 4);
     assert_true(is_watch(&fx, 2, "11"));
-    assert_true(is_list_anew(&fx, 3));
+    assert_true(is_new_list(&fx, 3));
     finish(&fx);
 }
 
@@ -261,7 +261,7 @@ static void a_watch_that_lasted_is_followed_by_the_next_at_once(void **state) {
                                     .intervals.backoff_max_ms = NEVER});
     for (int i = 2; i < 6; i++) {
         UNTIL(&fx, fx.open && fx.n_requests == i);
-        say(&fx, BOOKMARK("11"));
+        watch_write(&fx, BOOKMARK("11"));
         turn_idly(&fx);
         end_watch(&fx);
     }
@@ -294,7 +294,7 @@ static void a_watch_without_data_is_ended(void **state) {
     expect(&fx, &(struct answer){0, BOOKMARK("11")});
     start(&fx, (struct kube_config){.intervals.silence_ms = 50});
     UNTIL(&fx, fx.n_requests == 5);
-    assert_true(is_list_anew(&fx, 2));
+    assert_true(is_new_list(&fx, 2));
     assert_true(is_watch(&fx, 4, "11")); /* this one had been heard */
     finish(&fx);
 }
@@ -307,14 +307,14 @@ static void a_cut_in_the_middle_of_an_event_goes_on_from_the_last_one(void **sta
     expect(&fx, &(struct answer){200, LISTED("10", POD("a", "3"))});
     start(&fx, (struct kube_config){0});
     UNTIL(&fx, fx.open);
-    say(&fx, EVENT("ADDED", "b", "11"));
-    say(&fx, "{\"type\":\"DELETED\",\"object\":{\"metadata\":{\"name\":\"a\"");
+    watch_write(&fx, EVENT("ADDED", "b", "11"));
+    watch_write(&fx, "{\"type\":\"DELETED\",\"object\":{\"metadata\":{\"name\":\"a\"");
     UNTIL(&fx, fx.n_objects == 2);
     http_stream_break(fx.open);
     fx.open = NULL;
     UNTIL(&fx, fx.open);
     assert_true(is_watch(&fx, 2, "11"));
-    say(&fx, EVENT("DELETED", "a", "12"));
+    watch_write(&fx, EVENT("DELETED", "a", "12"));
     UNTIL(&fx, fx.n_gone == 1);
     assert_string_equal(held(&fx), "b");
     assert_int_equal(fx.n_begun, 1);
@@ -344,7 +344,7 @@ static void every_form_of_gone_causes_a_new_list(void **state) {
         start(&fx, (struct kube_config){.intervals.backoff_ms = NEVER,
                                         .intervals.backoff_max_ms = NEVER}); /* at once */
         UNTIL(&fx, fx.n_requests == 4);
-        assert_true(is_list_anew(&fx, 2));
+        assert_true(is_new_list(&fx, 2));
         assert_true(is_watch(&fx, 3, "50"));
         assert_string_equal(held(&fx), "b");
         assert_int_equal(fx.n_objects, i == 1 ? 3 : 2); /* what stands behind it does not count */
@@ -373,7 +373,7 @@ static void an_unreadable_event_causes_a_new_list(void **state) {
         expect(&fx, &(struct answer){200, LISTED("50", POD("b", "40"))});
         start(&fx, (struct kube_config){0});
         UNTIL(&fx, fx.n_requests == 4);
-        assert_true(is_list_anew(&fx, 2));
+        assert_true(is_new_list(&fx, 2));
         assert_string_equal(held(&fx), "b");
         assert_non_null(strstr(log_text(&fx), "kube_watch_lost"));
         finish(&fx);
@@ -394,7 +394,7 @@ static void an_expired_page_restarts_the_list(void **state) {
     expect(&fx, &(struct answer){200, LISTED("20", POD("b", "3"))});
     start(&fx, (struct kube_config){0});
     UNTIL(&fx, fx.open);
-    assert_true(is_list_anew(&fx, 2));
+    assert_true(is_new_list(&fx, 2));
     assert_true(is_watch(&fx, 3, "20"));
     assert_string_equal(held(&fx), "b");
     assert_int_equal(fx.n_begun, 2);
@@ -419,9 +419,9 @@ static void a_future_version_is_not_requested_again(void **state) {
     expect(&fx, &(struct answer){200, LISTED("10", POD("c", "2"))});
     start(&fx, (struct kube_config){0});
     UNTIL(&fx, fx.open);
-    assert_true(is_list_anew(&fx, 1));
+    assert_true(is_new_list(&fx, 1));
     assert_true(is_watch(&fx, 2, "20"));
-    assert_true(is_list_anew(&fx, 3));
+    assert_true(is_new_list(&fx, 3));
     assert_true(is_watch(&fx, 4, "10"));
     assert_string_equal(held(&fx), "c");
     finish(&fx);

@@ -13,7 +13,7 @@ static void while_the_server_is_away_everything_stays(void **state) {
     expect(&fx, &(struct answer){200, LISTED("10", POD("a", "3"))});
     start(&fx, (struct kube_config){0});
     UNTIL(&fx, fx.open);
-    say(&fx, BOOKMARK("12"));
+    watch_write(&fx, BOOKMARK("12"));
     turn_idly(&fx);
     http_server_destroy(fx.server);
     fx.server = NULL;
@@ -28,7 +28,7 @@ static void while_the_server_is_away_everything_stays(void **state) {
     UNTIL(&fx, fx.open);
     assert_true(is_watch(&fx, 2, "12"));
     UNTIL(&fx, kube_watch_stale_s(fx.watch) == 0); /* though nothing has been heard yet */
-    say(&fx, EVENT("ADDED", "b", "13"));
+    watch_write(&fx, EVENT("ADDED", "b", "13"));
     UNTIL(&fx, fx.n_changes == 2);
     assert_string_equal(held(&fx), "ab");
     finish(&fx);

@@ -26,7 +26,7 @@ static void a_second_403_is_reported_with_the_missing_role(void **state) {
     start(&fx, (struct kube_config){0});
     UNTIL(&fx, fx.n_requests == 7);
     assert_int_equal(fx.n_forbidden, 1);
-    assert_true(is_list_anew(&fx, 6)); /* what may only be listed is listed */
+    assert_true(is_new_list(&fx, 6)); /* what may only be listed is listed */
     text = log_text(&fx);
     assert_non_null(strstr(text, "kube_forbidden verb=list resource=pods namespace=prod"));
     assert_non_null(strstr(text, "kube_forbidden verb=watch"));
@@ -140,7 +140,7 @@ static void a_new_token_is_shown_by_what_is_new(void **state) {
     UNTIL(&fx, fx.open);
     write_token(&file, "second");
     UNTIL(&fx, strstr(log_text(&fx), "kube_token_read")); /* looked at without being asked */
-    say(&fx, EVENT("ADDED", "b", "11"));
+    watch_write(&fx, EVENT("ADDED", "b", "11"));
     UNTIL(&fx, fx.n_objects == 2); /* what is open goes on */
     assert_int_equal(fx.n_requests, 2);
     end_watch(&fx);

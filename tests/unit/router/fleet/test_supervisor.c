@@ -131,7 +131,7 @@ static void a_child_gets_its_arguments_and_a_clean_environment(void **state) {
     assert_int_equal(n_lines(&fx, "NOT_INCIPIT_PORT=kept"), 1);
     assert_int_equal(n_lines(&fx, "own group"), 1);
     assert_int_equal(n_lines(&fx, "SigBlk:\t0000000000000000"), 1);
-    /* 32 and 33 are the C library's own: nobody may set them */
+    /* 32 and 33 are the C library's own and cannot be set */
     ignored = strtoull(strstr(notes(&fx), "SigIgn:\t") + strlen("SigIgn:\t"), NULL, 16);
     assert_int_equal(ignored & 0x7FFFFFFF, 0);
     assert_int_equal(leaky, 9);

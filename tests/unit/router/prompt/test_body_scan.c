@@ -445,7 +445,7 @@ static void all_versions_find_the_same_bad_sequence(void **state) {
     assert_in_range(n_bad, 10000, 25000);
 }
 
-/* Every pair of a lead byte and the next, at each place of a group: all that the tables say. */
+/* Every pair of a lead byte and the next, at each place of a group: every row of the tables. */
 static void all_versions_judge_each_pair_of_bytes(void **state) {
     uint8_t text[140];
     (void)state;

@@ -210,7 +210,7 @@ static void use_worker(struct chaos *c) {
     case 6: use_up_budget(c, 100); break;
     case 7: use_up_budget(c, 0); break;
     default:
-        if (c->fx.fake.n_open) fake_say(&c->fx.fake, str_of(words[rng_below(&c->rng, 4)]));
+        if (c->fx.fake.n_open) fake_send(&c->fx.fake, str_of(words[rng_below(&c->rng, 4)]));
     }
 }
 

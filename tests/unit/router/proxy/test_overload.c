@@ -117,7 +117,7 @@ static void dispatch(struct fixture *fixture, struct request *q, uint64_t now_us
 
 /* --- the router ----------------------------------------------------------------------------------*/
 
-static void hear(struct fixture *fixture, uint64_t now_us) {
+static void take_grants(struct fixture *fixture, uint64_t now_us) {
     struct list mails, *link;
 
     list_init(&mails);
@@ -220,7 +220,7 @@ static double goodput_of(struct fixture *fixture, bool has_prefixes, double load
         case RUNNING: finish(fixture, q); break;
         case DONE: fail_msg("an event after the end");
         }
-        hear(fixture, q->at_us);
+        take_grants(fixture, q->at_us);
     }
     assert_int_equal(fixture->n_good + fixture->n_late + fixture->n_refused + fixture->n_gave_up,
                      REQUESTS);
@@ -275,8 +275,8 @@ static void twice_the_load_keeps_the_goodput(void **state) {
     }
 }
 
-/* Sixty-four openings, of which a worker can hold less than half. Sent to whichever worker is free
- * first, most would be computed anew. */
+/* Sixty-four openings: a worker can hold less than half of them. Sent to whichever worker is free
+ * first, most would be computed again. */
 static void a_full_fleet_keeps_its_hits(void **state) {
     struct fixture fixture;
     double best = 0, at = 0, kept, share = 0;
@@ -300,7 +300,7 @@ static void a_full_fleet_keeps_its_hits(void **state) {
     assert_true(fixture.cached_tokens / fixture.prompt_tokens >= share - 0.1);
 }
 
-/* What it is for: a queue that lets everybody in serves everybody too late. */
+/* Why the queue is bounded: one that admits every request serves each too late. */
 static void without_a_bound_no_request_is_served_in_time(void **state) {
     struct fixture fixture;
     double best = peak(100, 1000000, 2000000);

@@ -155,7 +155,7 @@ static void a_foreign_worker_leaves_the_waiting_sum_by_prediction(void **state) 
     for (int i = 0; i < 20; i++)
         loop_turn(fx.loop, 2000); /* 51 bytes are predicted to take 1.3 ms */
     assert_true(registry_get(fx.registry, 0, &view) && view.in_flight == 1);
-    fake_say(&fx.fake, STR("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"));
+    fake_send(&fx.fake, STR("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"));
     client_expect(&c, fx.loop, "\r\n\r\n{}");
     assert_int_equal(metric_count(metrics_at(fx.metrics, ROUTER_ttft_seconds)), 1);
     client_close(&c);
@@ -193,7 +193,7 @@ static uint32_t n_without_first_token(struct fixture *fx) {
     return view.n_pending;
 }
 
-/* With the end it is told by the end; else at once, whatever comes of the answer. */
+/* An end within reach reports it too; else it is reported at once, for any outcome. */
 static void a_first_token_is_reported_before_a_distant_end(void **state) {
     static const struct fake_step half = {
         "HTTP/1.1 200 OK\r\nx-incipit-prompt-tokens: 9\r\ncontent-length: 11\r\n\r\n{\"ok\""};
@@ -206,7 +206,7 @@ static void a_first_token_is_reported_before_a_distant_end(void **state) {
     ask(&fx, &c, ASK, "{\"ok\"");
     assert_int_equal(n_open(&fx), 1);
     assert_int_equal(n_without_first_token(&fx), 0);
-    fake_say(&fx.fake, STR(":true}"));
+    fake_send(&fx.fake, STR(":true}"));
     client_expect(&c, fx.loop, "{\"ok\":true}");
     assert_int_equal(n_open(&fx), 0);
     client_close(&c);
@@ -221,9 +221,9 @@ static void numbers_cut_in_two_are_learned(void **state) {
     start_with(&fx, 1, usual, true);
     PLAY(&fx, {SSE_HEAD "31\r\ndata: {\"prompt_tokens\":12,\"cached_tokens\":8,\"cach\r\n"});
     ask(&fx, &c, ASK, "\"cach\r\n");
-    fake_say(&fx.fake, STR("c\r\ned_tokens\":1\r\n"));
+    fake_send(&fx.fake, STR("c\r\ned_tokens\":1\r\n"));
     client_expect(&c, fx.loop, "ed_tokens\":1\r\n");
-    fake_say(&fx.fake, STR("4\r\n0}\n\n\r\n0\r\n\r\n"));
+    fake_send(&fx.fake, STR("4\r\n0}\n\n\r\n0\r\n\r\n"));
     client_expect(&c, fx.loop, "\r\n0\r\n\r\n");
     assert_true(metric_value(metrics_at(fx.metrics, ROUTER_prompt_tokens_total)) == 12);
     assert_true(metric_value(metrics_at(fx.metrics, ROUTER_cached_tokens_total)) == 10);
@@ -356,11 +356,11 @@ static void every_outcome_gives_load_back(void **state) {
     finish(&fx);
 }
 
-/* --- what is said of who asks --------------------------------------------------------------------*/
+/* --- headers about the client --------------------------------------------------------------------*/
 
 static void forwarding_headers_of_a_client_are_dropped(void **state) {
-    static const char *const said[] = {"forwarded: for=9", "x-real-ip", "x-forwarded-for: 9",
-                                       "x-forwarded-port", "x-forwarded-host"};
+    static const char *const headers[] = {"forwarded: for=9", "x-real-ip", "x-forwarded-for: 9",
+                                          "x-forwarded-port", "x-forwarded-host"};
     struct fixture fx;
     struct client c;
 
@@ -373,8 +373,8 @@ static void forwarding_headers_of_a_client_are_dropped(void **state) {
         "Host: a\r\nContent-Length: 51\r\n\r\n" BODY,
         "{\"ok\":true}");
     buf_append_char(&fx.fake.last_request, '\0');
-    for (size_t i = 0; i < ARRAY_LEN(said); i++)
-        assert_null(strstr(buf_ptr(&fx.fake.last_request), said[i]));
+    for (size_t i = 0; i < ARRAY_LEN(headers); i++)
+        assert_null(strstr(buf_ptr(&fx.fake.last_request), headers[i]));
     assert_non_null(strstr(buf_ptr(&fx.fake.last_request), "x-forwarded-for: 127.0.0.1\r\n"));
     assert_non_null(strstr(buf_ptr(&fx.fake.last_request), "x-other: 9\r\n"));
     client_close(&c);
@@ -388,16 +388,16 @@ static const char *last_request(struct fixture *fx) {
     return buf_ptr(&fx->fake.last_request);
 }
 
-static void describe_as_publishing(struct fixture *fx, bool tells) {
+static void describe_as_publishing(struct fixture *fx, bool has_events) {
     struct registry_view view;
 
     assert_true(registry_get(fx->registry, 0, &view));
-    view.info.publishes_events = tells;
+    view.info.publishes_events = has_events;
     assert_int_equal(registry_describe(fx->registry, 0, &view.info, false, NULL), ST_OK);
 }
 
 /* The chain in the head that a worker got; false when there is none. */
-static bool told_chain(struct fixture *fx, uint64_t *blocks, struct request_chain *chain) {
+static bool chain_received(struct fixture *fx, uint64_t *blocks, struct request_chain *chain) {
     const char *at = strstr(last_request(fx), WIRE_CHAIN ": ");
 
     if (!at) return false;
@@ -423,14 +423,14 @@ static void a_worker_with_request_events_gets_the_chain(void **state) {
     PLAY(&fx, {JSON_OK});
     ask(&fx, &c, ASK, "{\"ok\":true}");
     client_close(&c);
-    assert_false(told_chain(&fx, blocks, &chain)); /* an older one would not know what it is */
+    assert_false(chain_received(&fx, blocks, &chain)); /* an older one would not know what it is */
     describe_as_publishing(&fx, true);
     ask(&fx, &c,
         "POST /v1/completions HTTP/1.1\r\nHost: a\r\n" WIRE_CHAIN
         ": 1 0000000000000bad 0000000000000bad 9\r\nContent-Length: 51\r\n\r\n" BODY,
         "{\"ok\":true}");
     client_close(&c);
-    assert_true(told_chain(&fx, blocks, &chain));         /* ours, not the client's */
+    assert_true(chain_received(&fx, blocks, &chain));     /* ours, not the client's */
     assert_null(strstr(last_request(&fx), "0000000bad")); /* not the id, which is random */
     assert_int_equal(chain.origin, 0xABC);
     assert_int_equal(chain.scheme, 0xDEF);
@@ -442,7 +442,7 @@ static void a_worker_with_request_events_gets_the_chain(void **state) {
     ask(&fx, &c, "POST /tokenize HTTP/1.1\r\nHost: a\r\nContent-Length: 51\r\n\r\n" BODY,
         "{\"ok\":true}");
     client_close(&c);
-    assert_false(told_chain(&fx, blocks, &chain)); /* it computes nothing */
+    assert_false(chain_received(&fx, blocks, &chain)); /* it computes nothing */
     finish(&fx);
 }
 
@@ -473,7 +473,7 @@ static void a_long_chain_is_cut_where_the_head_would_be_too_long(void **state) {
         PLAY(&fx, {JSON_OK});
         ask(&fx, &c, request, "{\"ok\":true}");
         client_close(&c);
-        assert_true(told_chain(&fx, blocks, &chain));
+        assert_true(chain_received(&fx, blocks, &chain));
         assert_int_equal(chain.prompt_bytes, 100002);
         if (has_long_head)
             assert_in_range(chain.n_blocks, 500, 1500);
@@ -533,7 +533,7 @@ static void what_was_never_sent_costs_no_tokens(void **state) {
 
 static void reason_phrase_is_that_of_the_standard_or_the_workers(void **state) {
     static const struct {
-        const char *said, *wanted;
+        const char *headers, *wanted;
     } cases[] = {
         {"205 Whatever", "HTTP/1.1 205 Reset Content\r\n"},
         {"451 No", "HTTP/1.1 451 Unavailable For Legal Reasons\r\n"},
@@ -549,7 +549,7 @@ static void reason_phrase_is_that_of_the_standard_or_the_workers(void **state) {
 
         start(&fx, 1);
         snprintf(answer, sizeof(answer), "HTTP/1.1 %s\r\ncontent-length: 4\r\n\r\nbody",
-                 cases[i].said);
+                 cases[i].headers);
         PLAY(&fx, {answer});
         ask(&fx, &c, ASK, "body");
         assert_int_equal(client_count(&c, cases[i].wanted), 1);

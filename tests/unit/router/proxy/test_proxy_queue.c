@@ -48,7 +48,7 @@ static void a_slot_with_a_future_time_is_not_overdue(void **state) {
     TURN_UNTIL(fx.loop, n_open(&fx) == 2 && fx.fake.n_requests == 1);
     client_expect(&first, fx.loop, "HTTP/1.1 503"); /* all have been looked at */
     assert_int_equal(n_open(&fx), 1);
-    fake_say(&fx.fake, STR(JSON_OK));
+    fake_send(&fx.fake, STR(JSON_OK));
     client_expect(&second, fx.loop, "{\"ok\":true}");
     client_close(&first);
     client_close(&second);
@@ -61,7 +61,7 @@ static void a_request_waits_for_the_end_of_another(void **state) {
 
     (void)state;
     start_full(&fx, &first, &second);
-    fake_say(&fx.fake, STR(JSON_OK));
+    fake_send(&fx.fake, STR(JSON_OK));
     client_expect(&second, fx.loop, "{\"ok\":true}");
     client_expect(&first, fx.loop, "{\"ok\":true}");
     assert_int_equal(fx.fake.n_requests, 2);
@@ -79,7 +79,7 @@ static void a_cancel_during_a_grant_returns_the_slot(void **state) {
         struct client first, second, third;
 
         start_full(&fx, &first, &second);
-        fake_say(&fx.fake, STR(JSON_OK));
+        fake_send(&fx.fake, STR(JSON_OK));
         for (int i = 0; i < turns; i++)
             loop_turn(fx.loop, 1000);
         client_close(&second);

@@ -1,4 +1,4 @@
-/* tests/unit/router/proxy/test_proxy_retry.c - attempts that fail: what is tried elsewhere, and what is said. */
+/* tests/unit/router/proxy/test_proxy_retry.c - attempts that fail: what is tried elsewhere, and which error is sent. */
 #include "tests/support/cm.h"
 
 #include "router/proxy/forward.h"
@@ -67,7 +67,7 @@ static void unsolicited_bytes_are_not_an_answer(void **state) {
     ask(&fx, &c, ASK, "{\"ok\":true}");
     loop_turn(fx.loop, 0);
     client_send(&c, fx.loop, STR(ASK));
-    fake_say(&fx.fake, STR("HTTP/1.1 200 OK\r\ncontent-length: 12\r\n\r\n{\"ok\":false}"));
+    fake_send(&fx.fake, STR("HTTP/1.1 200 OK\r\ncontent-length: 12\r\n\r\n{\"ok\":false}"));
     TURN_UNTIL(fx.loop, (client_read(&c), client_count(&c, "{\"ok\":true}") == 2));
     assert_int_equal(client_count(&c, "false"), 0);
     assert_int_equal(fx.fake.n_requests, 2);
@@ -299,7 +299,7 @@ static void a_refusal_is_passed_on_only_without_another_worker(void **state) {
         ask(&fx, &c, ASK, "{\"ok\":true}");
         assert_true(retries(&fx, "refused_by_worker") == 1);
         client_close(&c);
-        ask(&fx, &c, ASK, "retry-after: 7\r\n"); /* both say so now */
+        ask(&fx, &c, ASK, "retry-after: 7\r\n"); /* both are draining now */
         client_expect(&c, fx.loop, "not now!");
         assert_int_equal(fx.fake.n_requests, 4);
         client_close(&c);
@@ -358,7 +358,7 @@ static double waiting(struct fixture *fx) {
     return totals.n_waiting;
 }
 
-/* It reached nobody: it costs no attempt, and waits for the first worker that is back. */
+/* It reached no worker: it costs no attempt, and waits for the first worker that is back. */
 static void unreached_request_waits_until_a_worker_is_back(void **state) {
     struct proxy_config config = usual;
     struct fixture fx;
@@ -383,7 +383,7 @@ static void unreached_request_waits_until_a_worker_is_back(void **state) {
 }
 
 static void no_worker_in_time_is_an_error(void **state) {
-    struct fixture fx; /* where nobody waits for long */
+    struct fixture fx; /* with short waits */
     struct client c;
 
     (void)state;

@@ -42,7 +42,7 @@ static void many_leave_a_hung_worker_at_once(void **state) {
     }
     TURN_UNTIL(fx.loop, fx.fake.n_requests == ARRAY_LEN(c));
     PLAY(&fx, {JSON_OK});
-    proxy_worker_hung(fx.proxy, 0, 1); /* nobody else is there: they stay */
+    proxy_worker_hung(fx.proxy, 0, 1); /* there is no other worker: they stay */
     for (int i = 0; i < 20; i++)
         loop_turn(fx.loop, 1000);
     assert_int_equal(fx.fake.n_requests, 0);
@@ -67,7 +67,7 @@ static void what_a_client_has_begun_to_read_stays(void **state) {
     proxy_worker_hung(fx.proxy, fx.fake.served_by[0], 1);
     for (int i = 0; i < 10; i++)
         loop_turn(fx.loop, 1000);
-    fake_say(&fx.fake, STR("8\r\ndata: b\n\r\n0\r\n\r\n"));
+    fake_send(&fx.fake, STR("8\r\ndata: b\n\r\n0\r\n\r\n"));
     client_expect(&c, fx.loop, "data: b");
     assert_int_equal(fx.fake.n_requests, 1);
     client_close(&c);
@@ -145,7 +145,7 @@ static void a_worker_that_answers_again_has_the_usual_time(void **state) {
     proxy_worker_answers(fx.proxy, fx.fake.served_by[0], 77); /* not this one */
     proxy_worker_answers(fx.proxy, fx.fake.served_by[0], 1);
     let_a_tenth_pass(&fx, config.stream_idle_timeout_us);
-    fake_say(&fx.fake, STR("8\r\ndata: b\n\r\n0\r\n\r\n"));
+    fake_send(&fx.fake, STR("8\r\ndata: b\n\r\n0\r\n\r\n"));
     client_expect(&c, fx.loop, "data: b");
     client_close(&c);
     finish(&fx);

@@ -13,7 +13,7 @@ struct expected {
     bool has_done, has_error;
 };
 
-static void assert_says(const struct sse_usage *t, const struct expected *e) {
+static void assert_usage(const struct sse_usage *t, const struct expected *e) {
     assert_int_equal(t->n_events, e->n_events);
     assert_int_equal(t->prompt_tokens, e->prompt);
     assert_int_equal(t->cached_tokens, e->cached);
@@ -39,13 +39,13 @@ static void assert_learned(struct str s, bool is_stream, const struct expected *
     for (size_t i = 0; i <= s.len; i++) {
         for (size_t k = i; k <= MIN(s.len, i + 60); k++) {
             t = fed(s, i, k, is_stream);
-            assert_says(&t, e);
+            assert_usage(&t, e);
         }
     }
     sse_usage_init(&t, is_stream);
     for (size_t i = 0; i < s.len; i++)
         sse_usage_feed(&t, (struct str){s.ptr + i, 1});
-    assert_says(&t, e);
+    assert_usage(&t, e);
 }
 
 static void a_stock_vllm_stream_is_read(void **state) {
@@ -208,18 +208,18 @@ static void random_pieces_of_random_answers_give_equal_usage(void **state) {
             step = MIN(step, n - at);
             sse_usage_feed(&pieces, (struct str){bytes + at, step});
         }
-        assert_says(&pieces,
-                    &(struct expected){whole.n_events, whole.prompt_tokens, whole.cached_tokens,
-                                       whole.completion_tokens, whole.has_done, whole.has_error});
+        assert_usage(&pieces,
+                     &(struct expected){whole.n_events, whole.prompt_tokens, whole.cached_tokens,
+                                        whole.completion_tokens, whole.has_done, whole.has_error});
         assert_int_equal(sse_usage_is_amid_event(&pieces), sse_usage_is_amid_event(&whole));
     }
 }
 
-static int64_t tokens_of(const char *said) {
+static int64_t tokens_of(const char *usage) {
     struct sse_usage t;
 
     sse_usage_init(&t, true);
-    sse_usage_feed(&t, str_of(said));
+    sse_usage_feed(&t, str_of(usage));
     return sse_usage_tokens(&t);
 }
 

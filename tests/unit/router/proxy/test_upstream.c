@@ -128,10 +128,10 @@ static void an_idle_connection_that_closes_or_sends_is_dropped(void **state) {
         if (i == 0) {
             fake_drop_all(&fx.fake);
         } else {
-            fake_say(&fx.fake, STR("HTTP/1.1 408 Timeout\r\n\r\n"));
+            fake_send(&fx.fake, STR("HTTP/1.1 408 Timeout\r\n\r\n"));
         }
         TURN_UNTIL(fx.loop, upstream_pool_n_idle(fx.pool) == 0);
-        assert_int_equal(u.n_closed, 0); /* nobody's any more */
+        assert_int_equal(u.n_closed, 0); /* no owner left */
     }
     finish(&fx);
 }

@@ -1,4 +1,4 @@
-/* tests/unit/router/registry/test_explain.c - what a decision says of itself, and the page of a large fleet. */
+/* tests/unit/router/registry/test_explain.c- the explanation of a decision, and the page of a large fleet. */
 #include "tests/support/cm.h"
 
 #include "common/telemetry/metrics.h"
@@ -55,7 +55,7 @@ static void finish(struct registry *r, struct open_request *q) {
                    OUTCOME_OK);
 }
 
-static const char *said(struct buf *out, const struct explanation *e, uint32_t worker) {
+static const char *explained(struct buf *out, const struct explanation *e, uint32_t worker) {
     buf_clear(out);
     explain_append(out, e, worker);
     buf_append_char(out, '\0');
@@ -74,7 +74,8 @@ static void the_choice_comes_first_then_the_cheapest(void **state) {
     explain(r, STR("m"), &request, scratch, 8, &e);
     assert_int_equal(e.n_candidates, 8);
     assert_int_equal(e.n, EXPLANATION_TOP);
-    assert_non_null(strstr(said(&out, &e, e.top[0].worker), " candidates=8 why=tie wait_s=0 "));
+    assert_non_null(
+        strstr(explained(&out, &e, e.top[0].worker), " candidates=8 why=tie wait_s=0 "));
     for (int i = 0; i < 3; i++)
         send_one(r, &busy[i]);
     explain(r, STR("m"), &request, scratch, 8, &e);
@@ -87,7 +88,7 @@ static void the_choice_comes_first_then_the_cheapest(void **state) {
         finish(r, &busy[i]);
     explain(r, STR("m"), &request, scratch, 8, &e);
     assert_true(e.top[0].term.matched_tokens > 0 || e.top[0].term.cost_s > 0);
-    assert_string_equal(said(&out, &e, 1000), ""); /* it went where nobody had looked */
+    assert_string_equal(explained(&out, &e, 1000), ""); /* no candidate got it */
     buf_fini(&out);
     registry_destroy(r);
 }
@@ -101,14 +102,14 @@ static void policies_without_costs_or_choice_report_it(void **state) {
     (void)state;
     buf_init(&out, 0);
     explain(r, STR("m"), &request, scratch, 2, &e);
-    assert_non_null(strstr(said(&out, &e, e.top[0].worker), " why=policy "));
+    assert_non_null(strstr(explained(&out, &e, e.top[0].worker), " why=policy "));
     registry_set_reason(r, 1, WORKER_UNHEALTHY, true);
     explain(r, STR("m"), &request, scratch, 2, &e);
-    assert_non_null(strstr(said(&out, &e, 0), " candidates=1 why=only "));
+    assert_non_null(strstr(explained(&out, &e, 0), " candidates=1 why=only "));
     registry_set_reason(r, 0, WORKER_UNHEALTHY, true);
     explain(r, STR("m"), &request, scratch, 2, &e);
     assert_int_equal(e.n, 0);
-    assert_string_equal(said(&out, &e, 0), "");
+    assert_string_equal(explained(&out, &e, 0), "");
     buf_fini(&out);
     registry_destroy(r);
 }
@@ -133,7 +134,7 @@ static void a_thousand_workers_are_all_on_the_page(void **state) {
     assert_int_equal(buf_status(&page), ST_OK);
     assert_int_equal(count(buf_ptr(&page), "incipit_worker_in_flight{"), 1000);
     assert_int_equal(count(buf_ptr(&page), "smg_worker_health{"), 1000);
-    assert_int_equal(count(buf_ptr(&page), "incipit_worker_engine_running{"), 0); /* not said */
+    assert_int_equal(count(buf_ptr(&page), "incipit_worker_engine_running{"), 0); /* not reported */
     assert_non_null(strstr(buf_ptr(&page), "model=\"a \\\"m\\\"\\\\\\n\"} "));
     buf_fini(&page);
     metrics_destroy(m);

@@ -157,7 +157,7 @@ static void an_id_is_used_again_when_nothing_of_the_old_one_is_open(void **state
     assert_int_equal(registry_remove(r, a), ST_NOT_FOUND);
     b = add(r, 1001, "m");
     assert_true(b != a);
-    end_at(r, &q, OUTCOME_FAILED, 2); /* of a worker that is gone: nobody's fault */
+    end_at(r, &q, OUTCOME_FAILED, 2); /* of a worker that is gone: counted for none */
     assert_false(registry_take_suspicion(r, a));
     assert_int_equal(add(r, 1002, "m"), a);
     registry_set_reason(r, b, WORKER_DISABLED, true);
@@ -363,7 +363,7 @@ static void errors_that_others_do_not_have_eject(void **state) {
         assert_int_equal(news.latest.n_bad, OUTCOMES_IN_A_ROW);
         assert_true(registry_get(r, 1, &view));
         assert_int_equal(view.n_ejected[news.cause], 1);
-        registry_probed(r, 1, true); /* which says nothing of its answers */
+        registry_probed(r, 1, true); /* a probe does not count as an answer */
         assert_int_equal(reasons(r, 1), WORKER_EJECTED);
         registry_tick(r, SECOND + BREAKER_MIN_US);
         end_one_of(r, 1, bad[i], 2 * SECOND); /* the trial: no row of them is needed */
@@ -419,7 +419,7 @@ static void pardoned_worker_is_back_at_once(void **state) {
     registry_destroy(r);
 }
 
-/* Nothing listens there: leaving it in rotation serves nobody, be it the last one. */
+/* Nothing listens there: leaving it in rotation serves no request, be it the last one. */
 static void unreachable_workers_are_all_ejected_until_a_probe_is_answered(void **state) {
     struct registry *r = create(2);
     struct open_request q;

@@ -19,7 +19,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* `batch`: what each worker says to compute at once; 0: it does not. */
+/* `batch`: tokens per step that each worker reports; 0: none reported. */
 static struct registry *make_waiting(uint32_t n_workers, uint32_t batch, uint32_t limit,
                                      uint32_t max_concurrent, uint32_t queue_size,
                                      uint64_t slow_start_us, uint64_t max_wait_us) {
@@ -108,8 +108,8 @@ static enum status enter(struct registry *r, struct mailbox *box, struct request
     return enter_with(r, box, q, tenant, now_us, now_us);
 }
 
-/* Takes what was decided; returns how many were told. */
-static uint32_t hear(struct mailbox *box) {
+/* Takes the decisions; returns their number. */
+static uint32_t take_grants(struct mailbox *box) {
     struct list mails, *link;
     uint32_t n = 0;
 
@@ -140,18 +140,18 @@ static void a_slot_goes_to_the_next_in_queue(void **state) {
     assert_int_equal(totals(r).n_waiting, 3);
     assert_int_equal(totals(r).n_open, 2);
     end(r, &q[1], 10);
-    assert_int_equal(hear(box), 1);
+    assert_int_equal(take_grants(box), 1);
     assert_true(q[2].is_open);
     assert_int_equal(q[2].target.worker, q[1].target.worker);
     assert_int_equal(totals(r).n_open, 2);
     assert_true(registry_leave(r, &q[3].w)); /* the client of the next has left */
     end(r, &q[0], 11);
-    assert_int_equal(hear(box), 1);
+    assert_int_equal(take_grants(box), 1);
     assert_true(q[4].is_open);
     assert_int_equal(q[4].rq.now_us, 11);
     end(r, &q[2], 12);
     end(r, &q[4], 13);
-    assert_int_equal(totals(r).n_waiting + totals(r).n_open + hear(box), 0);
+    assert_int_equal(totals(r).n_waiting + totals(r).n_open + take_grants(box), 0);
     registry_destroy(r);
     mailbox_close(box);
 }
@@ -191,7 +191,7 @@ static void saturation_is_the_mean_load_and_1_when_a_request_waits(void **state)
     registry_set_reason(r, 1 - gone, WORKER_UNHEALTHY, true); /* is counted no more */
     assert_true(of_the_model(r).saturation > 0.249 && of_the_model(r).saturation < 0.251);
     registry_set_reason(r, gone, WORKER_UNHEALTHY, true);
-    assert_true(of_the_model(r).saturation == 1); /* a request, and nobody to send it to */
+    assert_true(of_the_model(r).saturation == 1); /* a request, and no worker */
     end(r, &q[7], 30);
     assert_true(of_the_model(r).saturation == 0);
     assert_false(registry_model_stats(r, 1, &s));
@@ -210,7 +210,7 @@ static void a_late_cancel_still_receives_its_slot(void **state) {
     end(r, &q[0], 3);
     assert_false(registry_leave(r, &q[1].w));
     assert_int_equal(totals(r).n_open, 1);
-    assert_int_equal(hear(box), 1);
+    assert_int_equal(take_grants(box), 1);
     end(r, &q[1], 4);
     assert_int_equal(totals(r).n_open, 0);
     registry_destroy(r);
@@ -229,7 +229,7 @@ static void a_full_queue_displaces_or_refuses(void **state) {
     assert_int_equal(enter(r, box, &q[4], 1, 5), ST_BUSY);
     assert_string_equal(q[4].w.limit, "queue-size");
     assert_int_equal(enter(r, box, &q[5], 2, 6), ST_AGAIN);
-    assert_int_equal(hear(box), 1);
+    assert_int_equal(take_grants(box), 1);
     assert_false(q[3].is_open || q[3].is_waiting); /* it was the last of the longest */
     assert_string_equal(q[3].w.limit, "queue-size");
     assert_int_equal(totals(r).n_waiting, 3);
@@ -240,7 +240,7 @@ static void a_full_queue_displaces_or_refuses(void **state) {
                                               : &q[5];
 
         end(r, open, 10 + (uint64_t)i);
-        assert_int_equal(hear(box), 1);
+        assert_int_equal(take_grants(box), 1);
     }
     assert_int_equal(totals(r).n_waiting, 0);
     for (int i = 0; i < 6; i++) {
@@ -260,7 +260,7 @@ static void a_limit_on_all_and_a_worker_that_comes_back(void **state) {
         assert_int_equal(enter(r, box, &q[i], 1, (uint64_t)i + 1), ST_OK);
     assert_int_equal(enter(r, box, &q[3], 1, 5), ST_AGAIN);
     end(r, &q[0], 6);
-    assert_int_equal(hear(box), 1);
+    assert_int_equal(take_grants(box), 1);
     assert_true(q[3].is_open);
     for (int i = 1; i < 4; i++)
         end(r, &q[i], 7);
@@ -272,7 +272,7 @@ static void a_limit_on_all_and_a_worker_that_comes_back(void **state) {
     assert_int_equal(enter(r, box, &q[1], 1, 2), ST_AGAIN);
     registry_set_reason(r, 1, WORKER_UNHEALTHY, false);
     registry_tick(r, 3);
-    assert_int_equal(hear(box), 1);
+    assert_int_equal(take_grants(box), 1);
     assert_int_equal(q[1].target.worker, 1);
     end(r, &q[0], 4);
     end(r, &q[1], 4);
@@ -281,12 +281,12 @@ static void a_limit_on_all_and_a_worker_that_comes_back(void **state) {
     assert_int_equal(enter(r, box, &q[0], 1, 5), ST_AGAIN); /* the first that is back has it */
     registry_set_reason(r, 1, WORKER_UNHEALTHY, false);
     registry_tick(r, 6);
-    assert_int_equal(hear(box), 1);
+    assert_int_equal(take_grants(box), 1);
     assert_int_equal(q[0].target.worker, 1);
     end(r, &q[0], 7);
     registry_set_reason(r, 0, WORKER_DISABLED, true);
     registry_set_draining(r, 1, DRAIN_OPERATOR, true);
-    assert_int_equal(enter(r, box, &q[0], 1, 8), ST_UNAVAILABLE); /* nobody comes back by itself */
+    assert_int_equal(enter(r, box, &q[0], 1, 8), ST_UNAVAILABLE); /* none comes back by itself */
     registry_destroy(r);
 
     r = make(2, 1, 0, 1);
@@ -318,7 +318,7 @@ static void while_the_last_worker_is_away_requests_wait_for_it(void **state) {
     assert_int_equal(enter(r, box, &q[1], 1, 110), ST_UNAVAILABLE);
     registry_set_reason(r, 0, WORKER_UNHEALTHY, false);
     registry_tick(r, 120);
-    assert_int_equal(hear(box), 1);
+    assert_int_equal(take_grants(box), 1);
     assert_true(q[0].is_open);
     end(r, &q[0], 121);
     registry_destroy(r);
@@ -364,9 +364,9 @@ static void a_prompt_goes_where_it_is_cached_past_what_is_enough(void **state) {
         q[i].is_open = true;
     end(r, &q[0], 10);
     end(r, &q[1], 10);
-    assert_int_equal(hear(box), 0); /* both workers still have enough */
+    assert_int_equal(take_grants(box), 0); /* both workers still have enough */
     end(r, &q[2], 10);
-    assert_int_equal(hear(box), 1);
+    assert_int_equal(take_grants(box), 1);
     for (int i = 3; i < 7; i++)
         end(r, &q[i], 11);
     assert_int_equal(totals(r).n_open, 0);
@@ -410,7 +410,7 @@ static double share_of_mean(struct ramp *s, uint64_t now_us) {
 }
 
 static void begin_granted(struct ramp *s, uint64_t now_us) {
-    hear(s->box);
+    take_grants(s->box);
     for (uint32_t i = 0; i < s->n_entered; i++) {
         if (!s->q[i].is_open || s->began_us[i]) continue;
         s->began_us[i] = now_us;
@@ -454,7 +454,7 @@ static void a_waiting_request_respects_slow_start(void **state) {
     for (; s->n_served < RAMP_REQUESTS; now_us += STEP_US) {
         uint32_t n_before = in_flight(s, 1), n;
 
-        assert_true(now_us < s->back_us + 100 * SLOW_START_US); /* somebody is never served */
+        assert_true(now_us < s->back_us + 100 * SLOW_START_US); /* each is served in time */
         registry_tick(s->registry, now_us);
         begin_granted(s, now_us);
         end_those_served(s, now_us);
@@ -501,15 +501,15 @@ static void *work(void *arg) {
         list_init(&mails);
         mailbox_take(box, &mails);
         while ((link = list_pop_front(&mails)) != NULL) {
-            struct request *told = CONTAINER_OF(mail_of(link), struct request, w.mail);
+            struct request *granted = CONTAINER_OF(mail_of(link), struct request, w.mail);
 
-            assert_true(told->is_waiting);
-            told->is_waiting = false;
-            told->is_open = told->w.is_granted;
-            s->n_granted += told->is_open;
-            s->n_displaced += !told->is_open;
-            if (has_left[told - q] && told->is_open) end(s->registry, told, step);
-            has_left[told - q] = false;
+            assert_true(granted->is_waiting);
+            granted->is_waiting = false;
+            granted->is_open = granted->w.is_granted;
+            s->n_granted += granted->is_open;
+            s->n_displaced += !granted->is_open;
+            if (has_left[granted - q] && granted->is_open) end(s->registry, granted, step);
+            has_left[granted - q] = false;
         }
         if (mine->is_open) {
             end(s->registry, mine, step);
@@ -617,7 +617,7 @@ static void other_limits_hold_at_once(void **state) {
     config.routing.policy_options.load_floor = 1;
     registry_change(r, &config);
     assert_int_equal(enter(r, box, &q[3], 3, 2), ST_OK); /* who waited is sent first */
-    assert_int_equal(hear(box), 1);
+    assert_int_equal(take_grants(box), 1);
     assert_int_equal(totals(r).n_open, 4);
     assert_int_equal(enter(r, box, &q[4], 3, 2), ST_AGAIN);
     config.max_concurrent = 2;

@@ -156,7 +156,7 @@ static void blocks_of_a_removed_worker_vanish_at_once(void **state) {
     block_table_destroy(t);
 }
 
-/* Nobody asks for the blocks of a worker that has gone: puts find their room. Here they look at those
+/* No lookup reads the blocks of a removed worker: puts find their room. Here they look at those
  * of another one first, and an eighth of the table is lost meanwhile, the oldest. */
 static void room_is_found_again_in_passing(void **state) {
     enum { N = 1000 };

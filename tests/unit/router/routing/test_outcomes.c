@@ -20,7 +20,7 @@ static void three_bad_answers_in_a_row_stand_out(void **state) {
     assert_false(outcomes_stand_out(&o, good_peers, 1));
     add(&o, "-", 1);
     assert_true(outcomes_stand_out(&o, good_peers, 1));
-    assert_true(outcomes_stand_out(&o, no_peers, 1)); /* nothing says that others do alike */
+    assert_true(outcomes_stand_out(&o, no_peers, 1)); /* no peer failed too */
 }
 
 static void half_of_the_answers_stand_out(void **state) {
@@ -74,7 +74,7 @@ static void random_answers_are_counted_right(void **state) {
     static struct {
         uint64_t at_us;
         bool is_good;
-    } told[N];
+    } outcomes[N];
     struct outcomes o = {0};
     uint64_t now_us = 1, half_us = 0;
     struct rng rng;
@@ -86,22 +86,22 @@ static void random_answers_are_counted_right(void **state) {
         uint32_t n_good = 0, n_bad = 0;
 
         now_us += rng_below(&rng, 300) == 0 ? 12000000 : rng_below(&rng, 40000);
-        told[i].at_us = now_us;
-        told[i].is_good = rng_below(&rng, 3) > 0;
-        outcomes_add(&o, told[i].is_good, now_us);
+        outcomes[i].at_us = now_us;
+        outcomes[i].is_good = rng_below(&rng, 3) > 0;
+        outcomes_add(&o, outcomes[i].is_good, now_us);
         if (o.began_us == now_us) half_us = now_us;
         sum = outcomes_sum(&o, now_us);
         for (int k = 0; k <= i; k++) { /* all of this half, and none older than two */
-            if (told[k].at_us < half_us) continue;
-            n_good += told[k].is_good;
-            n_bad += !told[k].is_good;
+            if (outcomes[k].at_us < half_us) continue;
+            n_good += outcomes[k].is_good;
+            n_bad += !outcomes[k].is_good;
         }
         assert_true(sum.n_good >= n_good && sum.n_bad >= n_bad);
         n_good = n_bad = 0;
         for (int k = 0; k <= i; k++) {
-            if (now_us - told[k].at_us > 3 * OUTCOMES_HALF_US) continue;
-            n_good += told[k].is_good;
-            n_bad += !told[k].is_good;
+            if (now_us - outcomes[k].at_us > 3 * OUTCOMES_HALF_US) continue;
+            n_good += outcomes[k].is_good;
+            n_bad += !outcomes[k].is_good;
         }
         assert_true(sum.n_good <= n_good && sum.n_bad <= n_bad);
     }

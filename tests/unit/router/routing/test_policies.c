@@ -96,7 +96,7 @@ static void a_session_is_bounded_by_factor_and_floor(void **state) {
     loads[home] = 33; /* mean 8.25: 32.5 */
     set_loads(&s, loads);
     assert_int_not_equal(choose(&s), home);
-    s.session_key = 0; /* nobody's: the least loaded, all of them in turn */
+    s.session_key = 0; /* no session: the least loaded, all of them in turn */
     assert_int_equal(choices(&s), 0xF & ~(1u << home));
     policy_fixture_fini(&s);
 }

@@ -68,7 +68,7 @@ static void cache_aware_keeps_the_first_owner(void **state) {
     policy_fixture_init(&s, "cache_aware", 4, NULL);
     prompt(&s, 5, 30, 0, 30);
     sent(&s, 3);
-    sent(&s, 1); /* while uneven, say */
+    sent(&s, 1); /* while uneven */
     LOADS(&s, 0, 0, 0, 60);
     assert_int_equal(choose(&s), 3);
     worker_mask_drop(s.candidates.words, 3); /* unhealthy: the other holder */

@@ -467,7 +467,7 @@ static void random_traffic_keeps_the_invariants(void **state) {
     }
 }
 
-/* Two routers of one fleet, one of which sends everything and the other hears of it: their books are
+/* Two routers of one fleet, one sends and the other receives its events: their load tables are
  * the same, so a third request would go the same way and be priced the same. */
 static void assert_same_books(struct routing *a, struct routing *b, const struct prompt *p,
                               uint64_t now_us) {
@@ -554,7 +554,7 @@ static void adopting_requests_gives_equal_load_tables(void **state) {
     routing_destroy(b);
 }
 
-/* What another process says may be wrong: a block twice in a chain, a worker that may not be picked,
+/* Another process may report errors: a block twice in a chain, a worker that may not be picked,
  * times that lie back, no chain at all. */
 static void strange_requests_are_adopted_all_the_same(void **state) {
     static struct route_ticket t[40];

@@ -1,5 +1,5 @@
 /* tests/unit/router/routing/test_routing_learning.c - bytes per token, and how much a worker really keeps: from
- * what answers say, and from what workers count. */
+ * the usage in answers, and from the counters of workers. */
 #include "tests/support/cm.h"
 
 #include <math.h>
@@ -27,7 +27,7 @@ static void bytes_per_token_are_learned(void **state) {
     routing_destroy(r);
 }
 
-/* The worker says that it holds 4000 blocks and forgets everything after 20 prompts: by and by the
+/* The worker reports 4000 blocks and forgets everything after 20 prompts: by and by the
  * router expects no more of it than it keeps. */
 static void capacity_follows_what_was_really_cached(void **state) {
     struct routing *r = fleet(1, "prefix");
@@ -56,8 +56,8 @@ static void capacity_follows_what_was_really_cached(void **state) {
     routing_destroy(r);
 }
 
-/* An engine whose answers say nothing counts 1280 tokens for prompts of 2560 bytes. `n_others` is
- * what it counts for somebody else. */
+/* An engine whose answers have no usage counts 1280 tokens for prompts of 2560 bytes. `n_others` is
+ * its count of other routers' requests. */
 static double ratio_learned_from_counters(double n_others) {
     struct routing *r = fleet(1, "prefix");
     struct route_ticket t = {0};
@@ -91,7 +91,7 @@ static void counters_of_a_worker_that_others_use_teach_nothing(void **state) {
     assert_float_equal(ratio_learned_from_counters(5), 4.0, 0.001);
 }
 
-/* As capacity_follows_what_was_really_cached, but only sums are told, now and then. */
+/* As capacity_follows_what_was_really_cached, but only sums are reported, now and then. */
 static void counters_teach_the_capacity(void **state) {
     struct routing *r = fleet(1, "prefix");
     struct route_report report = {0};
@@ -124,7 +124,7 @@ static void counters_teach_the_capacity(void **state) {
     routing_destroy(r);
 }
 
-/* What was predicted of the cache that is gone says nothing of the one that is there. */
+/* What was predicted of the former cache does not apply to the present one. */
 static void requests_older_than_the_cache_teach_no_capacity(void **state) {
     struct routing *r = fleet(1, "prefix");
     struct prompt p = prompt_of(5, 50, 0, 50);
@@ -149,7 +149,7 @@ static void requests_older_than_the_cache_teach_no_capacity(void **state) {
     routing_destroy(r);
 }
 
-/* A worker may declare anything: more than a count of blocks can say is much, not nothing. */
+/* A worker may declare anything: more than a count of blocks can hold is much, not nothing. */
 static void a_boundless_cache_forgets_nothing(void **state) {
     struct routing *r = fleet(1, "prefix");
     struct prompt p = prompt_of(5, 50, 0, 50);
@@ -382,7 +382,7 @@ static void the_worked_example_of_misses_holds(void **state) {
 }
 
 /* Requests of others come without their blocks when these are hashed in another way, and those of
- * clients that ask the worker themselves: what was cached of them was not predicted by anybody. */
+ * clients that ask the worker themselves: no router predicted what was cached of them. */
 static void prompts_without_blocks_teach_no_capacity(void **state) {
     struct routing *r = fleet(1, "prefix");
     struct routing_learned learned;

@@ -1,4 +1,4 @@
-/* tests/unit/router/sharing/test_follow.c - workers that tell, and a router that follows them, on one loop. */
+/* tests/unit/router/sharing/test_follow.c- workers that publish request events, and a router that follows them, on one loop. */
 #include "router/sharing/follow.h"
 
 #include "common/base/clock.h"
@@ -52,7 +52,7 @@ struct fixture {
 
 /* --- the worker -----------------------------------------------------------------------------------*/
 
-static void say_hello(struct publisher *t, bool is_gap) {
+static void publish_hello(struct publisher *t, bool is_gap) {
     struct request_event e = {.kind = REQUEST_HELLO,
                               .t_us = loop_now_us(t->loop) + t->ahead_us,
                               .next = t->next,
@@ -94,11 +94,11 @@ static void on_request(struct http_request *req, void *arg) {
     if (strcmp(query, "from=oldest") == 0) {
         t->n_from_oldest++;
         from = t->oldest;
-        say_hello(t, false);
+        publish_hello(t, false);
     } else {
         assert_int_equal(sscanf(query, "from=%llu&generation=", &from), 1);
         assert_non_null(strstr(query, "&generation=g"));
-        say_hello(t, from < t->oldest || from > t->next);
+        publish_hello(t, from < t->oldest || from > t->next);
         if (from < t->oldest || from > t->next) from = t->oldest;
     }
     for (; from < t->next; from++)
@@ -112,7 +112,7 @@ static void cut(struct publisher *t) {
     if (req) http_stream_break(req);
 }
 
-static void say(struct publisher *t, struct request_event e) {
+static void publish(struct publisher *t, struct request_event e) {
     struct buf *frame = &t->frames[t->next];
 
     assert_true(t->next < LOG_MAX - 1);
@@ -128,39 +128,39 @@ static uint64_t scheme(void) {
     return prompt_hash_scheme(1, BLOCK_BYTES);
 }
 
-static void say_accepted_at(struct publisher *t, uint64_t t_us, uint64_t request, uint64_t origin,
-                            uint64_t prompt, uint32_t n_blocks) {
+static void publish_accepted_at(struct publisher *t, uint64_t t_us, uint64_t request,
+                                uint64_t origin, uint64_t prompt, uint32_t n_blocks) {
     uint64_t chain[CHAIN_MAX];
 
     for (uint32_t i = 0; i < n_blocks; i++)
         chain[i] = rng_at(prompt, i) & PROMPT_HASH_MASK;
-    say(t, (struct request_event){.kind = REQUEST_ACCEPTED,
-                                  .t_us = t_us,
-                                  .request = request,
-                                  .chain = {.origin = origin,
-                                            .scheme = scheme(),
-                                            .prompt_bytes = (uint64_t)n_blocks * BLOCK_BYTES,
-                                            .n_blocks = n_blocks,
-                                            .blocks = chain}});
+    publish(t, (struct request_event){.kind = REQUEST_ACCEPTED,
+                                      .t_us = t_us,
+                                      .request = request,
+                                      .chain = {.origin = origin,
+                                                .scheme = scheme(),
+                                                .prompt_bytes = (uint64_t)n_blocks * BLOCK_BYTES,
+                                                .n_blocks = n_blocks,
+                                                .blocks = chain}});
 }
 
-static void say_accepted(struct publisher *t, uint64_t request, uint64_t origin, uint64_t prompt,
-                         uint32_t n_blocks) {
-    say_accepted_at(t, 0, request, origin, prompt, n_blocks);
+static void publish_accepted(struct publisher *t, uint64_t request, uint64_t origin,
+                             uint64_t prompt, uint32_t n_blocks) {
+    publish_accepted_at(t, 0, request, origin, prompt, n_blocks);
 }
 
-static void say_first(struct publisher *t, uint64_t request, int64_t prompt_tokens) {
-    say(t, (struct request_event){.kind = REQUEST_FIRST,
-                                  .request = request,
-                                  .prompt_tokens = prompt_tokens,
-                                  .cached_tokens = 0});
+static void publish_first(struct publisher *t, uint64_t request, int64_t prompt_tokens) {
+    publish(t, (struct request_event){.kind = REQUEST_FIRST,
+                                      .request = request,
+                                      .prompt_tokens = prompt_tokens,
+                                      .cached_tokens = 0});
 }
 
-static void say_ended(struct publisher *t, uint64_t request, bool is_aborted) {
-    say(t, (struct request_event){.kind = REQUEST_ENDED,
-                                  .request = request,
-                                  .output_tokens = 10,
-                                  .is_aborted = is_aborted});
+static void publish_ended(struct publisher *t, uint64_t request, bool is_aborted) {
+    publish(t, (struct request_event){.kind = REQUEST_ENDED,
+                                      .request = request,
+                                      .output_tokens = 10,
+                                      .is_aborted = is_aborted});
 }
 
 static void open_worker(struct publisher *t) {
@@ -193,12 +193,12 @@ static struct registry *create_registry(uint32_t max_in_flight) {
     return r;
 }
 
-static void describe(struct registry *r, const struct publisher *t, bool tells) {
+static void describe(struct registry *r, const struct publisher *t, bool has_events) {
     struct wire_server_info info = {.wire = 1,
                                     .model = "m",
                                     .block_size = 16,
                                     .n_blocks = 4000,
-                                    .publishes_events = tells,
+                                    .publishes_events = has_events,
                                     .prefill_tokens_per_s = 10000};
 
     snprintf(info.generation, sizeof(info.generation), "%s", t->generation);
@@ -291,7 +291,7 @@ static double gaps(struct fixture *fx) {
     return metric_value(metrics_at(fx->metrics, ROUTER_shared_gaps_total));
 }
 
-/* Where a prompt would go, and how many of its tokens are believed to be there. */
+/* Where a prompt would go, and how many of its tokens the index has there. */
 static uint32_t home_of(struct fixture *fx, uint64_t prompt, uint32_t n_blocks, double *cached) {
     struct registry_candidate all[8];
     uint64_t chain[CHAIN_MAX];
@@ -320,15 +320,15 @@ static void what_others_send_is_load_and_then_content(void **state) {
 
     start(&fx, 2);
     TURN_UNTIL(fx.loop, totals(&fx).n_followed == 2);
-    say_accepted(&fx.publishers[1], 1, THEIRS, 5, 20);
+    publish_accepted(&fx.publishers[1], 1, THEIRS, 5, 20);
     TURN_UNTIL(fx.loop, totals(&fx).n_remote == 1);
     assert_int_equal(look(&fx, 1).in_flight, 1);
     assert_int_equal(look(&fx, 1).n_pending, 1);
     assert_int_equal(totals(&fx).n_open, 0); /* none of ours */
     registry_check(fx.registry);
-    say_first(&fx.publishers[1], 1, 20 * 64);
+    publish_first(&fx.publishers[1], 1, 20 * 64);
     TURN_UNTIL(fx.loop, look(&fx, 1).n_pending == 0);
-    say_ended(&fx.publishers[1], 1, false);
+    publish_ended(&fx.publishers[1], 1, false);
     TURN_UNTIL(fx.loop, totals(&fx).n_remote == 0);
     assert_int_equal(home_of(&fx, 5, 20, &cached), 1);
     assert_true(cached > 1000);
@@ -341,10 +341,10 @@ static void our_own_are_passed_over(void **state) {
     (void)state;
 
     start(&fx, 1);
-    say_accepted(&fx.publishers[0], 1, OURS, 5, 20);
-    say_first(&fx.publishers[0], 1, 100);
-    say_accepted(&fx.publishers[0], 2, THEIRS, 6, 20);
-    say_ended(&fx.publishers[0], 1, false);
+    publish_accepted(&fx.publishers[0], 1, OURS, 5, 20);
+    publish_first(&fx.publishers[0], 1, 100);
+    publish_accepted(&fx.publishers[0], 2, THEIRS, 6, 20);
+    publish_ended(&fx.publishers[0], 1, false);
     TURN_UNTIL(fx.loop, events(&fx, "ended") == 1);
     assert_int_equal(totals(&fx).n_remote, 1);
     assert_int_equal(look(&fx, 0).n_sent, 0);
@@ -361,9 +361,9 @@ static void a_replay_gives_the_books_back(void **state) {
     start(&fx, 1);
     t = &fx.publishers[0];
     for (uint64_t i = 1; i <= 500; i++) {
-        say_accepted(t, i, THEIRS, i % 50, 1 + i % CHAIN_MAX);
-        say_first(t, i, (int64_t)(1 + i % CHAIN_MAX) * 64);
-        if (i <= 490) say_ended(t, i, i % 9 == 0);
+        publish_accepted(t, i, THEIRS, i % 50, 1 + i % CHAIN_MAX);
+        publish_first(t, i, (int64_t)(1 + i % CHAIN_MAX) * 64);
+        if (i <= 490) publish_ended(t, i, i % 9 == 0);
     }
     TURN_UNTIL(fx.loop, events(&fx, "accepted") == 500 && totals(&fx).n_remote == 10);
     then = totals(&fx);
@@ -387,11 +387,11 @@ static void a_lost_stream_goes_on_where_it_ended(void **state) {
 
     start(&fx, 1);
     t = &fx.publishers[0];
-    say_accepted(t, 1, THEIRS, 1, 10);
+    publish_accepted(t, 1, THEIRS, 1, 10);
     TURN_UNTIL(fx.loop, totals(&fx).n_remote == 1);
     cut(t);
-    say_accepted(t, 2, THEIRS, 2, 10);
-    say_ended(t, 1, false);
+    publish_accepted(t, 2, THEIRS, 2, 10);
+    publish_ended(t, 1, false);
     TURN_UNTIL(fx.loop, events(&fx, "ended") == 1);
     assert_int_equal(totals(&fx).n_remote, 1);
     assert_int_equal(events(&fx, "accepted"), 2);
@@ -408,15 +408,15 @@ static void without_a_stream_open_requests_are_closed(void **state) {
 
     start_with(&fx, 1, 0, 1000);
     t = &fx.publishers[0];
-    say_accepted(t, 1, THEIRS, 1, 10);
+    publish_accepted(t, 1, THEIRS, 1, 10);
     TURN_UNTIL(fx.loop, totals(&fx).n_remote == 1);
     t->code = 404;
     cut(t);
     TURN_UNTIL(fx.loop, totals(&fx).n_remote == 0);
     assert_int_equal(totals(&fx).n_followed, 0);
     t->code = 200;
-    say_ended(t, 1, false); /* of one that is not known any more */
-    say_accepted(t, 2, THEIRS, 1, 10);
+    publish_ended(t, 1, false); /* of one that is not known any more */
+    publish_accepted(t, 2, THEIRS, 1, 10);
     TURN_UNTIL(fx.loop, totals(&fx).n_remote == 1);
     finish(&fx);
 }
@@ -429,15 +429,15 @@ static void a_follower_too_far_behind_resumes_at_the_oldest(void **state) {
 
     start(&fx, 2);
     t = &fx.publishers[0];
-    say_accepted(t, 1, THEIRS, 1, 30);
-    say_first(t, 1, 30 * 64);
-    say_ended(t, 1, false);
-    say_accepted(t, 2, THEIRS, 2, 10);
+    publish_accepted(t, 1, THEIRS, 1, 30);
+    publish_first(t, 1, 30 * 64);
+    publish_ended(t, 1, false);
+    publish_accepted(t, 2, THEIRS, 2, 10);
     TURN_UNTIL(fx.loop, totals(&fx).n_remote == 1 && events(&fx, "ended") == 1);
     cut(t);
-    say_ended(t, 2, false);
-    say_accepted(t, 3, THEIRS, 3, 10);
-    say_accepted(t, 4, THEIRS, 4, 10);
+    publish_ended(t, 2, false);
+    publish_accepted(t, 3, THEIRS, 3, 10);
+    publish_accepted(t, 4, THEIRS, 4, 10);
     t->oldest = t->next - 1; /* all but the last are gone */
     TURN_UNTIL(fx.loop, gaps(&fx) == 1 && totals(&fx).n_remote == 1);
     assert_int_equal(events(&fx, "accepted"), 3); /* 1, 2 and 4 */
@@ -453,13 +453,13 @@ static void a_gap_on_the_way_is_reported_by_a_hello(void **state) {
 
     start(&fx, 1);
     t = &fx.publishers[0];
-    say_accepted(t, 1, THEIRS, 1, 10);
+    publish_accepted(t, 1, THEIRS, 1, 10);
     TURN_UNTIL(fx.loop, totals(&fx).n_remote == 1);
     t->next += 100;
     t->oldest = t->next;
-    say_hello(t, true);
-    say_accepted(t, 2, THEIRS, 2, 10);
-    say_accepted(t, 3, THEIRS, 3, 10);
+    publish_hello(t, true);
+    publish_accepted(t, 2, THEIRS, 2, 10);
+    publish_accepted(t, 3, THEIRS, 3, 10);
     TURN_UNTIL(fx.loop, events(&fx, "accepted") == 3);
     assert_int_equal(totals(&fx).n_remote, 2);
     assert_int_equal(gaps(&fx), 1);
@@ -474,13 +474,13 @@ static void a_restarted_worker_is_replayed_once_it_is_described(void **state) {
 
     start(&fx, 1);
     t = &fx.publishers[0];
-    say_accepted(t, 1, THEIRS, 1, 10);
+    publish_accepted(t, 1, THEIRS, 1, 10);
     TURN_UNTIL(fx.loop, totals(&fx).n_remote == 1);
     close_worker(t);
     t->generation = "g2";
     t->oldest = t->next = 1;
-    say_accepted(t, 1, THEIRS, 3, 10);
-    say_accepted(t, 2, THEIRS, 4, 10);
+    publish_accepted(t, 1, THEIRS, 3, 10);
+    publish_accepted(t, 2, THEIRS, 4, 10);
     open_worker(t);
     TURN_UNTIL(fx.loop, registry_take_suspicion(fx.registry, t->id));
     assert_int_equal(totals(&fx).n_remote, 0); /* they went with their worker */
@@ -498,8 +498,8 @@ static void the_stream_of_a_former_start_is_dropped(void **state) {
 
     start(&fx, 1);
     t = &fx.publishers[0];
-    say_accepted(t, 1, THEIRS, 1, 10);
-    say_accepted(t, 2, THEIRS, 1, 10);
+    publish_accepted(t, 1, THEIRS, 1, 10);
+    publish_accepted(t, 2, THEIRS, 1, 10);
     TURN_UNTIL(fx.loop, totals(&fx).n_remote == 2);
     t->generation = "g2";
     describe(fx.registry, t, true);
@@ -518,8 +518,8 @@ static void workers_that_leave_take_theirs_along(void **state) {
     (void)state;
 
     start(&fx, 2);
-    say_accepted(&fx.publishers[0], 1, THEIRS, 1, 10);
-    say_accepted(&fx.publishers[1], 1, THEIRS, 2, 10);
+    publish_accepted(&fx.publishers[0], 1, THEIRS, 1, 10);
+    publish_accepted(&fx.publishers[1], 1, THEIRS, 2, 10);
     TURN_UNTIL(fx.loop, totals(&fx).n_remote == 2);
     assert_int_equal(registry_remove(fx.registry, 0), ST_OK);
     TURN_UNTIL(fx.loop, totals(&fx).n_remote == 1);
@@ -543,7 +543,7 @@ static void a_worker_without_request_events_is_not_followed(void **state) {
 }
 
 /* The worker's machine has been up for longer than ours: an old event is from before our clock began.
- * It fills the index all the same, and nothing is believed to have taken no time. */
+ * It fills the index all the same, and no prefill counts as having taken no time. */
 static void what_happened_before_our_clock_began_took_unknown_time(void **state) {
     struct fixture fx;
     struct publisher *t;
@@ -558,12 +558,12 @@ static void what_happened_before_our_clock_began_took_unknown_time(void **state)
         struct request_event e = {
             .kind = REQUEST_FIRST, .request = i, .prompt_tokens = 640, .cached_tokens = -1};
 
-        say_accepted_at(t, 2 * i, i, THEIRS, i % 4, 10);
+        publish_accepted_at(t, 2 * i, i, THEIRS, i % 4, 10);
         e.t_us = 2 * i;
-        say(t, e);
+        publish(t, e);
         e.kind = REQUEST_ENDED;
         e.output_tokens = 100;
-        say(t, e);
+        publish(t, e);
     }
     TURN_UNTIL(fx.loop, events(&fx, "ended") == 200);
     assert_float_equal(routing_load(fx.registry->models[0].routing)->mean_decode_s, before_s, 1e-9);
@@ -572,7 +572,7 @@ static void what_happened_before_our_clock_began_took_unknown_time(void **state)
     finish(&fx);
 }
 
-/* What a worker had cached before the first event that we hear of says nothing of its size. */
+/* What a worker had cached before the first event received is no evidence of its size. */
 static void a_replay_teaches_no_capacity(void **state) {
     struct routing_learned learned;
     struct fixture fx;
@@ -582,11 +582,12 @@ static void a_replay_teaches_no_capacity(void **state) {
     start(&fx, 1);
     t = &fx.publishers[0];
     for (uint64_t i = 1; i <= 200; i++) {
-        say_accepted(t, i, THEIRS, i, 10);
-        say(t,
-            (struct request_event){
-                .kind = REQUEST_FIRST, .request = i, .prompt_tokens = 640, .cached_tokens = 600});
-        say_ended(t, i, false);
+        publish_accepted(t, i, THEIRS, i, 10);
+        publish(t, (struct request_event){.kind = REQUEST_FIRST,
+                                          .request = i,
+                                          .prompt_tokens = 640,
+                                          .cached_tokens = 600});
+        publish_ended(t, i, false);
     }
     TURN_UNTIL(fx.loop, events(&fx, "ended") == 200);
     routing_get_learned(fx.registry->models[0].routing, 0, &learned);
@@ -602,14 +603,15 @@ static void foreign_hashes_count_as_load_alone(void **state) {
 
     start(&fx, 1);
     t = &fx.publishers[0];
-    say(t, (struct request_event){.kind = REQUEST_ACCEPTED,
-                                  .request = 1,
-                                  .chain = {.origin = THEIRS,
-                                            .scheme = scheme() + 2,
-                                            .prompt_bytes = 512,
-                                            .n_blocks = 2,
-                                            .blocks = blocks}});
-    say(t, (struct request_event){.kind = REQUEST_ACCEPTED, .request = 2}); /* a direct client */
+    publish(t, (struct request_event){.kind = REQUEST_ACCEPTED,
+                                      .request = 1,
+                                      .chain = {.origin = THEIRS,
+                                                .scheme = scheme() + 2,
+                                                .prompt_bytes = 512,
+                                                .n_blocks = 2,
+                                                .blocks = blocks}});
+    publish(t,
+            (struct request_event){.kind = REQUEST_ACCEPTED, .request = 2}); /* a direct client */
     TURN_UNTIL(fx.loop, totals(&fx).n_remote == 2);
     assert_int_equal(totals(&fx).n_entries, 0);
     assert_int_equal(look(&fx, 0).in_flight, 2);
@@ -623,8 +625,9 @@ static void load_reported_before_the_follower_came_is_old(void **state) {
 
     start(&fx, 1);
     t = &fx.publishers[0];
-    say(t, (struct request_event){.kind = REQUEST_LOAD, .load = {.running = 3, .draining = true}});
-    say_accepted(t, 1, THEIRS, 1, 30);
+    publish(t,
+            (struct request_event){.kind = REQUEST_LOAD, .load = {.running = 3, .draining = true}});
+    publish_accepted(t, 1, THEIRS, 1, 30);
     TURN_UNTIL(fx.loop, totals(&fx).n_remote == 1);
     assert_int_equal(look(&fx, 0).reasons, 0);
     assert_false(look(&fx, 0).has_load);
@@ -639,17 +642,18 @@ static void load_and_flushes_are_applied(void **state) {
 
     start(&fx, 1);
     t = &fx.publishers[0];
-    say_accepted(t, 1, THEIRS, 1, 30);
-    say_first(t, 1, 30 * 64);
-    say_ended(t, 1, false);
+    publish_accepted(t, 1, THEIRS, 1, 30);
+    publish_first(t, 1, 30 * 64);
+    publish_ended(t, 1, false);
     TURN_UNTIL(fx.loop, events(&fx, "ended") == 1);
     (void)home_of(&fx, 1, 30, &cached);
     assert_true(cached > 1000);
-    say(t, (struct request_event){.kind = REQUEST_CLEARED});
+    publish(t, (struct request_event){.kind = REQUEST_CLEARED});
     TURN_UNTIL(fx.loop, events(&fx, "cleared") == 1);
     (void)home_of(&fx, 1, 30, &cached);
     assert_true(cached == 0);
-    say(t, (struct request_event){.kind = REQUEST_LOAD, .load = {.running = 3, .draining = true}});
+    publish(t,
+            (struct request_event){.kind = REQUEST_LOAD, .load = {.running = 3, .draining = true}});
     TURN_UNTIL(fx.loop, look(&fx, 0).reasons == WORKER_DRAINING);
     assert_int_equal(look(&fx, 0).load.running, 3);
     finish(&fx);
@@ -682,13 +686,13 @@ static void limits_count_remote_requests_and_their_ends_free_slots(void **state)
     start_with(&fx, 1, 2, 60000000);
     assert_int_equal(mailbox_open(&waiting.box, fx.loop, on_mail, &waiting, NULL), ST_OK);
     waiter.box = waiting.box;
-    say_accepted(&fx.publishers[0], 1, THEIRS, 1, 10);
-    say_accepted(&fx.publishers[0], 2, THEIRS, 2, 10);
+    publish_accepted(&fx.publishers[0], 1, THEIRS, 1, 10);
+    publish_accepted(&fx.publishers[0], 2, THEIRS, 2, 10);
     TURN_UNTIL(fx.loop, totals(&fx).n_remote == 2);
     rq.now_us = loop_now_us(fx.loop);
     assert_int_equal(registry_enter(fx.registry, STR("m"), &rq, &ticket, &target, &waiter, NULL),
                      ST_AGAIN);
-    say_ended(&fx.publishers[0], 2, true);
+    publish_ended(&fx.publishers[0], 2, true);
     TURN_UNTIL(fx.loop, waiting.n_mails == 1);
     assert_true(waiting.is_granted);
     assert_int_equal(look(&fx, 0).in_flight, 2);
@@ -706,7 +710,7 @@ static void a_stalled_stream_is_restarted(void **state) {
 
     start(&fx, 1);
     t = &fx.publishers[0];
-    say_accepted(t, 1, THEIRS, 1, 10);
+    publish_accepted(t, 1, THEIRS, 1, 10);
     TURN_UNTIL(fx.loop, totals(&fx).n_remote == 1);
     follow_destroy(fx.follow);
     assert_int_equal(totals(&fx).n_remote, 0);
@@ -730,19 +734,19 @@ static void nonsense_ends_the_stream_and_nothing_else(void **state) {
     http_stream_write(t->reader, STR("HTTP/1.1 200 OK\r\n\r\nthis is not a frame, whatever it is"));
     TURN_UNTIL(fx.loop, !t->reader);
     assert_int_equal(totals(&fx).n_followed, 0);
-    say_accepted(t, 1, THEIRS, 1, 10);
+    publish_accepted(t, 1, THEIRS, 1, 10);
     TURN_UNTIL(fx.loop, totals(&fx).n_remote == 1); /* a new one works */
     finish(&fx);
 }
 
-/* One that opens more than is believed. */
+/* One that opens more than the limit. */
 static void a_worker_may_not_fill_our_memory(void **state) {
     struct fixture fx;
     (void)state;
 
     start(&fx, 1);
     for (uint64_t i = 1; i <= 5000; i++)
-        say_accepted(&fx.publishers[0], i, THEIRS, i, 1);
+        publish_accepted(&fx.publishers[0], i, THEIRS, i, 1);
     TURN_UNTIL(fx.loop, events(&fx, "accepted") == 5000);
     assert_int_equal(totals(&fx).n_remote, 4096);
     finish(&fx);
@@ -788,12 +792,13 @@ static void after_any_cuts_the_books_are_those_of_the_sender(void **state) {
             assert_int_equal(registry_route(a, STR("m"), &rq, &o->ticket, &o->target, NULL), ST_OK);
             o->is_open = true;
             o->number = ++n_requests;
-            say_accepted(&fx.publishers[o->target.worker], o->number, THEIRS, prompt, rq.n_blocks);
+            publish_accepted(&fx.publishers[o->target.worker], o->number, THEIRS, prompt,
+                             rq.n_blocks);
         } else if (rng_below(&rng, 2)) {
             struct route_feedback f = {(int64_t)o->ticket.n_blocks * 64, 0};
 
             registry_first_token(a, &o->target, &o->ticket, &f, loop_now_us(fx.loop));
-            say_first(t, o->number, f.prompt_tokens);
+            publish_first(t, o->number, f.prompt_tokens);
         } else {
             struct route_end end = {.is_aborted = rng_below(&rng, 5) == 0,
                                     .output_tokens = 10,
@@ -802,7 +807,7 @@ static void after_any_cuts_the_books_are_those_of_the_sender(void **state) {
 
             registry_ended(a, &o->target, &o->ticket, &end, OUTCOME_OK);
             o->is_open = false;
-            say_ended(t, o->number, end.is_aborted);
+            publish_ended(t, o->number, end.is_aborted);
         }
         if (step % 500 == 0) {
             follow_check(fx.follow);
@@ -812,7 +817,7 @@ static void after_any_cuts_the_books_are_those_of_the_sender(void **state) {
     TURN_UNTIL(fx.loop,
                events(&fx, "accepted") == (double)n_requests && totals(&fx).n_followed == fx.n);
     for (uint32_t i = 0; i < fx.n; i++)
-        say(&fx.publishers[i], (struct request_event){.kind = REQUEST_LOAD});
+        publish(&fx.publishers[i], (struct request_event){.kind = REQUEST_LOAD});
     TURN_UNTIL(fx.loop, events(&fx, "load") == fx.n);
     registry_totals(a, &ta);
     tb = totals(&fx);

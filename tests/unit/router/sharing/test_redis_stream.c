@@ -14,17 +14,17 @@ struct redis_fixture {
     struct loop *loop;
     struct fake_redis server;
     struct redis_stream *stream;
-    char url[64], heard[512];
+    char url[64], received[512];
     uint64_t age_us;
     int n_synced, n_lost;
 };
 
 static void on_entry(struct str bytes, uint64_t age_us, void *arg) {
     struct redis_fixture *s = arg;
-    size_t n = strlen(s->heard);
+    size_t n = strlen(s->received);
 
     s->age_us = age_us;
-    snprintf(s->heard + n, sizeof(s->heard) - n, STR_FMT ";", STR_ARG(bytes));
+    snprintf(s->received + n, sizeof(s->received) - n, STR_FMT ";", STR_ARG(bytes));
 }
 
 static void on_synced(void *arg) {
@@ -95,10 +95,10 @@ static void old_entries_are_delivered_before_new_ones(void **state) {
     fake_redis_add(&s.server, STR("older"));
     connect_to_it(&s, "", NULL);
     UNTIL(&s, s.n_synced == 1 && is_up(&s));
-    assert_string_equal(s.heard, "old;older;");
+    assert_string_equal(s.received, "old;older;");
     assert_in_range(s.age_us, 9900000, 11000000);
     redis_stream_append(s.stream, STR("new"));
-    UNTIL(&s, strcmp(s.heard, "old;older;new;") == 0);
+    UNTIL(&s, strcmp(s.received, "old;older;new;") == 0);
     assert_string_equal(s.server.seen_max_entries, "777");
     end(&s);
 }
@@ -112,13 +112,13 @@ static void a_lost_connection_goes_on_behind_the_last_entry(void **state) {
     connect_to_it(&s, "", NULL);
     UNTIL(&s, s.n_synced == 1 && is_up(&s));
     redis_stream_append(s.stream, STR("one"));
-    UNTIL(&s, strcmp(s.heard, "one;") == 0);
+    UNTIL(&s, strcmp(s.received, "one;") == 0);
     fake_redis_cut(&s.server);
     UNTIL(&s, s.n_lost == 1 && !is_up(&s));
     redis_stream_append(s.stream, STR("nowhere"));
     fake_redis_add(&s.server, STR("two"));
     UNTIL(&s, s.n_synced == 2 && is_up(&s));
-    assert_string_equal(s.heard, "one;two;");
+    assert_string_equal(s.received, "one;two;");
     redis_stream_stats(s.stream, &stats);
     assert_int_equal(stats.n_dropped, 1);
     assert_int_equal(stats.n_lost, 2);
@@ -168,7 +168,7 @@ static void odd_answers_do_no_harm(void **state) {
         UNTIL(&s, !s.server.odd_answer && s.n_synced && is_up(&s));
         fake_redis_add(&s.server, STR("fine"));
         fake_redis_add(&s.server, STR("fine"));
-        UNTIL(&s, strstr(s.heard, "fine;"));
+        UNTIL(&s, strstr(s.received, "fine;"));
         end(&s);
     }
 }
@@ -189,7 +189,7 @@ static void a_server_that_refuses_entries_loses_nothing_else(void **state) {
     s.server.is_full = false;
     UNTIL(&s, is_up(&s));
     redis_stream_append(s.stream, STR("y"));
-    UNTIL(&s, strcmp(s.heard, "y;") == 0);
+    UNTIL(&s, strcmp(s.received, "y;") == 0);
     end(&s);
 }
 

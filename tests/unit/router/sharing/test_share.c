@@ -168,7 +168,7 @@ static void answer(struct share_fixture *s, struct asked *a) {
     registry_ended(a->side->registry, &a->target, &a->ticket, &end, OUTCOME_OK);
 }
 
-/* The worker that router i would choose for the prompt, and how much it believes it to hold. */
+/* The worker that router i would choose for the prompt, and how much its index has of it there. */
 static double held(struct share_fixture *s, int i, uint64_t prompt, uint32_t *worker) {
     struct registry_candidate candidates[N_WORKERS];
     struct asked a;
@@ -348,7 +348,7 @@ static void the_history_waits_for_the_workers(void **state) {
     end(&s);
 }
 
-/* Whatever somebody else writes into the stream. */
+/* Any bytes that another program writes into the stream. */
 static void nonsense_is_passed_over(void **state) {
     struct request_event hello = {.kind = REQUEST_HELLO, .generation = "00000000000000ab"};
     struct share_fixture s;

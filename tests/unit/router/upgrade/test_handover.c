@@ -89,7 +89,8 @@ static int connect_to(const char *path) {
 }
 
 /* The next packet of type `type`; ST_UNAVAILABLE: the other side has closed. */
-static enum status hear(struct fixture *fx, int fd, const char *type, struct handover_packet *p) {
+static enum status receive(struct fixture *fx, int fd, const char *type,
+                           struct handover_packet *p) {
     enum status st;
 
     TURN_UNTIL(fx->loop, (st = handover_receive(fd, p, NULL)) != ST_AGAIN);
@@ -97,7 +98,7 @@ static enum status hear(struct fixture *fx, int fd, const char *type, struct han
     return st;
 }
 
-#define SAY(fd, text) assert_true(handover_send(fd, STR(text), NULL, 0))
+#define SEND(fd, text) assert_true(handover_send(fd, STR(text), NULL, 0))
 
 static uint16_t port_of(int fd) {
     struct sockaddr_in addr;
@@ -118,10 +119,10 @@ static void sockets_seed_and_index_are_handed_over(void **state) {
     (void)state;
     start(&fx, N_CLIENT);
     fd = connect_to(fx.path);
-    SAY(fd, "{\"type\":\"hello\",\"wire\":9,\"since\":\"a later version\",\"pid\":1}");
-    SAY(fd, "{\"type\":\"of a later version\"}");
+    SEND(fd, "{\"type\":\"hello\",\"wire\":9,\"since\":\"a later version\",\"pid\":1}");
+    SEND(fd, "{\"type\":\"of a later version\"}");
     while (n < N_CLIENT + 1) {
-        assert_int_equal(hear(&fx, fd, "sockets", &p), ST_OK);
+        assert_int_equal(receive(&fx, fd, "sockets", &p), ST_OK);
         for (uint32_t i = 0; i < p.n_fds; i++, n++) {
             int ours = n < N_CLIENT ? fx.config.state.client[n] : fx.config.state.admin;
 
@@ -129,21 +130,21 @@ static void sockets_seed_and_index_are_handed_over(void **state) {
         }
         handover_packet_fini(&p);
     }
-    assert_int_equal(hear(&fx, fd, "index", &p), ST_OK);
+    assert_int_equal(receive(&fx, fd, "index", &p), ST_OK);
     assert_int_equal(p.n_fds, 1);
     assert_int_equal(snapshot_read_fd(&s, p.fds[0], 5, NULL), ST_OK);
     snapshot_destroy(s);
     handover_packet_fini(&p);
     assert_int_equal(fx.n_succeeded, 0);
     assert_true(handover_say(fd, "ready"));
-    assert_int_equal(hear(&fx, fd, "leaving", &p), ST_OK);
+    assert_int_equal(receive(&fx, fd, "leaving", &p), ST_OK);
     handover_packet_fini(&p);
     assert_int_equal(fx.n_succeeded, 1);
     close(fd);
     finish(&fx);
 }
 
-/* Whatever it says or does not say: the next one is served. */
+/* After any message or none: the next one is served. */
 static void a_successor_that_goes_or_babbles_is_forgotten(void **state) {
     static const char *const last_words[] = {"{\"type\":\"hello\"}", "{", "\xff", "7",
                                              "{\"type\":3}"};
@@ -157,10 +158,10 @@ static void a_successor_that_goes_or_babbles_is_forgotten(void **state) {
         fd = connect_to(fx.path);
         assert_true(handover_send(fd, str_of(last_words[i]), NULL, 0));
         if (i == 0) {
-            assert_int_equal(hear(&fx, fd, "sockets", &p), ST_OK);
+            assert_int_equal(receive(&fx, fd, "sockets", &p), ST_OK);
             handover_packet_fini(&p);
             second = connect_to(fx.path); /* one at a time */
-            assert_int_equal(hear(&fx, second, "busy", &p), ST_OK);
+            assert_int_equal(receive(&fx, second, "busy", &p), ST_OK);
             handover_packet_fini(&p);
             close(second);
             close(fd);
@@ -168,13 +169,13 @@ static void a_successor_that_goes_or_babbles_is_forgotten(void **state) {
                 loop_turn(fx.loop, 2000);
             continue;
         }
-        while (hear(&fx, fd, "", &p) == ST_OK)
+        while (receive(&fx, fd, "", &p) == ST_OK)
             handover_packet_fini(&p);
         close(fd);
     }
     fd = connect_to(fx.path);
-    SAY(fd, "{\"type\":\"hello\"}");
-    assert_int_equal(hear(&fx, fd, "sockets", &p), ST_OK);
+    SEND(fd, "{\"type\":\"hello\"}");
+    assert_int_equal(receive(&fx, fd, "sockets", &p), ST_OK);
     handover_packet_fini(&p);
     assert_int_equal(fx.n_succeeded, 0);
     close(fd);
@@ -204,7 +205,7 @@ static void the_file_is_this_users_and_replaces_a_stale_one(void **state) {
     finish(&fx);
 }
 
-/* --- the successor, against a predecessor that says what it is told to -------------------------------- */
+/* --- the successor, against a predecessor that follows a script --------------------------------------- */
 
 struct script {
     int listener;

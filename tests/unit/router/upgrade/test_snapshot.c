@@ -70,7 +70,7 @@ static void serve(struct registry *r, uint64_t c, uint64_t now_us) {
     registry_ended(r, &target, &ticket, &end, OUTCOME_OK);
 }
 
-/* Tokens of chain c that each worker is believed to hold. */
+/* Tokens of chain c that the index has for each worker. */
 static void matched(struct registry *r, uint64_t c, double out[N_WORKERS]) {
     struct registry_candidate candidates[N_WORKERS];
     uint64_t chain[CHAIN];

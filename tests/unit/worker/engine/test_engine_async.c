@@ -78,15 +78,15 @@ static void off_means_one_step_after_the_other(void **state) {
     assert_int_equal(late_counts().n_references, 0);
     fixture_close(&w);
     fixture_open_late(&w, &(struct late_plan){.seed = 1, .no_event_fd = true}, (struct setup){0});
-    assert_int_equal(engine_info(w.e)->n_slots, 1); /* nobody would tell */
+    assert_int_equal(engine_info(w.e)->n_slots, 1); /* no notification would come */
     fixture_close(&w);
 }
 
-static bool is_reset_told;
+static bool is_reset_done;
 
-static void note_told(struct engine_reset *reset) {
+static void note_reset_done(struct engine_reset *reset) {
     (void)reset;
-    is_reset_told = true;
+    is_reset_done = true;
 }
 
 /* A request whose next token is banned by its last cannot go behind itself. Another one, that comes
@@ -95,7 +95,7 @@ static void a_new_request_does_not_wait_for_the_step_in_flight(void **state) {
     static uint32_t prompt[20];
     static struct answer a[2];
     static const uint32_t banned[] = {2, 9, 10};
-    struct engine_reset reset = {.on_done = note_told};
+    struct engine_reset reset = {.on_done = note_reset_done};
     struct request_params careful = params_of(prompt, 20, 12), p = params_of(prompt, 20, 12);
     struct engine_fixture w;
 
@@ -108,7 +108,7 @@ static void a_new_request_does_not_wait_for_the_step_in_flight(void **state) {
     submit(&w, &careful, &a[0]);
     await_submitted(1);
     engine_reset_prefix_cache(w.e, &reset);
-    while (!is_reset_told)
+    while (!is_reset_done)
         loop_turn(w.loop, 1000000);
     assert_int_equal(late_counts().n_submitted,
                      1); /* it has heard of this, and nothing more goes in */
@@ -122,7 +122,7 @@ static void a_new_request_does_not_wait_for_the_step_in_flight(void **state) {
     fixture_close(&w);
 }
 
-/* Ends that only the token itself tells: a step computed behind it is for nothing, and dropped. */
+/* Ends that depend on the token itself: a step computed behind it is for nothing, and dropped. */
 static void tokens_behind_an_end_are_dropped(void **state) {
     static uint32_t prompt[6][30];
     static struct answer expected[6], got[6];
@@ -130,7 +130,7 @@ static void tokens_behind_an_end_are_dropped(void **state) {
     uint32_t stop[6];
     struct engine_fixture plain, w;
     struct rng rng;
-    uint64_t n_told = 0;
+    uint64_t n_received = 0;
 
     (void)state;
     memset(expected, 0, sizeof(expected));
@@ -159,9 +159,9 @@ static void tokens_behind_an_end_are_dropped(void **state) {
     fixture_run(&w);
     for (uint32_t i = 0; i < 6; i++) {
         assert_same(&expected[i], &got[i], "two in flight", i);
-        n_told += got[i].n;
+        n_received += got[i].n;
     }
-    assert_int_equal(stats_of(&w).generated_tokens, n_told);
+    assert_int_equal(stats_of(&w).generated_tokens, n_received);
     assert_int_equal(stats_of(&w).finished[FINISH_STOP], 6);
     assert_idle(&w);
     fixture_close(&w);
@@ -232,7 +232,7 @@ static void numbers_that_are_not_finite_end_one_request(void **state) {
     (void)state;
     for (uint64_t step = 1; step < 8; step++) {
         static struct answer a[3];
-        uint32_t n_failed = 0, n_told = 0;
+        uint32_t n_failed = 0, n_received = 0;
         struct engine_fixture w;
 
         memset(a, 0, sizeof(a));
@@ -245,11 +245,11 @@ static void numbers_that_are_not_finite_end_one_request(void **state) {
         fixture_run(&w);
         for (int i = 0; i < 3; i++) {
             n_failed += a[i].finish == FINISH_ERROR;
-            n_told += a[i].n;
+            n_received += a[i].n;
             assert_true(a[i].n == 30 || a[i].finish == FINISH_ERROR);
         }
         assert_int_equal(n_failed, 1);
-        assert_int_equal(stats_of(&w).generated_tokens, n_told);
+        assert_int_equal(stats_of(&w).generated_tokens, n_received);
         assert_idle(&w);
         fixture_close(&w);
     }

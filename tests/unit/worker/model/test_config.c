@@ -66,7 +66,7 @@ static void keys_are_read(void **state) {
 
 static void what_is_not_built_or_not_sane_is_named(void **state) {
     static const struct {
-        const char *text, *says;
+        const char *text, *message;
         enum status st;
     } cases[] = {
         {"{}", "architectures", ST_INVALID},
@@ -132,7 +132,7 @@ static void what_is_not_built_or_not_sane_is_named(void **state) {
         struct error err = {0};
         enum status st = config_parse(&m, str_of(cases[i].text), STR_NULL, &err);
 
-        if (st != cases[i].st || !strstr(err.message, cases[i].says)) {
+        if (st != cases[i].st || !strstr(err.message, cases[i].message)) {
             fail_msg("case %zu: %s: %s", i, status_name(st), err.message);
         }
     }

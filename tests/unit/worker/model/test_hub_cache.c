@@ -73,12 +73,12 @@ static void write_blob(const struct place *p, const char *etag, const char *text
     fclose(f);
 }
 
-static void expect_missing(const struct place *p, const char *says) {
+static void expect_missing(const struct place *p, const char *message) {
     char path[HUB_PATH_MAX];
     struct error err = {0};
 
     assert_int_not_equal(hub_cache_find(&p->cache, "main", path, &err), ST_OK);
-    if (!strstr(err.message, says)) fail_msg("'%s' does not say '%s'", err.message, says);
+    if (!strstr(err.message, message)) fail_msg("'%s' lacks '%s'", err.message, message);
 }
 
 static void put(const struct place *p, const char *file, const char *etag) {

@@ -54,7 +54,7 @@ static void folder_erase(struct folder *f) {
 
 /* --- a checkpoint ------------------------------------------------------------------------------*/
 /* Two layers, d_model 8, 2 heads of 4, 1 KV head, d_ff 16, vocab 32. Every element of a tensor is
- * its place in the table below, so that a fake backend can tell who is who. */
+ * its place in the table below, so that a fake backend can identify it. */
 struct shape {
     const char *name;
     uint32_t rows, cols;
@@ -280,7 +280,7 @@ static void qwen2_brings_its_biases(void **state) {
     folder_erase(&f);
 }
 
-/* A checkpoint whose matrices hold `value` but for the first of the head. */
+/* A checkpoint whose matrices hold `value`, except the first of the head. */
 static struct model *typed_model(struct folder *f, const char *config, enum dtype vectors,
                                  enum dtype matrices, float value) {
     struct checkpoint c;
@@ -299,7 +299,7 @@ static struct model *typed_model(struct folder *f, const char *config, enum dtyp
     return must_open(f);
 }
 
-/* The matrices decide, and not what config.json says of them. */
+/* The matrices decide, and not config.json. */
 static void the_type_is_that_of_the_matrices(void **state) {
     static const enum dtype types[] = {DTYPE_BF16, DTYPE_F16, DTYPE_F32};
     struct geometry g;
@@ -463,14 +463,16 @@ static void a_backend_that_refuses_is_unloaded(void **state) {
     folder_erase(&f);
 }
 
-/* One mistake each; the sentence must say `says`. */
-static void expect_refusal(struct folder *f, const char *path, enum status st, const char *says) {
+/* One mistake each; the error must contain `message`. */
+static void expect_refusal(struct folder *f, const char *path, enum status st,
+                           const char *message) {
     struct model *m = NULL;
     struct error err = {0};
     enum status got = model_open(&m, path ? path : f->path, &err);
 
-    if (got != st || !strstr(err.message, says)) {
-        fail_msg("want %s '%s', got %s: %s", status_name(st), says, status_name(got), err.message);
+    if (got != st || !strstr(err.message, message)) {
+        fail_msg("want %s '%s', got %s: %s", status_name(st), message, status_name(got),
+                 err.message);
     }
 }
 
@@ -520,7 +522,7 @@ static void first_mistakes_get_a_sentence(void **state) {
 
 static void a_false_index_is_refused(void **state) {
     static const struct {
-        const char *index, *says;
+        const char *index, *message;
         enum status st;
     } cases[] = {
         {INDEX("gone.safetensors"), "cannot open", ST_IO},
@@ -559,7 +561,7 @@ static void a_false_index_is_refused(void **state) {
     assert_int_equal(mkdir(path, 0700), 0);
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         write_file(&f, "model.safetensors.index.json", str_of(cases[i].index));
-        expect_refusal(&f, NULL, cases[i].st, cases[i].says);
+        expect_refusal(&f, NULL, cases[i].st, cases[i].message);
     }
     rmdir(path);
     folder_erase(&f);

@@ -63,7 +63,7 @@ static void false_claims_are_refused(void **state) {
     static const struct {
         const char *header;
         size_t n_data;
-        const char *says;
+        const char *message;
     } cases[] = {
         {"{" TENSOR("a", "F32", "[2]", "0", "8") "}", 7, "beyond the end"},
         {"{" TENSOR("a", "F32", "[2]", "0", "8") "}", 9, "follow the last"},
@@ -97,7 +97,7 @@ static void false_claims_are_refused(void **state) {
         struct error err;
         enum status st = parse(&f, cases[i].header, cases[i].n_data, &file, &err);
 
-        if (st != ST_INVALID || !strstr(err.message, cases[i].says)) {
+        if (st != ST_INVALID || !strstr(err.message, cases[i].message)) {
             fail_msg("case %zu: %s: %s", i, status_name(st), err.message);
         }
         assert_null(f);
@@ -126,7 +126,7 @@ static void a_header_longer_than_the_file_is_refused(void **state) {
     assert_int_equal(safetensors_open(&f, "/dev/null", &err), ST_INVALID);
 }
 
-/* Whatever a damaged header says, a tensor that is found lies in the file. */
+/* With any damaged header, a tensor that is found lies in the file. */
 static void damage_never_points_outside(void **state) {
     static const char header[] =
         "{" TENSOR("a", "F32", "[2,3]", "0", "24") "," TENSOR("bb", "BF16", "[4]", "24", "32") "}";

@@ -333,7 +333,7 @@ static enum status parse_changed(const char *from, const char *to, struct error 
 
 static void what_is_not_built_is_refused_by_name(void **state) {
     static const struct {
-        const char *from, *to, *says;
+        const char *from, *to, *message;
         enum status st;
     } cases[] = {
         {"\"type\":\"BPE\"", "\"type\":\"WordPiece\"", "WordPiece", ST_UNSUPPORTED},
@@ -363,7 +363,7 @@ static void what_is_not_built_is_refused_by_name(void **state) {
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         enum status st = parse_changed(cases[i].from, cases[i].to, &err);
 
-        if (st != cases[i].st || !strstr(err.message, cases[i].says)) {
+        if (st != cases[i].st || !strstr(err.message, cases[i].message)) {
             fail_msg("case %zu: %s: %s", i, status_name(st), err.message);
         }
     }
