@@ -31,7 +31,7 @@ extern const double router_decision_buckets[ROUTER_DECISION_BUCKETS]; /* 500 ns 
     X(COUNTER, cached_tokens_total, "",                                                            \
       "Prompt tokens found in a worker's cache, as reported by workers.")                          \
     X(COUNTER, predicted_cached_tokens_total, "",                                                  \
-      "Prompt tokens found in a worker's cache, as predicted by the index.")                       \
+      "Prompt tokens that the index expected in the chosen worker's cache.")                       \
     X(COUNTER, output_tokens_total, "",                                                            \
       "Tokens generated: as reported by workers, else one for each event of a stream.",            \
       .aliases = "vllm:output_tokens_total")                                                       \
@@ -70,7 +70,8 @@ extern const double router_decision_buckets[ROUTER_DECISION_BUCKETS]; /* 500 ns 
     X(COUNTER, streams_broken_total, "", "Answers that a worker cut off after their first byte.")  \
     X(COUNTER, client_aborts_total, "",                                                            \
       "Requests whose client disconnected before the end of the answer.")                          \
-    X(GAUGE, workers, "state", "Workers, by state: all of them, and those eligible for requests.", \
+    X(GAUGE, workers, "state",                                                                     \
+      "Workers: state=all, known; state=eligible, of these, ready for requests.",                  \
       .aliases = "smg_worker_pool_size")                                                           \
     X(GAUGE, tls_certificate_expiry_timestamp_seconds, "side",                                     \
       "Expiry of the certificate shown to clients or to workers, in seconds since 1970.")          \
@@ -79,7 +80,8 @@ extern const double router_decision_buckets[ROUTER_DECISION_BUCKETS]; /* 500 ns 
       "reserved is resident.")                                                                     \
     X(GAUGE, index_entries, "", "(block, worker) pairs in the prefix index.",                      \
       .aliases = "sgl_router_tree_size")                                                           \
-    X(GAUGE, index_blocks, "", "Different blocks in the prefix index.")                            \
+    X(GAUGE, index_blocks, "",                                                                     \
+      "Distinct prompt blocks in the prefix index, however many workers hold each.")               \
     X(COUNTER, index_evictions_total, "",                                                          \
       "(block, worker) pairs evicted from the prefix index, coldest first, because the "           \
       "simulated cache of the worker or the index was full.")                                      \
@@ -128,13 +130,14 @@ extern const double router_decision_buckets[ROUTER_DECISION_BUCKETS]; /* 500 ns 
       "Events of this router that were not written to --share-redis.")                             \
     X(COUNTER, worker_restarts_total, "", "Restarts of launched workers.")                         \
     X(GAUGE, discovery_stale_seconds, "source",                                                    \
-      "Time since a source (kubernetes, dns) last confirmed its set of workers; 0 while it is "    \
-      "connected.")                                                                                \
+      "Time since a source (kubernetes, dns) last confirmed its set of workers; 0 while it "       \
+      "answers.")                                                                                  \
     X(GAUGE, discovery_workers, "source,state",                                                    \
       "Workers found by a source: used, draining, and left out for their role, a missing port, "   \
       "or --max-workers.")                                                                         \
     X(COUNTER, discovery_updates_total, "source", "Updates of the set of workers, by source.")     \
-    X(COUNTER, discovery_refused_total, "source", "Objects and answers rejected from a source.")
+    X(COUNTER, discovery_refused_total, "source",                                                  \
+      "Invalid Kubernetes objects and failed answers, by source of workers.")
 
 /* Ejections of each worker have one more label, the reason: enum breaker_cause. */
 #define ROUTER_EJECTIONS_NAME "worker_ejections_total"
@@ -145,7 +148,7 @@ extern const double router_decision_buckets[ROUTER_DECISION_BUCKETS]; /* 500 ns 
 /* kind, name, help, aliases, value. Each has the labels `worker`, its URL, and `model`; `v` is its
  * struct registry_view. A negative value is unknown and not shown. */
 #define ROUTER_WORKER_METRICS(X)                                                                   \
-    X(GAUGE, worker_in_flight, "Requests in flight on each worker: L of the cost.",                \
+    X(GAUGE, worker_in_flight, "Requests in flight on each worker.",                               \
       "smg_worker_requests_active,sgl_router_worker_load", v->in_flight)                           \
     X(GAUGE, worker_shared_in_flight,                                                              \
       "Requests in flight on each worker that other routers sent.", "", v->n_remote)               \

@@ -8,9 +8,9 @@
 #define FIELD(member) OPTION_FIELD(struct router_options, member)
 
 /* Rows that change while the router runs: what they change is in router_build.c. */
-#define LIVE(member)   FIELD(member), .is_live = true
-#define POLICY(member) LIVE(policy_options.member)
-#define PATH(member)   LIVE(member), .is_path = true
+#define LIVE(member)        FIELD(member), .is_live = true
+#define LIVE_POLICY(member) LIVE(policy_options.member)
+#define PATH(member)        LIVE(member), .is_path = true
 
 /* What others call these policies. */
 static const char *const policy_aliases[] = {
@@ -76,9 +76,11 @@ static const struct option_def rows[] = {
      .group = "Workers", .metavar = "URL",
      .help = "Workers to route to: http://host:port, several. URLs may be https:// too."},
     {"worker-file", OPT_STR, FIELD(worker_file), .group = "Workers", .metavar = "FILE",
-     .help = "File of workers, one a line. A line is URL [max_in_flight=N] [label=text ...]; '#' "
-             "begins a comment. Reloaded when the file changes and on SIGHUP; a worker that is no "
-             "longer in the file is drained."},
+     .help =
+         "File of workers, one a line. A line is URL [max_in_flight=N] [label=text ...]; labels "
+         "are shown by GET /workers; '#' begins a comment. Reloaded when the file changes and on "
+         "SIGHUP; a worker that is no "
+         "longer in the file is drained."},
     {"worker-allow-cidr", OPT_LIST, FIELD(worker_allow_cidr), .takes_many = true,
      .group = "Workers", .metavar = "CIDR",
      .help = "Networks from which the admin API may add workers. Default: loopback and private "
@@ -113,7 +115,8 @@ static const struct option_def rows[] = {
     {"service-discovery", OPT_ENUM, FIELD(service_discovery), .def = "none",
      .names = discovery_names, .name_aliases = discovery_aliases, .alone = "k8s",
      .group = "Discovery",
-     .help = "Find workers: k8s or dns. Workers found so are added to the named ones: k8s finds "
+     .help = "Find workers: k8s or dns. They are added to those of --worker-urls and "
+             "--worker-file: k8s finds "
              "the pods of a cluster, dns the addresses of --worker-dns. An empty value is k8s."},
     {"k8s-selector", OPT_LIST, FIELD(k8s_selector), .takes_many = true,
      .aliases = "selector,k8s-label-selector", .group = "Discovery", .metavar = "LABEL=VALUE",
@@ -168,43 +171,46 @@ static const struct option_def rows[] = {
     {"policy", OPT_ENUM, FIELD(policy), .def = "prefix", .names = policy_names,
      .name_aliases = policy_aliases, .aliases = "routing-logic,routing-strategy",
      .group = "Routing",
-     .help = "Policy that chooses a worker. Use prefix: the other policies are for comparison."},
-    {"cost-later-arrivals", OPT_F64, POLICY(cost_later_arrivals), .def = "3", .min = "0",
+     .help = "Policy that chooses a worker. Use prefix unless you must match another router."},
+    {"cost-later-arrivals", OPT_F64, LIVE_POLICY(cost_later_arrivals), .def = "3", .min = "0",
      .max = "100", .aliases = "beta", .env = "INCIPIT_BETA", .group = "Routing", .is_hidden = true,
-     .help = "Weight, in the cost of a second of new prefill, of the requests that arrive later. "
-             "0 ignores them; 8 trades latency for throughput. Policy prefix."},
-    {"cost-decoding", OPT_F64, POLICY(cost_decoding), .def = "0.12", .min = "0", .max = "10",
+     .help =
+         "How much one more second of prefill costs the requests that arrive later on the worker. "
+         "0 ignores them; 8 trades latency for throughput. Policy prefix."},
+    {"cost-decoding", OPT_F64, LIVE_POLICY(cost_decoding), .def = "0.12", .min = "0", .max = "10",
      .aliases = "kappa", .env = "INCIPIT_KAPPA", .group = "Routing", .is_hidden = true,
-     .help = "Weight, in the cost of a second of new prefill, of each request in flight on the "
-             "worker, which decodes more slowly meanwhile. Higher spreads long prompts more. "
-             "Policy prefix."},
-    {"cost-queued", OPT_F64, POLICY(cost_queued), .def = "0.7", .min = "0", .max = "10",
+     .help = "How much each request in flight on a worker raises the cost of sending it one more "
+             "second of prefill. Higher spreads long prompts more. Policy prefix."},
+    {"cost-queued", OPT_F64, LIVE_POLICY(cost_queued), .def = "0.7", .min = "0", .max = "10",
      .aliases = "gamma", .env = "INCIPIT_GAMMA", .group = "Routing", .is_hidden = true,
-     .help = "Weight, in the cost of a second of new prefill, of each request that waits on the "
-             "worker for its first token. Higher keeps long prompts away from queues: first "
-             "tokens come sooner, whole answers later. Policy prefix."},
-    {"cost-fleet-busy", OPT_F64, POLICY(cost_fleet_busy), .def = "0.3", .min = "0", .max = "10",
-     .aliases = "lambda", .env = "INCIPIT_LAMBDA", .group = "Routing", .is_hidden = true,
-     .help = "Weight, in the cost of a second of new prefill, of each request in flight on the "
-             "least busy worker. Higher keeps prompts where they are cached while the whole fleet "
-             "is busy: more throughput, later first tokens. Policy prefix."},
-    {"cost-batch-slot", OPT_F64, POLICY(cost_batch_slot_s), .def = "0.005", .min = "0", .max = "10",
-     .aliases = "delta", .env = "INCIPIT_DELTA", .group = "Routing", .metavar = "SECONDS",
+     .help =
+         "How much each request that waits on a worker for its first token raises the cost of "
+         "sending it one more second of prefill. Higher keeps long prompts away from queues: first "
+         "tokens come sooner, whole answers later. Policy prefix."},
+    {"cost-fleet-busy", OPT_F64, LIVE_POLICY(cost_fleet_busy), .def = "0.3", .min = "0",
+     .max = "10", .aliases = "lambda", .env = "INCIPIT_LAMBDA", .group = "Routing",
      .is_hidden = true,
+     .help = "How much each request in flight on the least busy worker raises the cost of one more "
+             "second of prefill. Higher keeps prompts where they are cached while the whole fleet "
+             "is busy: more throughput, later first tokens. Policy prefix."},
+    {"cost-batch-slot", OPT_F64, LIVE_POLICY(cost_batch_slot_s), .def = "0.005", .min = "0",
+     .max = "10", .aliases = "delta", .env = "INCIPIT_DELTA", .group = "Routing",
+     .metavar = "SECONDS", .is_hidden = true,
      .help = "Cost of each request in flight on the worker, in seconds. Higher evens out the "
              "number of requests per worker. Policy prefix."},
-    {"home-weight", OPT_F64, POLICY(home_weight), .def = "0", .min = "0", .max = "10",
+    {"home-weight", OPT_F64, LIVE_POLICY(home_weight), .def = "0", .min = "0", .max = "10",
      .group = "Routing", .is_hidden = true,
      .help =
          "Discount, in units of its prefill, for an uncached prompt on its home worker, which a "
          "hash chooses equally in all routers. For several routers that share nothing: 1 finds "
          "half as much again in the caches, and first tokens come a fifth later. Policy prefix."},
-    {"max-load-factor", OPT_F64, POLICY(max_load_factor), .def = "2", .max = "1000",
+    {"max-load-factor", OPT_F64, LIVE_POLICY(max_load_factor), .def = "2", .max = "1000",
      .group = "Routing",
-     .help = "Most requests in flight on a worker, as a multiple of the mean, beyond --load-floor. "
-             "A worker above this limit is no candidate. Lower evens out load and costs cache "
-             "hits; 0 turns the limit off. Policies prefix, session."},
-    {"load-floor", OPT_F64, POLICY(load_floor), .def = "16", .min = "0", .max = "100000",
+     .help =
+         "A worker gets no new request while it has more than --load-floor plus this times the "
+         "workers' mean in flight. Lower evens out load and costs cache hits; 0 turns the limit "
+         "off. Policies prefix, session."},
+    {"load-floor", OPT_F64, LIVE_POLICY(load_floor), .def = "16", .min = "0", .max = "100000",
      .group = "Routing", .is_hidden = true,
      .help = "Requests in flight on a worker that --max-load-factor always permits. Policies "
              "prefix, session."},
@@ -220,7 +226,7 @@ static const struct option_def rows[] = {
     {"max-index-bytes", OPT_BYTES, FIELD(max_index_bytes), .def = "64MiB", .min = "1MiB",
      .group = "Routing",
      .help = "Most memory of the prefix index, per model. The index grows with the workers' "
-             "caches. Less forgets sooner."},
+             "caches. A smaller index forgets cached prompts sooner."},
     {"prefix-hash-seed", OPT_STR, FIELD(prefix_hash_seed), .is_secret = true, .group = "Routing",
      .help = "Secret seed of the prefix hashes. Default: random. Give replicas one seed."},
     {"share", OPT_ENUM, FIELD(share), .def = "workers", .names = share_names, .group = "Routing",
@@ -248,26 +254,26 @@ static const struct option_def rows[] = {
      .metavar = "HEADER,...",
      .help = "Request headers that name a session, the first present one before prompt_cache_key "
              "and session_id of the body. Policy session."},
-    {"cache-threshold", OPT_F64, POLICY(cache_threshold), .def = "0.3", .min = "0", .max = "1",
+    {"cache-threshold", OPT_F64, LIVE_POLICY(cache_threshold), .def = "0.3", .min = "0", .max = "1",
      .aliases = "cache-match-threshold", .group = "Other policies",
      .help = "Share of a prompt that a worker must hold to receive the request for its cache. "
              "Lower follows the cache, higher the load. Policy cache_aware."},
-    {"balance-abs-threshold", OPT_U32, POLICY(balance_abs), .def = "64",
+    {"balance-abs-threshold", OPT_U32, LIVE_POLICY(balance_abs), .def = "64",
      .aliases = "spill-abs-threshold", .group = "Other policies",
      .help = "Difference in requests between the most and the least loaded worker above which load "
              "is balanced, if --balance-rel-threshold is exceeded too. Policy cache_aware."},
-    {"balance-rel-threshold", OPT_F64, POLICY(balance_rel), .def = "1.5", .min = "0", .max = "1000",
-     .aliases = "spill-rel-threshold", .group = "Other policies",
+    {"balance-rel-threshold", OPT_F64, LIVE_POLICY(balance_rel), .def = "1.5", .min = "0",
+     .max = "1000", .aliases = "spill-rel-threshold", .group = "Other policies",
      .help = "Ratio of requests between the most and the least loaded worker above which load is "
              "balanced, if --balance-abs-threshold is exceeded too. Policy cache_aware."},
     {"max-tree-size", OPT_BYTES, FIELD(policy_options.max_tree_bytes), .def = "67108864",
      .min = "1KiB", .max = "4GiB", .group = "Other policies",
      .help = "Bytes of prompt text that are remembered; the tree needs half as much memory. "
              "Policies cache_aware, hash_trie."},
-    {"prefix-min-match-length", OPT_U64, POLICY(prefix_min_match), .def = "0",
+    {"prefix-min-match-length", OPT_U64, LIVE_POLICY(prefix_min_match), .def = "0",
      .group = "Other policies", .metavar = "BYTES", .is_hidden = true,
      .help = "Least match, in bytes, that counts. Policy hash_trie."},
-    {"prefix-hash-load-factor", OPT_F64, POLICY(bounded_load), .def = "1.25", .min = "1",
+    {"prefix-hash-load-factor", OPT_F64, LIVE_POLICY(bounded_load), .def = "1.25", .min = "1",
      .max = "1000", .group = "Other policies",
      .help =
          "Most requests in flight on a worker, as a multiple of the mean, before the ring passes "
@@ -276,36 +282,36 @@ static const struct option_def rows[] = {
      .max = "1024", .group = "Other policies", .is_hidden = true,
      .help = "Points of each worker on the hash ring. More divide the keys more evenly. Policies "
              "chwbl, simhash."},
-    {"chwbl-prefix-bytes", OPT_U32, POLICY(chwbl_prefix_bytes), .def = "100", .min = "1",
+    {"chwbl-prefix-bytes", OPT_U32, LIVE_POLICY(chwbl_prefix_bytes), .def = "100", .min = "1",
      .max = "1048576", .aliases = "prefix-char-length", .group = "Other policies",
      .help = "Bytes at the beginning of the prompt that choose the home, up to the end of the last "
              "block. Set more than a common system prompt, or all requests have one home. Policy "
              "chwbl."},
-    {"queue-scorer-weight", OPT_F64, POLICY(scorer_queue_weight), .def = "2", .min = "0",
+    {"queue-scorer-weight", OPT_F64, LIVE_POLICY(scorer_queue_weight), .def = "2", .min = "0",
      .max = "1000", .group = "Other policies", .is_hidden = true,
      .help = "Weight of a short queue. Policy prefix_scorer."},
-    {"kv-cache-utilization-scorer-weight", OPT_F64, POLICY(scorer_kv_weight), .def = "2",
+    {"kv-cache-utilization-scorer-weight", OPT_F64, LIVE_POLICY(scorer_kv_weight), .def = "2",
      .min = "0", .max = "1000", .group = "Other policies", .is_hidden = true,
      .help = "Weight of free KV memory. Policy prefix_scorer."},
-    {"prefix-cache-scorer-weight", OPT_F64, POLICY(scorer_prefix_weight), .def = "3", .min = "0",
-     .max = "1000", .group = "Other policies", .is_hidden = true,
+    {"prefix-cache-scorer-weight", OPT_F64, LIVE_POLICY(scorer_prefix_weight), .def = "3",
+     .min = "0", .max = "1000", .group = "Other policies", .is_hidden = true,
      .help = "Weight of the cached share of the prompt. Policy prefix_scorer."},
-    {"max-prefix-blocks-to-match", OPT_U32, POLICY(scorer_max_blocks), .def = "256", .min = "1",
-     .max = "1048576", .group = "Other policies", .is_hidden = true,
+    {"max-prefix-blocks-to-match", OPT_U32, LIVE_POLICY(scorer_max_blocks), .def = "256",
+     .min = "1", .max = "1048576", .group = "Other policies", .is_hidden = true,
      .help = "Blocks of 64 bytes at the beginning of a prompt that are matched. Prompts that "
              "differ only beyond these blocks look equal. Policy prefix_scorer."},
-    {"aibrix-imbalance-abs-count", OPT_U32, POLICY(aibrix_imbalance_abs), .def = "8",
+    {"aibrix-imbalance-abs-count", OPT_U32, LIVE_POLICY(aibrix_imbalance_abs), .def = "8",
      .group = "Other policies", .is_hidden = true,
      .help = "Difference in requests between the most and the least loaded worker above which only "
              "the least loaded workers are candidates. Policy aibrix."},
-    {"aibrix-stddev-factor", OPT_F64, POLICY(aibrix_stddev_factor), .def = "1", .min = "0",
+    {"aibrix-stddev-factor", OPT_F64, LIVE_POLICY(aibrix_stddev_factor), .def = "1", .min = "0",
      .max = "1000", .group = "Other policies", .is_hidden = true,
      .help =
          "Standard deviations above the mean in flight up to which a match counts. Policy aibrix."},
     {"aibrix-block-number", OPT_U32, FIELD(policy_options.aibrix_table_blocks), .def = "200000",
      .min = "32", .max = "1000000000", .group = "Other policies", .is_hidden = true,
      .help = "Blocks of 4 bytes that are remembered, of all workers together. Policy aibrix."},
-    {"aibrix-eviction-duration", OPT_MS, POLICY(aibrix_ttl_ms), .def = "20m", .min = "1s",
+    {"aibrix-eviction-duration", OPT_MS, LIVE_POLICY(aibrix_ttl_ms), .def = "20m", .min = "1s",
      .max = "24h", .group = "Other policies", .is_hidden = true,
      .help = "Time after which an unused block is forgotten. Policy aibrix."},
 

@@ -1,9 +1,9 @@
 /* router/proxy/proxy_queue.c - an exchange that waits because every worker is at its limit.
  *
  *      QUEUED: the client's connection stays open, nothing is sent
- *         ├─ granted: a mail, with the ticket already open   ──▶ attempt
- *         ├─ displaced by a request of higher rank: a mail   ──▶ 429
- *         ├─ --queue-timeout                                 ──▶ 503
+ *         ├─ granted: a mail, with the ticket already open        ──▶ attempt
+ *         ├─ displaced by another request (admission.h): a mail   ──▶ 429
+ *         ├─ --queue-timeout                                      ──▶ 503
  *         └─ the client leaves: out of the queue at once
  *
  * The thread that frees a slot chooses the next request and routes it under the registry's lock; the
@@ -78,8 +78,9 @@ static void on_queue_decision(struct mail *mail, void *arg) {
     }
     count_refusal(x, w->limit);
     PROXY_FAIL(x, ST_BUSY,
-               "all workers are at their limit, the queue is full (--queue-size), and another "
-               "tenant has fewer requests in it: try again later");
+               "all workers are at their limit, the queue is full (--queue-size), and a request of "
+               "higher priority, or of a tenant with fewer in it, took this one's place: try again "
+               "later");
 }
 
 void proxy_on_queue_timeout(void *arg) {

@@ -1,16 +1,12 @@
 /* router/routing/policy.c - the policies by name. */
 #include "router/routing/policy.h"
 
-static const struct policy_ops *const policies[] = {
-    &policy_prefix,       &policy_least_load, &policy_round_robin, &policy_random,
-    &policy_power_of_two, &policy_session,    &policy_chwbl,       &policy_simhash,
-    &policy_cache_aware,  &policy_hash_trie,  &policy_aibrix,      &policy_prefix_scorer,
-};
+#define POLICY_OPS(name)  &policy_##name,
+#define POLICY_NAME(name) #name,
 
-const char *const policy_names[] = {
-    "prefix",  "least_load",  "round_robin", "random", "power_of_two",  "session", "chwbl",
-    "simhash", "cache_aware", "hash_trie",   "aibrix", "prefix_scorer", NULL,
-};
+static const struct policy_ops *const policies[] = {POLICIES(POLICY_OPS)};
+
+const char *const policy_names[] = {POLICIES(POLICY_NAME) NULL};
 
 const struct policy_ops *policy_find(struct str name) {
     for (size_t i = 0; i < ARRAY_LEN(policies); i++) {

@@ -36,8 +36,8 @@ struct policy_view {
 
 /* The constants of all policies. Their flags and their defaults are in router_options.c. */
 struct policy_options {
-    /* prefix; the last two also session. The first four weigh one second of new prefill by its
-     * delay of ... */
+    /* prefix; the last two also session. The first four are weights of one second of new prefill,
+     * for the delay that it causes to ... */
     double cost_later_arrivals; /* later arrivals */
     double cost_decoding;       /* each request in flight on the worker */
     double cost_queued;         /* each request on the worker without a first token */
@@ -71,7 +71,7 @@ struct policy_options {
     uint32_t aibrix_table_blocks;  /* blocks of 4 bytes in the table */
     uint32_t aibrix_ttl_ms;        /* lifetime of a block */
 
-    uint64_t seed;        /* of random choices */
+    uint64_t seed; /* of random choices; drawn at start by router_build.c, no option sets it */
     uint32_t block_bytes; /* prompt bytes per hash of a chain; routing fills it in */
 };
 
@@ -113,20 +113,26 @@ double policy_matched_tokens(const struct policy_view *view, uint32_t w);
 /* By name ("prefix", "round_robin" ...), or NULL. */
 const struct policy_ops *policy_find(struct str name);
 
-/* All of them, NULL at the end: for option tables. */
+/* All policies: X(NAME) is policy_NAME of policy/NAME.c. */
+#define POLICIES(X)                                                                                \
+    X(prefix)                                                                                      \
+    X(least_load)                                                                                  \
+    X(round_robin)                                                                                 \
+    X(random)                                                                                      \
+    X(power_of_two)                                                                                \
+    X(session)                                                                                     \
+    X(chwbl)                                                                                       \
+    X(simhash)                                                                                     \
+    X(cache_aware)                                                                                 \
+    X(hash_trie)                                                                                   \
+    X(aibrix)                                                                                      \
+    X(prefix_scorer)
+
+/* Their names in that order, NULL at the end: for option tables. */
 extern const char *const policy_names[];
 
-extern const struct policy_ops policy_prefix;
-extern const struct policy_ops policy_least_load;
-extern const struct policy_ops policy_round_robin;
-extern const struct policy_ops policy_random;
-extern const struct policy_ops policy_power_of_two;
-extern const struct policy_ops policy_session;
-extern const struct policy_ops policy_chwbl;
-extern const struct policy_ops policy_simhash;
-extern const struct policy_ops policy_cache_aware;
-extern const struct policy_ops policy_hash_trie;
-extern const struct policy_ops policy_aibrix;
-extern const struct policy_ops policy_prefix_scorer;
+#define POLICY_DECLARE(name) extern const struct policy_ops policy_##name;
+POLICIES(POLICY_DECLARE)
+#undef POLICY_DECLARE
 
 #endif

@@ -1,10 +1,11 @@
 """Every policy in a real router; sessions by header and by body; flags of other routers."""
+import json
+import re
 import subprocess
 
-from conftest import BUILD, Router, Worker
+from conftest import BUILD, ROOT, Router, Worker
 
-POLICIES = ("prefix least_load round_robin random power_of_two session chwbl simhash cache_aware "
-            "hash_trie aibrix prefix_scorer").split()
+POLICIES = re.findall(r"^ +X\((\w+)\)", (ROOT / "router/routing/policy.h").read_text(), re.M)
 
 
 def fleet(programs, n=2):
@@ -19,6 +20,13 @@ def asker(router):
         assert answer.code == 200, answer.body
         return answer.headers["x-incipit-route"].split("worker=")[1].split()[0]
     return ask
+
+
+def test_the_chart_and_the_page_have_every_policy():
+    schema = json.loads((ROOT / "deploy/helm/incipit/values.schema.json").read_text())
+    assert schema["properties"]["router"]["properties"]["policy"]["enum"] == POLICIES
+    page = (ROOT / "router/README.md").read_text()
+    assert [p for p in POLICIES if f"`{p}`" not in page] == []
 
 
 def test_every_policy_serves(programs):

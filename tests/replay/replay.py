@@ -5,12 +5,14 @@
 TRACE=FILE. NAME VALUE are arguments of tests/replay/replay.c: ARGS="workers 8 load 0.95 workload tenants".
 --quick: one seed of three.
 """
+import pathlib
+import re
 import sys
 
 from runs import Runs, mean
 
-POLICIES = ("prefix cache_aware prefix_scorer aibrix hash_trie chwbl simhash session least_load power_of_two round_robin "
-            "random").split()
+HEADER = pathlib.Path(__file__).parents[2] / "router/routing/policy.h"
+POLICIES = re.findall(r"^ +X\((\w+)\)", HEADER.read_text(), re.M)
 ORACLES = "oracle oracle_selfish".split()
 LEGEND = """
 cached      prompt tokens found in a worker's cache; one cache of the whole fleet's size would find {:.1f} %
