@@ -591,8 +591,8 @@ enum status batch_file_outcome(const struct batch_file *b, struct error *err) {
     if (b->outcome != ST_OK) {
         *err = b->err;
         return error_prefix(err,
-                            "%" PRIu64 " of %" PRIu64 " requests are answered; give the same "
-                            "command to go on",
+                            "%" PRIu64 " of %" PRIu64 " requests are answered; run the same "
+                            "command to continue",
                             done, b->counts.total);
     }
     if (done == b->counts.total) return ST_OK;

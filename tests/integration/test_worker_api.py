@@ -470,7 +470,7 @@ def test_nothing_is_lost_when_it_is_stopped_at_once(programs):
         if answer.code == 503:
             assert answer.headers["retry-after"] == "0" and answer.headers["x-incipit-reason"] == "draining"
         elif '"text"' in answer.body:
-            assert answer.body.rstrip().endswith("data: [DONE]") and "stopping" in answer.body
+            assert answer.body.rstrip().endswith("data: [DONE]") and "shutting down" in answer.body
 
 
 @both_ways

@@ -184,24 +184,19 @@ struct engine_stats {
     bool is_draining, is_failed;
     /* since the start */
     uint64_t steps;
-    uint64_t prompt_tokens;   /* of requests admitted, cached ones included */
-    uint64_t cached_tokens;   /* of these, found in the cache */
-    uint64_t computed_tokens; /* run through the model, recomputation included */
-    uint64_t prefill_tokens;  /* of these, tokens of prompts */
+    uint64_t prompt_tokens;  /* of requests admitted, cached ones included */
+    uint64_t cached_tokens;  /* of these, found in the cache */
+    uint64_t prefill_tokens; /* computed tokens of prompts, recomputation included */
     uint64_t generated_tokens;
     uint64_t preemptions, swap_outs;      /* swap_outs: of these, with the KV kept in host memory */
     uint64_t forks;                       /* sequences that took up another one's blocks */
     uint64_t prefix_queries, prefix_hits; /* tokens, at admission */
-    uint64_t preempted_prefix_queries, preempted_prefix_hits; /* the same, of resumed requests */
-    double prefix_hit_rate;                                   /* of the last thousand requests */
+    double prefix_hit_rate;               /* of the last thousand requests */
     uint32_t host_total, host_held, host_cached; /* blocks of host memory: all, in use, findable */
     uint64_t host_queries, host_hits;            /* tokens looked for behind the device's hits */
     uint64_t moved_out, moved_in;                /* blocks, to and from host memory */
     uint64_t misses[KV_MISS_COUNT];              /* first admissions, by why they found no more */
     uint64_t finished[FINISH_ERROR + 1];
-    uint64_t busy_us; /* with a step in flight */
-    double host_us;   /* of the engine's thread, for steps; the device's work not counted */
-    double device_us; /* of the device, for steps */
 };
 void engine_stats(struct engine *e, struct engine_stats *out);
 

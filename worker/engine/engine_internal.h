@@ -64,7 +64,6 @@ struct engine {
     struct flight flight[2];
     uint32_t oldest, n_flights; /* a ring of limits.n_slots */
     bool is_starved;            /* nothing can be computed before a step ends or a mail arrives */
-    uint64_t landed_us;         /* when the last one came out */
     struct engine_stats totals; /* copied to `stats` after each step */
     struct engine_interval interval;
     struct error failure;

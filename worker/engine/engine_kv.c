@@ -47,8 +47,6 @@ void engine_count_kv(struct engine *e) {
     if (!kv) return;
     t->prefix_queries = kv->admitted.queries;
     t->prefix_hits = kv->admitted.hits;
-    t->preempted_prefix_queries = kv->preempted.queries;
-    t->preempted_prefix_hits = kv->preempted.hits;
     t->prefix_hit_rate = hit_window_rate(&kv->window);
     t->host_queries = kv->host.queries;
     t->host_hits = kv->host.hits;

@@ -236,17 +236,12 @@ static void count_times(struct engine *e, const struct flight *f, uint32_t slot,
     double host_us = (double)f->host_us + (double)(clock_now_us() - now_us);
 
     host_us += e->is_device_apart ? (double)f->handing_us : MAX(calls_us - device_us, 0);
-    e->totals.host_us += host_us;
-    e->totals.device_us += device_us;
-    e->totals.busy_us += now_us - MAX(f->began_us, e->landed_us);
-    e->landed_us = now_us;
     observe_us(e->options.step_host, host_us);
     observe_us(e->options.step_device, device_us);
 }
 
 static void count_step(struct engine *e, const struct schedule *s) {
     e->totals.steps++;
-    e->totals.computed_tokens += s->n_tokens;
     e->totals.prefill_tokens += s->prefill_tokens;
     e->totals.prompt_tokens += s->prompt_tokens;
     e->totals.cached_tokens += s->cached_prompt_tokens;

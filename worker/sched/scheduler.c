@@ -375,7 +375,6 @@ static bool schedule_swapped(struct scheduler *s, struct schedule *sched, struct
         r->n_admissions++;
         sched->n_admitted++;
         sched->n_resumed++;
-        sched->n_swapped_in++;
         alloc.n_new = n = fit_tokens(s, r, r->n_computed, b);
         if (n > 0 && kv_manager_allocate(s->kv, &r->kv, r->tokens, r->n_tokens, &alloc) == ST_OK)
             add_entry(s, sched, b, r, n);

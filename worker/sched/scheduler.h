@@ -90,7 +90,7 @@ struct schedule {
     uint32_t n_preempted;
     uint32_t n_admitted, n_resumed;     /* into running; those of them that had run before */
     uint32_t n_started;                 /* requests of clients among them, for the first time */
-    uint32_t n_forked, n_swapped_in;    /* admitted by a fork; back from host memory */
+    uint32_t n_forked;                  /* admitted by a fork */
     uint32_t new_tokens, cached_tokens; /* of the admitted: to compute in this step, and found */
     uint64_t prompt_tokens, cached_prompt_tokens; /* of those that run for the first time */
 };
