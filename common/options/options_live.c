@@ -109,7 +109,7 @@ static void refuse_fixed(struct options_change *c, const struct option_def *d) {
     option_change_refuse(c, str_of(d->name), str_of(after), err.message);
 }
 
-/* Whoever may change options need not be one who may read this machine's files. */
+/* The right to change options does not include the right to read this machine's files. */
 static void refuse_path(struct options_change *c, const struct option_def *d, struct str value) {
     struct error err = {0};
 

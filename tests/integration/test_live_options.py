@@ -47,7 +47,7 @@ class Live:
         return self.admin("/config").json["options"]
 
     def reload(self):
-        """SIGHUP, and the line that says how it ended."""
+        """Sends SIGHUP; the log line about its result."""
         n = self.router.log.count(" config_reloaded ") + self.router.log.count(" config_not_reloaded ")
         self.router.process.send_signal(signal.SIGHUP)
         ended = lambda: self.router.log.count(" config_reloaded ") + self.router.log.count(" config_not_reloaded ")
