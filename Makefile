@@ -132,7 +132,7 @@ test: deps-test ## unit, conformance and integration tests; SAN=address|undefine
 	@$(MAKE) --no-print-directory -j$(JOBS) check
 
 # Programs that the integration tests ask, and backends that they load.
-HELPERS := $(B)/incipit-bench $(patsubst %.c,$(B)/%,$(wildcard tests/integration/*.c)) $(B)/fake_gpus.so \
+HELPERS := $(B)/incipit-bench $(B)/tests/replay/replay $(patsubst %.c,$(B)/%,$(wildcard tests/integration/*.c)) $(B)/fake_gpus.so \
            $(if $(and $(wildcard /usr/lib/*/libevent_core.a),$(if $(SAN)$(CROSS),,1)),$(B)/portable/incipit-worker)
 FAKE_GPUS := tests/integration/backends/fake_gpus.c $(wildcard kernels/*.c kernels/host/*.c kernels/sim/*.c kernels/tp/*.c) common/base/status.c common/base/mem.c common/base/clock.c
 $(B)/fake_gpus.so: $(FAKE_GPUS) $(B)/flags
