@@ -1,10 +1,9 @@
 /* common/base/list.h - an intrusive doubly linked ring.
  *
  * The head is a link whose neighbours are the first and the last element; an empty list is a head
- * that points at itself. An element that is on no list has NULL links, so membership can be asked.
+ * that points at itself. An element on no list has NULL links, which makes membership testable.
  *
- *      head <-> a <-> b <-> c <-> head        O(1) everywhere, no allocation
- */
+ *      head <-> a <-> b <-> c <-> head        O(1) everywhere, no allocation */
 #ifndef COMMON_BASE_LIST_H
 #define COMMON_BASE_LIST_H
 

@@ -1,13 +1,14 @@
 /* common/base/map.h - hash maps from a 64-bit number, or from a string, to a pointer.
  *
- * Open addressing with linear probing; an erased entry is closed by moving its followers back, so
- * there are no tombstones and a lookup ends at the first empty slot. At most 3/4 full, doubling.
- * A value is never NULL: NULL marks the empty slot. The string map copies its keys.
+ * Open addressing with linear probing; erasing moves the followers back, so there are no tombstones
+ * and a lookup ends at the first empty slot. At most 3/4 full, doubling. A value is never NULL:
+ * NULL marks an empty slot. The string map copies its keys.
  *
- *      home(key) = mix(key, seed) & mask      an entry lies at its home or in the run after it
+ *      home(key) = mix(key, seed) & mask      an entry is at its home or in the run after it
  *
- * The seed is the caller's: where a peer chooses the keys, take it from hash_random, so that nobody
- * can line up collisions. Memory: mem_alloc, so bound the number of entries. One thread. */
+ * The caller provides the seed: where a peer chooses the keys, take it from hash_random, so that
+ * collisions cannot be constructed. Memory: mem_alloc, so bound the number of entries. One
+ * thread. */
 #ifndef COMMON_BASE_MAP_H
 #define COMMON_BASE_MAP_H
 

@@ -1,10 +1,10 @@
 /* common/base/mem.h - allocation.
  *
- * Two kinds. `mem_alloc` and friends are for small bookkeeping: they never return NULL, running
- * out ends the process with a message. `mem_try` and friends are for what a peer can size and for
- * the large buffers (bodies, weights, KV): NULL is an answer, the caller says ST_NOMEM.
- * Tests make the n-th `mem_try` fail (mem_fail_at), and so walk every error path.
- * All of it is freed by mem_free. Any thread. */
+ * `mem_alloc` and its variants are for small bookkeeping: they never return NULL; without memory
+ * the process ends with a message. `mem_try` and its variants are for sizes that a peer chooses and
+ * for large buffers (bodies, weights, KV): on NULL the caller returns ST_NOMEM. Tests make the n-th
+ * `mem_try` fail (mem_fail_at) and so walk every error path. mem_free frees all of them. Any
+ * thread. */
 #ifndef COMMON_BASE_MEM_H
 #define COMMON_BASE_MEM_H
 
@@ -24,17 +24,17 @@ void *mem_try_aligned(size_t align, size_t size) MUST_USE; /* NULL when refused 
 
 void mem_free(void *ptr); /* NULL is fine */
 
-/* Whole pages for a large table, zeroed: resident once touched, or, from 128 MiB on, huge ones where
- * the system has them and resident at once. NULL when refused. Freed with the same size. */
+/* Whole pages for a large table, zeroed: resident once touched, or, from 128 MiB on, huge ones
+ * where the system has them and resident at once. NULL when refused. Freed with the same size. */
 void *mem_try_pages(size_t size) MUST_USE;
 void mem_free_pages(void *ptr, size_t size); /* NULL is fine */
 
-/* From `size` to `to` bytes, which are more; the pages may move, nothing is copied. NULL when refused,
- * ptr still valid. */
+/* From `size` to `to` bytes, which are more; the pages may move, nothing is copied. NULL when
+ * refused, ptr still valid. */
 void *mem_try_grow_pages(void *ptr, size_t size, size_t to) MUST_USE;
 
-/* Gives what the heap holds free back to the system. Walks the heap, a millisecond or so: for after a
- * burst. */
+/* Gives what the heap holds free back to the system. Walks the heap, a millisecond or so: for after
+ * a burst. */
 void mem_trim(void);
 
 /* Tests only: the n-th (from 1) mem_try of this process fails, once; 0 turns it off. */

@@ -1,9 +1,9 @@
-/* common/base/rng.h - chance, as a parameter.
+/* common/base/rng.h - random numbers, as a parameter.
  *
- * Modules take a `struct rng *`, so a test can replay them. Two forms: a stream (xoshiro256**,
- * Blackman and Vigna) and a counter: rng_at(seed, counter) gives the same number wherever and
- * whenever it is asked, which is what sampling needs: a token's draw depends on the request's seed
- * and the token's position alone, not on the batch it was computed in. */
+ * Modules take a `struct rng *`, so that tests can replay them. Two forms: a stream (xoshiro256**,
+ * Blackman and Vigna) and a counter: rng_at(seed, counter) is a pure function, as sampling needs
+ * it: a token's draw depends on the request's seed and the token's position alone, not on its
+ * batch. */
 #ifndef COMMON_BASE_RNG_H
 #define COMMON_BASE_RNG_H
 

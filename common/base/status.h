@@ -1,9 +1,8 @@
-/* common/base/status.h - how a function says that it failed, and to whom.
+/* common/base/status.h - how functions report failures.
  *
  * A function that can fail returns `enum status`. When a person will read the failure its last
- * parameter is `struct error *err` (NULL is fine) and its message names the thing, the value and
- * the remedy. One table maps a status to the HTTP code and the API error type, so that no handler
- * invents its own. Pure; any thread. */
+ * parameter is `struct error *err` (NULL is fine); the message has the object, the value and the
+ * remedy. One table maps a status to the HTTP code and the API error type. Pure; any thread. */
 #ifndef COMMON_BASE_STATUS_H
 #define COMMON_BASE_STATUS_H
 

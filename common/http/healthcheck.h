@@ -1,9 +1,8 @@
-/* common/http/healthcheck.h - one question to a program on this machine: is it well?
+/* common/http/healthcheck.h - a health check of a program on this machine.
  *
- * For the HEALTHCHECK of a container image that has neither a shell nor curl: the program's own word
- * `healthcheck` asks the address that the same options, environment and file would make it serve. A
- * worker's `drain` asks it to end, in the same way.
- * Blocks, for two seconds at most. */
+ * For the HEALTHCHECK of a container image without shell and curl: the program's command
+ * `healthcheck` calls the address that its options, environment and file configure. A worker's
+ * `drain` uses the same call. Blocks for two seconds at most. */
 #ifndef COMMON_HTTP_HEALTHCHECK_H
 #define COMMON_HTTP_HEALTHCHECK_H
 
@@ -20,7 +19,8 @@ struct healthcheck {
     bool is_tls;        /* the certificate is not looked at: it is our own */
 };
 
-/* ST_OK: answered with that code. Else ST_UNAVAILABLE, and a sentence with what was answered or failed. */
+/* ST_OK: answered with that code. Else ST_UNAVAILABLE, and a sentence with what was answered or
+ * failed. */
 MUST_USE enum status healthcheck_ask(const struct healthcheck *check, struct error *err);
 
 #endif

@@ -1,8 +1,9 @@
-/* common/http/http_client.c - libcurl's multi interface on a loop; the only file that knows libcurl.
+/* common/http/http_client.c - libcurl's multi interface on a loop; the only file that includes
+ * libcurl.
  *
- * curl says which sockets to watch and when to be called again; we say what became ready. Finished
- * calls, and pieces of streams, are told only from our own events, never from inside curl, so that a
- * callback may start and cancel calls freely. Proxies named in the environment are not used: probes go to workers. */
+ * curl requests sockets to watch and a timer; the loop reports what is ready. Finished calls and
+ * pieces of streams are delivered from our own events, never from inside curl, so that a callback
+ * may start and cancel calls. Proxies from the environment are ignored: calls go to workers. */
 #include "common/http/http_client.h"
 
 #include "common/base/list.h"
@@ -35,7 +36,7 @@ struct http_client {
     CURLM *multi;
     struct loop_timer timer;
     struct list calls, sockets;
-    struct list fresh; /* streams with bytes to tell */
+    struct list fresh; /* streams with bytes to deliver */
     struct http_client_trust trust;
     char *header;             /* of every request, or NULL */
     CURL *spares[MAX_SPARES]; /* of calls that have ended: a new one costs more than a reset */
@@ -69,7 +70,8 @@ static void init_curl(void) {
     curl_global_init(CURL_GLOBAL_DEFAULT);
 }
 
-/* --- the end of a call ---------------------------------------------------------------------------- */
+/* --- the end of a call
+ * ---------------------------------------------------------------------------- */
 
 static CURL *take_handle(struct http_client *client) {
     return client->n_spares ? client->spares[--client->n_spares] : curl_easy_init();
@@ -141,7 +143,8 @@ static void finish_done(struct http_client *client) {
     }
 }
 
-/* --- streams --------------------------------------------------------------------------------------- */
+/* --- streams
+ * --------------------------------------------------------------------------------------- */
 
 static void silence_is_over(void *arg) {
     struct http_call *call = arg;
@@ -151,7 +154,7 @@ static void silence_is_over(void *arg) {
     finish(call, CURLE_OPERATION_TIMEDOUT);
 }
 
-/* The other side's begins now, unless it is we who do not listen. */
+/* The peer's silence begins now, unless we have paused the stream. */
 static void begin_silence(struct http_call *call) {
     if (call->silence_us && !call->is_held) loop_timer_start(&call->silence, call->silence_us);
 }
@@ -163,13 +166,13 @@ static void deliver_piece(struct http_call *call) {
 
     curl_easy_getinfo(call->easy, CURLINFO_RESPONSE_CODE, &code);
     buf_init(&call->answer, piece.limit);
-    call->answer.has_failed = piece.has_failed; /* its end is to say so */
+    call->answer.has_failed = piece.has_failed; /* its end reports that */
     begin_silence(call);
     call->on_data((int)code, buf_str(&piece), call->arg);
     buf_fini(&piece);
 }
 
-/* What came, then what ended: a stream's last piece is told before its end. */
+/* Delivers pieces, then ends: a stream's last piece precedes its end. */
 static void tell(struct http_client *client) {
     struct list *link;
 
@@ -179,7 +182,8 @@ static void tell(struct http_client *client) {
     finish_done(client);
 }
 
-/* --- curl's sockets and time on the loop -------------------------------------------------------------- */
+/* --- curl's sockets and time on the loop
+ * -------------------------------------------------------------- */
 
 static void socket_is_ready(unsigned ready, void *arg) {
     struct socket_watch *s = arg;
@@ -238,7 +242,8 @@ static int set_socket(CURL *easy, curl_socket_t fd, int what, void *arg, void *s
     return 0;
 }
 
-/* --- the client ---------------------------------------------------------------------------------------- */
+/* --- the client
+ * ---------------------------------------------------------------------------------------- */
 
 enum status http_client_create(struct http_client **out, struct loop *loop, struct error *err) {
     static pthread_once_t once = PTHREAD_ONCE_INIT; /* curl's own global state */
@@ -291,7 +296,8 @@ void http_client_destroy(struct http_client *client) {
     mem_free(client);
 }
 
-/* --- starting a call ------------------------------------------------------------------------------------ */
+/* --- starting a call
+ * ------------------------------------------------------------------------------------ */
 
 static size_t take_answer(char *data, size_t size, size_t n, void *arg) {
     struct http_call *call = arg;

@@ -1,10 +1,9 @@
 /* common/http/http_client.h - control-plane HTTP calls through libcurl, on a loop.
  *
- * For probes, scrapes, the Kubernetes API and the like: a few calls a second whose convenience
- * matters and whose cost does not. Requests of users never go this way. Only http and https, no
- * redirects; never blocks the loop. A call has a timeout and a limit on the answer. A *stream*, which
- * may last for hours, is told its answer piece by piece, and ends when the other side has been silent
- * for too long. */
+ * For probes, scrapes and the Kubernetes API: a few calls a second. Requests of clients never use
+ * it. Only http and https, no redirects; never blocks the loop. A call has a timeout and a limit on
+ * the response. A *stream*, which may last for hours, receives its response in pieces and ends when
+ * the peer is silent for too long. */
 #ifndef COMMON_HTTP_HTTP_CLIENT_H
 #define COMMON_HTTP_HTTP_CLIENT_H
 
@@ -27,7 +26,7 @@ struct http_client_trust {
     const char *ca;                       /* PEM file or hashed folder; NULL: the system's */
     const char *cert, *key;               /* shown to servers that ask; NULL: none */
     struct str ca_pem, cert_pem, key_pem; /* borrowed */
-    bool is_insecure;                     /* believe any certificate */
+    bool is_insecure;                     /* accept any certificate */
 };
 void http_client_trust(struct http_client *client, const struct http_client_trust *trust);
 
@@ -68,20 +67,21 @@ struct http_client_response {
 
 typedef void http_client_fn(const struct http_client_response *response, void *arg);
 
-/* Starts a call; `fn` is called exactly once on the loop, never before this returns, unless the call
- * is cancelled; a stream's after its last piece. *call (may be NULL) is valid until then. ST_INVALID: the request is malformed. */
+/* Starts a call; `fn` is called exactly once on the loop, never before this returns, unless the
+ * call is cancelled; a stream's after its last piece. *call (may be NULL) is valid until then.
+ * ST_INVALID: the request is malformed. */
 MUST_USE enum status http_client_start(struct http_client *client,
                                        const struct http_client_request *request,
                                        http_client_fn *fn, void *arg, struct http_call **call,
                                        struct error *err);
 
-/* A stream that is held is not read: its sender is held up in turn, which does not count as silence.
- * At most a piece more is told. */
+/* A paused stream is not read: its sender is blocked in turn, which does not count as silence. At
+ * most one more piece is delivered. */
 void http_call_pause(struct http_call *call, bool is_held);
 
 void http_call_cancel(struct http_call *call); /* `fn` is not called. NULL is fine */
 
-/* What the answer's head said; 0 while there is none. For streams that are silent by nature. */
+/* The status code of the response; 0 before its head. For streams that are silent by nature. */
 int http_call_code(const struct http_call *call);
 
 #endif

@@ -10,12 +10,12 @@
 
 #define CONNECT_TIMEOUT_S 20L
 #define DEFAULT_STALL_S   30u
-#define MAX_IGNORED       ((size_t)1 << 20) /* of a body that nobody takes */
+#define MAX_IGNORED       ((size_t)1 << 20) /* of a body without on_bytes */
 
 struct http_fetch {
     CURL *easy;
     const struct http_fetch_request *request; /* while one runs */
-    enum status taken;                        /* what on_bytes said */
+    enum status taken;                        /* result of on_bytes */
     struct error *err;
     size_t n_ignored;
     char message[CURL_ERROR_SIZE];
@@ -90,8 +90,7 @@ static CURLcode set_up(struct http_fetch *f, const struct http_fetch_request *r)
     return rc;
 }
 
-/* How much of a URL is for logs: what follows a question mark may be a signature that lets in whoever
- * reads it. */
+/* Length of a URL for logs: the query may be a signature that grants access. */
 static int shown(const char *url) {
     return (int)MIN(strcspn(url, "?#"), (size_t)200);
 }

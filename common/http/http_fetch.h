@@ -32,8 +32,8 @@ struct http_fetch_request {
     void *arg;
 };
 
-/* ST_OK: an answer came whole; *code says which. ST_IO and ST_TIMEOUT are worth another attempt,
- * and name what failed, without the query of the URL, which may be a secret. */
+/* ST_OK: a complete response, with *code. ST_IO and ST_TIMEOUT are worth a retry; err names what
+ * failed, without the URL's query, which may be a secret. */
 MUST_USE enum status http_fetch_run(struct http_fetch *f, const struct http_fetch_request *request,
                                     int *code, struct error *err);
 

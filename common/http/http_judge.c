@@ -1,4 +1,5 @@
-/* common/http/http_judge.c - what headers mean for where the message ends, and which are refused for it.
+/* common/http/http_judge.c - what headers mean for where the message ends, and which are refused
+ * for it.
  *
  * Each header is judged as its line ends, and the head once more when it is complete. */
 #include "common/http/http_parse.h"
@@ -77,8 +78,8 @@ static enum status judge_expect(struct http_head *h, struct str value, struct er
     return ST_OK;
 }
 
-/* What it says of the connection; other options are the names of headers that end here. Empty ones
- * count as well: each is looked at once per header. */
+/* Reads the Connection header; options other than close and keep-alive name headers that end here.
+ * Empty options count as well: each is compared once per header. */
 static enum status judge_connection(struct http_head *h, struct str value, struct error *err) {
     do {
         const char *comma = value.len ? memchr(value.ptr, ',', value.len) : NULL;

@@ -1,18 +1,18 @@
-/* common/http/http_memory.c - what unanswered requests hold in memory, and how slowly they may come.
+/* common/http/http_memory.c - memory of unanswered requests, and their least speed.
  *
- * Every input that is kept from one turn to the next is paid for from the budget (body_budget.h): a
- * short one from this loop's pool, a long one by a claim of its whole length.
+ * Input kept over a turn is paid from the budget (body_budget.h): a short one from this loop's
+ * pool, a long one by a claim of its whole length.
  *
  *      body begins ──▶ claim its length ──granted──▶ read on ──▶ handler ──▶ answer ends: released
  *                          │ refused                    │
  *                          ▼                            ▼ others wait, and it is slow
  *                    wait, not reading ──too long──▶ 503, retry-after
  *
- * A body that waits is not read: its sender's window closes. Claims that wait are tried again by a
- * timer, in the order in which they came, because what they wait for may be released on another loop.
- * While claims wait anywhere, each server ends those of its bodies that come so slowly that others
- * would wait for long; without anyone who waits, only the progress rule holds: in each period of
- * body_grace_ms so many bytes have to come. */
+ * A waiting body is not read: its sender's window closes. A timer retries waiting claims in the
+ * order of their arrival, because the memory may be released on another loop. While claims wait
+ * anywhere, each server ends those of its bodies that arrive so slowly that others would wait for
+ * long; otherwise only the progress rule applies: a minimum of bytes in each period of
+ * body_grace_ms. */
 #include "common/http/http_server_internal.h"
 
 #include "common/http/body_budget.h"
@@ -27,7 +27,8 @@
 #define REQUEST_BYTES 1024u /* beside its bytes: what its buffer has in excess, its records */
 #define RETRY_AFTER_S "1"
 
-/* --- refusing -------------------------------------------------------------------------------------- */
+/* --- refusing
+ * -------------------------------------------------------------------------------------- */
 
 static void refuse(struct peer *p, enum http_refusal why) {
     uint64_t total = body_budget_stats(p->server->limits.budget).total_bytes;
@@ -48,7 +49,8 @@ static void refuse(struct peer *p, enum http_refusal why) {
     conn_flush(&p->conn);
 }
 
-/* --- paying ---------------------------------------------------------------------------------------- */
+/* --- paying
+ * ---------------------------------------------------------------------------------------- */
 
 static void give_back_pooled(struct exchange *x) {
     if (x->pooled_bytes) body_pool_give(x->peer->server->pool, x->pooled_bytes);
@@ -79,7 +81,8 @@ static bool is_long(const struct exchange *x, size_t input_bytes) {
     return MAX(announced, input_bytes) > LONG_BYTES;
 }
 
-/* What a long body has to have claimed before more of it is read. Of unknown length: as much again. */
+/* What a long body has to have claimed before more of it is read. Of unknown length: as much
+ * again. */
 static uint64_t claim_for(const struct exchange *x, size_t input_bytes, bool is_whole) {
     if (x->head.framing == HTTP_LENGTH_BODY) return x->total_len;
     if (is_whole || input_bytes + IOBUF_LARGE_BYTES <= x->claim.bytes)
@@ -180,8 +183,8 @@ static bool hold_short(struct peer *p, uint32_t bytes) {
     return false;
 }
 
-/* Part of a short request waits in a buffer for what was announced, or for as much again, not in the
- * large one that it was received in. Returns what that takes. */
+/* Part of a short request waits in a buffer for what was announced, or for as much again, not in
+ * the large one that it was received in. Returns what that takes. */
 static uint32_t settle(struct peer *p, size_t input_bytes) {
     const struct exchange *x = p->exchange;
     bool is_announced = x->head.framing == HTTP_LENGTH_BODY && x->total_len > input_bytes;
@@ -199,7 +202,8 @@ bool memory_hold(struct peer *p, bool is_whole) {
     return hold_short(p, (is_whole ? (uint32_t)n : settle(p, n)) + REQUEST_BYTES);
 }
 
-/* --- those that wait ------------------------------------------------------------------------------- */
+/* --- those that wait
+ * ------------------------------------------------------------------------------- */
 
 static void try_again(struct exchange *x, uint64_t now_us) {
     struct peer *p = x->peer;
@@ -221,7 +225,8 @@ static void try_again(struct exchange *x, uint64_t now_us) {
     }
 }
 
-/* --- those that come slowly ------------------------------------------------------------------------ */
+/* --- those that come slowly
+ * ------------------------------------------------------------------------ */
 
 static void measure(struct exchange *x, uint64_t now_us) {
     uint64_t us = now_us - x->sample_us;
@@ -232,7 +237,7 @@ static void measure(struct exchange *x, uint64_t now_us) {
     x->sample_bytes = x->came_bytes;
 }
 
-/* At this pace the rest would take too long for those who wait. */
+/* At this pace the rest would take too long for waiting bodies. */
 static bool is_slow(const struct exchange *x, uint64_t least_pace) {
     uint64_t rest = x->claim.bytes - MIN(x->came_bytes, x->claim.bytes);
 

@@ -1,8 +1,9 @@
-/* common/http/http_metrics.h - what an HTTP server counts, as rows for the tables of the programs.
+/* common/http/http_metrics.h - the metrics of an HTTP server, as rows for the tables of the
+ * programs.
  *
- * A program puts HTTP_METRICS into its own table, so that the rows have ids there that follow each
- * other, and gives the first of these ids to http_server_report. Names are public: add, alias, never
- * rename. `port` says which server of the process: client or admin. */
+ * A program puts HTTP_METRICS into its own table, so that the rows have consecutive ids, and gives
+ * the first id to http_server_report. Names are public: add, alias, never rename. `port`: client or
+ * admin. */
 #ifndef COMMON_HTTP_HTTP_METRICS_H
 #define COMMON_HTTP_HTTP_METRICS_H
 

@@ -4,7 +4,8 @@
 #include "common/http/http_parse_internal.h"
 #include "common/protocol/wire.h"
 
-/* --- header names ------------------------------------------------------------------------------- */
+/* --- header names
+ * ------------------------------------------------------------------------------- */
 
 static inline uint64_t word_at(const char *p) {
     uint64_t v;
@@ -20,9 +21,9 @@ static inline uint32_t half_word_at(const char *p) {
     return v;
 }
 
-/* Are the n bytes of a token this word of small letters, digits and '-', but for letter case? Only a
- * capital becomes one of these when bit 5 is set: of the other bytes that would, none is in a token.
- * With n constant this is a handful of instructions. */
+/* True when the n bytes of a token are this word of small letters, digits and '-', ignoring letter
+ * case. Setting bit 5 turns only capitals into these letters among the bytes of a token. With n
+ * constant this is a handful of instructions. */
 static inline bool is_word(const char *p, const char *word, size_t n) {
     const uint64_t fold = UINT64_C(0x2020202020202020);
     uint64_t differs = 0;
@@ -121,7 +122,8 @@ enum http_name http_name_of(struct str name) {
     return family_of(name);
 }
 
-/* --- headers of a head -------------------------------------------------------------------------- */
+/* --- headers of a head
+ * -------------------------------------------------------------------------- */
 
 struct str http_head_find(const struct http_head *h, const char *data, struct str name) {
     enum http_name id = http_name_of(name);
@@ -186,7 +188,8 @@ bool http_value_has_token(struct str value, struct str token) {
     return false;
 }
 
-/* --- methods and reasons ------------------------------------------------------------------------ */
+/* --- methods and reasons
+ * ------------------------------------------------------------------------ */
 
 static const struct str method_names[] = {
     [HTTP_GET] = {"GET", 3},     [HTTP_HEAD] = {"HEAD", 4},     [HTTP_POST] = {"POST", 4},

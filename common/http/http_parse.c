@@ -2,10 +2,10 @@
  *
  * Each state scans ahead in a tight loop while bytes are of its class and decides on the first that
  * is not. Where a limit applies the scan is bounded by it, so that the verdict depends on the bytes
- * alone and not on how they were cut. Lines that are there whole and have the form that nearly all have
- * are read at once, without the machine (read_usual_*): these readers accept less than it does, never
- * more, and refuse nothing. What headers mean for framing is judged as each ends, and once more when
- * the head is complete (http_judge.c). */
+ * alone and not on how they were cut. Lines that are there whole and have the form that nearly all
+ * have are read at once, without the machine (read_usual_*): these readers accept less than it
+ * does, never more, and refuse nothing. What headers mean for framing is judged as each ends, and
+ * once more when the head is complete (http_judge.c). */
 #include "common/http/http_parse.h"
 
 #include "common/http/http_parse_internal.h"
@@ -135,7 +135,8 @@ static enum status refuse_byte(struct http_head *h, struct error *err, const cha
                        where);
 }
 
-/* --- elements of the head ------------------------------------------------------------------------ */
+/* --- elements of the head
+ * ------------------------------------------------------------------------ */
 
 static struct http_span span_from_mark(const struct http_head *h) {
     return (struct http_span){(uint16_t)h->mark, (uint16_t)(h->pos - h->mark)};
@@ -167,8 +168,8 @@ static char byte_at(struct str path, size_t i, size_t *n) {
     return (char)(high << 4 | low);
 }
 
-/* "." or ".." between slashes: who resolves it sees another path. Dots and slashes may be
- * percent-encoded, and a backslash counts as a slash, as there are those who read them so. */
+/* "." or ".." between slashes: a reader that resolves it sees another path. Dots and slashes may be
+ * percent-encoded, and some readers take a backslash for a slash. */
 static bool has_dot_segment(struct str path) {
     size_t n_dots = 0, n_bytes = 0, n;
 
@@ -241,7 +242,7 @@ static enum status end_status_code(struct http_head *h, const char *data, struct
     return ST_OK;
 }
 
-/* A header's line is there, but for its last CR LF or LF: what is it, and what does it mean? */
+/* Interprets a complete header line without its CR LF. */
 static enum status end_header(struct http_head *h, const char *data, struct error *err) {
     struct http_header *header = &h->headers[h->n_headers++];
 
@@ -264,7 +265,8 @@ static enum status end_value(struct http_head *h, const char *data, struct error
     return end_header(h, data, err);
 }
 
-/* --- the machine ------------------------------------------------------------------------------- */
+/* --- the machine
+ * ------------------------------------------------------------------------------- */
 
 void http_request_init(struct http_head *h) {
     memset(h, 0, offsetof(struct http_head, headers));
@@ -428,8 +430,8 @@ static enum status begin_line(struct http_head *h, int c, struct error *err) {
     return ST_OK;
 }
 
-/* A line of the usual form, name ": " value CR LF, that is there whole. Any other is left to the machine,
- * which takes it apart byte by byte, or says what is wrong with it. */
+/* Fast path for a complete line of the form name ": " value CR LF. The state machine handles all
+ * others and their errors. */
 static bool read_usual_line(struct http_head *h, const char *data, size_t end) {
     struct http_header *header = &h->headers[h->n_headers];
     size_t pos = h->pos, colon = skip_words(data, pos, end, HTTP_CHAR_TOKEN, '-'),

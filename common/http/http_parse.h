@@ -1,9 +1,8 @@
 /* common/http/http_parse.h - a strict, incremental HTTP/1.1 parser that allocates nothing.
  *
  * One parser for both sides: requests of clients and responses of workers. It looks at each byte
- * once or twice, in whatever pieces the bytes come, and gives the same result for every way of cutting
- * them.
- * Two parts:
+ * once or twice, in whatever pieces the bytes come, and gives the same result for every way of
+ * cutting them. Two parts:
  *
  *   head   struct http_head: start line and headers, as offsets into the caller's contiguous bytes
  *          (so the buffer may move while more is received), plus what framing follows from them.
@@ -70,8 +69,8 @@ struct http_span { /* offsets from the first byte given to the parser */
     uint16_t off, len;
 };
 
-/* Who a header is for: found once, when it is parsed, so that nobody compares names again. Letter case
- * is ignored. The last three are families. */
+/* The meaning of a header, found once when it is parsed, ignoring letter case. The last three are
+ * families. */
 enum http_name {
     HTTP_NAME_OTHER,
     HTTP_NAME_HOST,
@@ -85,9 +84,9 @@ enum http_name {
     HTTP_NAME_X_REQUEST_ID,
     HTTP_NAME_VIA,
     HTTP_NAME_HOP,  /* Close, HTTP2-Settings, Keep-Alive, Proxy-*, TE, Trailer, Upgrade */
-    HTTP_NAME_WAY,  /* Forwarded, X-Forwarded-*, X-Real-IP: through whom it came */
+    HTTP_NAME_WAY,  /* Forwarded, X-Forwarded-*, X-Real-IP: the request's path */
     HTTP_NAME_OURS, /* X-Incipit-* (wire.h) */
-    /* What a server says to a browser of itself, and is wrong of what stands behind a proxy: Alt-Svc,
+    /* Headers of a server to a browser about itself, which are wrong behind a proxy: Alt-Svc,
      * Authentication-Info, Clear-Site-Data, Content-Location, Location, Refresh, Set-Cookie,
      * Strict-Transport-Security, WWW-Authenticate. */
     HTTP_NAME_SITE,
@@ -106,7 +105,7 @@ struct http_header {
 /* A head being parsed, and then the result. Zeroed by the init functions. About 1300 bytes: lend it
  * to a connection only while it has a request. */
 struct http_head {
-    /* Results; complete once the parse function has said ST_OK. */
+    /* Results; complete once the parse function has returned ST_OK. */
     uint32_t head_len; /* bytes of the head, leading and final empty lines included */
     enum http_method method;
     enum http_framing framing;
@@ -118,9 +117,10 @@ struct http_head {
     uint16_t status_code;                 /* responses: 100 to 599 */
     uint16_t n_headers;
     uint8_t minor_version; /* 0 or 1 */
-    bool keep_alive;       /* what the message says; the owner may still close */
+    bool keep_alive;       /* as in the message; the owner may still close */
     bool expects_continue; /* an HTTP/1.1 request with a body waits for "100 Continue" */
-    uint16_t refused_code; /* when refused: the code to answer, 400 .. 505; a client says 502 */
+    uint16_t
+        refused_code; /* when rejected: the code to answer with, 400 .. 505; a client uses 502 */
 
     /* The parser's own. */
     bool is_response, is_head_answer;
@@ -137,13 +137,14 @@ struct http_head {
 
 void http_request_init(struct http_head *h);
 
-/* `to_head`: the response answers a HEAD request, so it has no body whatever it says. */
+/* `to_head`: the response to a HEAD request, which has no body. */
 void http_response_init(struct http_head *h, bool to_head);
 
 /* Looks at data[0..len): all bytes of this message received so far, from its first byte, at any
  * address. ST_AGAIN: give it again with more at the end. ST_OK: the head is complete, the body (see
  * framing) begins at data + head_len. ST_INVALID: refused; see refused_code; do not continue.
- * A 1xx response is complete like any other, with HTTP_NO_BODY: init again after it for the next. */
+ * A 1xx response is complete like any other, with HTTP_NO_BODY: init again after it for the
+ * next. */
 MUST_USE enum status http_head_parse(struct http_head *h, const char *data, size_t len,
                                      struct error *err);
 
@@ -169,9 +170,9 @@ bool http_value_has_token(struct str value, struct str token);
     (HTTP_NAME_BIT(HTTP_NAME_CONNECTION) | HTTP_NAME_BIT(HTTP_NAME_TRANSFER_ENCODING) |            \
      HTTP_NAME_BIT(HTTP_NAME_HOP))
 
-/* Writes the headers that may be forwarded, but for those whose id is in `dropped` (HTTP_NAME_BITs),
- * in order, each as name ": " value CR LF. `to` has room for http_kept_max(h) bytes; returns the end
- * of what was written. Lines that lie side by side in `data` are copied together. */
+/* Writes the headers that may be forwarded, except ids in `dropped` (HTTP_NAME_BITs), in order,
+ * each as name ": " value CR LF. `to` has room for http_kept_max(h) bytes; returns the end of the
+ * text. Adjacent lines of `data` are copied together. */
 char *http_write_kept(char *to, const struct http_head *h, const char *data, uint32_t dropped);
 
 static inline size_t http_kept_max(const struct http_head *h) {
@@ -205,7 +206,8 @@ MUST_USE enum status http_body_next(struct http_body *b, const char *in, size_t 
 /* The stream ended here: ST_OK when the body may end so (HTTP_CLOSE_BODY), else ST_CLOSED. */
 MUST_USE enum status http_body_eof(struct http_body *b, struct error *err);
 
-/* --- small shared things ----------------------------------------------------------------------- */
+/* --- small shared things
+ * ----------------------------------------------------------------------- */
 
 const char *http_method_name(enum http_method m); /* "GET"; "" for HTTP_OTHER_METHOD */
 enum http_method http_method_of(struct str name);

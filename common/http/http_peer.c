@@ -17,7 +17,8 @@
 #define LINGER_BYTES       ((size_t)256 << 10) /* each may send so much behind its refusal, */
 #define LINGER_TOTAL_BYTES ((size_t)64 << 20)  /* and all together so much, if that is more */
 
-/* While bodies wait for memory many new ones are refused by their heads: so much comes with those. */
+/* While bodies wait for memory many new ones are refused by their heads: so much comes with
+ * those. */
 #define PRESSED_BYTES ((size_t)8 << 10)
 
 static void peer_advance(struct peer *p);
@@ -39,7 +40,8 @@ void peer_set_state(struct peer *p, enum peer_state state) {
     if (UNLIKELY(server->is_full) && state == PEER_IDLE) server_has_room(server);
 }
 
-/* --- leaving ------------------------------------------------------------------------------------ */
+/* --- leaving
+ * ------------------------------------------------------------------------------------ */
 
 void peer_close(struct peer *p) {
     struct http_server *server = p->server;
@@ -70,8 +72,8 @@ void peer_abort(struct peer *p) {
     peer_close(p);
 }
 
-/* All is sent: our side ends in order, and the peer gets time to read what it was told before
- * unread input of its own would turn our close into a reset. */
+/* After all is sent our side closes its direction, and the peer gets time to read before its unread
+ * input would turn our close into a reset. */
 static void linger(struct peer *p) {
     conn_shutdown_write(&p->conn);
     p->dropped_bytes = 0;
@@ -89,8 +91,8 @@ static void drop_input(struct peer *p) {
     conn_consume(&p->conn, conn_input(&p->conn).len);
 }
 
-/* Reading for the sake of an orderly end is bounded: while few linger each may send a body's worth,
- * but many who were refused cannot keep the loop busy with what they go on sending. */
+/* Lingering reads are bounded: a few connections may each send a body's worth, but many cannot keep
+ * the loop busy. */
 static size_t linger_bytes(const struct http_server *server) {
     return MAX(LINGER_BYTES, LINGER_TOTAL_BYTES / MAX(1, server->n_lingering));
 }
@@ -101,8 +103,8 @@ static void drop_late_input(struct peer *p) {
     if (p->dropped_bytes > linger_bytes(p->server)) conn_pause(&p->conn);
 }
 
-/* Is what is still to come of a request so long that it would not be read to its end? Then none of it
- * is: reading opens the window for more, and the end is no better for it. */
+/* Is what is still to come of a request so long that it would not be read to its end? Then none of
+ * it is: reading opens the window for more, and the end is no better for it. */
 static bool has_long_rest(const struct exchange *x) {
     size_t n_here = conn_input(&x->peer->conn).len;
 
@@ -183,7 +185,8 @@ void peer_check_stall(struct peer *p, uint64_t now_us) {
     }
 }
 
-/* --- from bytes to a request ---------------------------------------------------------------------- */
+/* --- from bytes to a request
+ * ---------------------------------------------------------------------- */
 
 static void begin_request(struct peer *p) {
     p->exchange = server_lend_exchange(p->server);
@@ -362,7 +365,8 @@ static void peer_advance(struct peer *p) {
     p->is_advancing = false;
 }
 
-/* --- the beginning: TLS -------------------------------------------------------------------------- */
+/* --- the beginning: TLS
+ * -------------------------------------------------------------------------- */
 
 static void on_connected(struct conn *c, void *owner) {
     struct peer *p = owner;
@@ -462,7 +466,8 @@ void peer_open(struct http_server *server, struct tls *tls, int fd,
     peer_set_state(p, tls ? PEER_HANDSHAKE : PEER_NEW);
 }
 
-/* --- questions about a request ------------------------------------------------------------------ */
+/* --- questions about a request
+ * ------------------------------------------------------------------ */
 
 const struct http_head *http_request_head(const struct http_request *req) {
     return &exchange_of(req)->head;

@@ -1,12 +1,12 @@
-/* common/http/http_places.c - who is closed when there is no place for another connection.
+/* common/http/http_places.c - closes connections when all are taken and another one arrives.
  *
- * Connections with a request in flight are never closed for another one. Of the rest, first those go
- * that never sent a byte, then those that are idle between requests, then those whose head has been
- * coming for long; of each kind those of the address with the most connections, oldest first. So one
- * address cannot push others out, and behind a balancer, where all have one address, age decides.
+ * Connections with a request in flight are never closed for another. First those that never sent a
+ * byte, then those idle between requests, then those whose head has been arriving for long; of each
+ * kind those of the address with the most connections, oldest first. So one address cannot displace
+ * others, and behind a balancer, where all have one address, age decides.
  *
- * Closing goes through a whole list, so it makes room for several at a time where there are many. An
- * IPv6 address counts by its first 64 bits, which is what one client is given. */
+ * Closing scans a whole list, so it frees several places at a time where there are many. An IPv6
+ * address counts by its first 64 bits, the usual size of one client's network. */
 #include "common/http/http_server_internal.h"
 
 #include "common/base/hash.h"
@@ -59,7 +59,7 @@ static uint32_t most_of_an_address(const struct http_server *server, enum peer_s
     return most;
 }
 
-/* Up to n of those in one state whose address has at least `most`; returns how many it has closed. */
+/* Closes up to n in one state whose address has at least `most`; returns how many. */
 static uint32_t close_some(struct http_server *server, enum peer_state state, uint32_t most,
                            uint32_t n) {
     uint64_t now_us = loop_now_us(server->loop);

@@ -1,4 +1,5 @@
-/* common/http/http_route.c - the table of paths: 404, 405 with Allow, OPTIONS; requests of web pages. */
+/* common/http/http_route.c - the table of paths: 404, 405 with Allow, OPTIONS; requests of web
+ * pages. */
 #include "common/http/http_server.h"
 
 static bool serves(const struct http_route *r, enum http_method method) {
@@ -63,10 +64,11 @@ void http_route_request(const struct http_route *routes, struct http_request *re
     answer_unrouted(routes, req);
 }
 
-/* --- web pages -------------------------------------------------------------------------------------*/
+/* --- web pages
+ * ------------------------------------------------------------------------------------- */
 
-/* An address or "localhost". Any other name its owner may point at this machine, for a page of his
- * that is then of the same origin. */
+/* An address or "localhost". The owner of any other name may point it at this machine, so that a
+ * page of that name has this origin. */
 static bool is_fixed_host(struct str host) {
     static const struct str local = {"localhost", 9};
     size_t n = 0;

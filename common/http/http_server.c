@@ -1,8 +1,8 @@
 /* common/http/http_server.c - listeners, connection lists, timeouts, draining.
  *
  * Timeouts cost nothing per request: each connection is on the list of its state, in the order in
- * which it got there, and one timer sweeps the lists. Where one limit holds for a whole list only its
- * front is looked at. */
+ * which it got there, and one timer sweeps the lists. Where one limit holds for a whole list only
+ * its front is looked at. */
 #include "common/http/http_server.h"
 
 #include "common/base/clock.h"
@@ -26,7 +26,7 @@
 #define LINGER_US           1000000u
 #define MAX_SPARE_EXCHANGES 256u
 #define DATE_MAX_AGE_US     500000u
-#define DRAIN_SWEEP_US      50000u /* who waits for the end of a drain sees it end */
+#define DRAIN_SWEEP_US      50000u /* reports the end of a drain */
 
 struct listener {
     struct list link;
@@ -158,7 +158,8 @@ void http_server_destroy(struct http_server *server) {
     mem_free(server);
 }
 
-/* --- listening --------------------------------------------------------------------------------- */
+/* --- listening
+ * --------------------------------------------------------------------------------- */
 
 static bool is_at_capacity(const struct http_server *server) {
     return server->stats.open_connections >= server->limits.max_connections;
@@ -183,7 +184,7 @@ static bool is_out_of_descriptors(int error) {
     return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
 }
 
-/* False: no connection waits, or no descriptor is left (errno says which). */
+/* False: no pending connection, or no descriptor (see errno). */
 static bool accept_one(struct listener *l) {
     struct http_server *server = l->server;
     struct sockaddr_storage addr;
@@ -325,7 +326,8 @@ uint16_t http_server_port(const struct http_server *server) {
     return first ? LIST_ENTRY(first, struct listener, link)->port : 0;
 }
 
-/* --- timeouts ---------------------------------------------------------------------------------- */
+/* --- timeouts
+ * ---------------------------------------------------------------------------------- */
 
 /* One look for what is due. A connection that ends costs its socket, and many may be due at once: a
  * turn of the loop ends a few. */
@@ -358,9 +360,9 @@ static struct peer *find_stalled(struct http_server *server, enum peer_state sta
     return NULL;
 }
 
-/* An idle peer's last answer may still be on its way: the turn has not sent it yet, or the client has
- * not read it. It gets that first. A request that has come is answered; one that meets our FIN finds
- * a connection that was closed in order, not a reset: that is read off while we linger. */
+/* An idle peer's last answer may still be on its way: the turn has not sent it yet, or the client
+ * has not read it. It gets that first. A request that has come is answered; one that meets our FIN
+ * finds a connection that was closed in order, not a reset: that is read off while we linger. */
 static void leave_idle(struct peer *p) {
     if (conn_input(&p->conn).len || conn_has_unread(&p->conn)) {
         peer_set_state(
@@ -371,7 +373,7 @@ static void leave_idle(struct peer *p) {
     peer_end(p);
 }
 
-/* How long a connection may be idle now, whose limit is otherwise this. */
+/* The current idle limit of a connection whose configured one is this. */
 static uint64_t idle_limit_us(const struct http_server *server, uint32_t limit_ms,
                               uint64_t now_us) {
     uint64_t limit_us = (uint64_t)limit_ms * 1000;
@@ -437,7 +439,8 @@ void http_server_set_limits(struct http_server *server, const struct http_limits
     watch_listeners(server);
 }
 
-/* --- draining ---------------------------------------------------------------------------------- */
+/* --- draining
+ * ---------------------------------------------------------------------------------- */
 
 static void report_drained(void *arg) {
     struct http_server *server = arg;
@@ -514,7 +517,8 @@ struct http_server_stats http_server_stats(const struct http_server *server) {
     return server->stats;
 }
 
-/* --- small shared things ------------------------------------------------------------------------- */
+/* --- small shared things
+ * ------------------------------------------------------------------------- */
 
 struct str server_date(struct http_server *server) {
     uint64_t now_us = loop_now_us(server->loop);

@@ -8,28 +8,27 @@
  *                   |       |       |           |                           pipelined ones wait in
  *                   +-------+-------+-----------+-> lingering -> closed     the input buffer
  *
- * A request lives from on_request until its answer ends (http_reply, http_reply_error,
- * http_stream_end, http_raw_end) or on_abort has been called, whichever is first; then its pointer
- * is void. Every request handed to on_request ends in exactly one of the two ways. Its strings point
- * into the connection's input and live as long as it does. Calls never re-enter: neither on_abort
- * nor on_drain is called from inside an answer function.
+ * A request is valid from on_request until its answer ends (http_reply, http_reply_error,
+ * http_stream_end, http_raw_end) or on_abort has been called; each request ends in exactly one of
+ * the two ways. Its strings point into the connection's input and are valid as long. Calls never
+ * re-enter: neither on_abort nor on_drain is called from inside an answer function.
  *
- * All that an answer writes in one turn of the loop leaves in one send, at the end of the turn, or when
- * a raw answer is flushed.
- * A keep-alive request that arrives in one piece costs one recv and one send.
+ * Everything an answer writes in one turn of the loop leaves in one send, at the end of the turn,
+ * or when a raw answer is flushed. A keep-alive request that arrives in one piece costs one recv
+ * and one send.
  *
- * A listener with TLS begins each connection with a handshake; what comes after is the same. Who
- * speaks plain HTTP to it is told so with a 400.
+ * A listener with TLS begins each connection with a handshake. Plain HTTP on it is answered with a
+ * 400.
  *
- * What requests hold in memory is bounded singly, by max_body_bytes, and together, by a budget that the
- * servers of a process share (body_budget.h): a long body waits for its turn unread, and is refused with
- * 503 if that takes too long. When all connections are taken, idle ones are closed for new ones: first
- * those that never sent a byte, of the address that has the most. What the server itself refuses or
- * closes is counted by reason, and logged once a second at most (http_server_report).
+ * The memory of requests is bounded singly, by max_body_bytes, and in total, by a budget that the
+ * servers of a process share (body_budget.h): a long body waits unread, and is refused with 503
+ * after too long. When all connections are taken, idle ones are closed for new ones
+ * (http_places.c). What the server itself refuses or closes is counted by reason, and logged once a
+ * second at most (http_server_report).
  *
  * LIMITS. No HTTP/2, no upgrades. A request body is always buffered whole, up to max_body_bytes.
  * While a request is answered its client's disconnect is noticed unless that client has pipelined
- * more than 64 KiB behind it. A client that closes its sending side is gone. */
+ * more than 64 KiB. A client that closes its sending side counts as gone. */
 #ifndef COMMON_HTTP_HTTP_SERVER_H
 #define COMMON_HTTP_HTTP_SERVER_H
 
@@ -56,15 +55,16 @@ struct http_limits {               /* zero picks the default in brackets */
     uint32_t body_wait_ms;         /* [10000] a body waits for memory; then 503 */
     uint32_t idle_timeout_ms;      /* [75000] between requests; then closed silently */
     uint32_t write_stall_timeout_ms; /* [60000] the client takes no byte for so long: aborted */
-    uint32_t max_requests_per_connection; /* [0: unlimited]; the last answer says "close" */
-    struct body_budget *budget; /* outlives the server; NULL: bodies have no bound in total */
+    uint32_t
+        max_requests_per_connection; /* [0: unlimited]; the last answer has "connection: close" */
+    struct body_budget *budget;      /* outlives the server; NULL: bodies have no bound in total */
 };
 
 struct http_server_events {
     /* A request is there. Answer or keep it. */
     void (*on_request)(struct http_request *req, void *arg);
-    /* Optional: the head is there, the body is not (nor req->body). Not ST_OK: that error is answered
-     * and the connection closed before the body is read. For keys and early limits. */
+    /* Optional: the head is there, the body is not (nor req->body). Not ST_OK: that error is
+     * answered and the connection closed before the body is read. For keys and early limits. */
     enum status (*on_head)(struct http_request *req, void *arg, struct error *err);
 };
 
@@ -82,12 +82,12 @@ struct http_server *http_server_create(struct loop *loop, const struct http_limi
                                        const struct http_server_events *events, void *arg);
 
 /* Limits for what comes from now on: max_connections, max_body_bytes, head_timeout_ms and
- * idle_timeout_ms, zero as above; the other limits stay. Open connections above max_connections stay
- * until they are idle and room is wanted. */
+ * idle_timeout_ms, zero as above; the other limits stay. Open connections above max_connections
+ * stay until they are idle and room is wanted. */
 void http_server_set_limits(struct http_server *server, const struct http_limits *limits);
 
-/* Where the server counts, and where it writes: rows of http_metrics.h from id `first` on, under this
- * name of its port. Before it listens. */
+/* Where the server counts, and where it writes: rows of http_metrics.h from id `first` on, under
+ * this name of its port. Before it listens. */
 struct http_report {
     struct metrics *metrics; /* NULL: nowhere */
     uint32_t first;
@@ -96,14 +96,14 @@ struct http_report {
 };
 void http_server_report(struct http_server *server, const struct http_report *report);
 
-/* Closes all connections; on_abort is called for open requests. NULL is fine. Not from inside one of
- * its callbacks. */
+/* Closes all connections; on_abort is called for open requests. NULL is fine. Not from inside one
+ * of its callbacks. */
 void http_server_destroy(struct http_server *server);
 
 /* Listens on a numeric address ("127.0.0.1", "::1", "0.0.0.0"). port 0: the system picks, see
- * http_server_port. `share`: SO_REUSEPORT, one socket per loop. May be called for several addresses.
- * ST_IO: "port 30000 is in use: choose another", before which the caller puts its options' names;
- * ST_INVALID: the address is not one. */
+ * http_server_port. `share`: SO_REUSEPORT, one socket per loop. May be called for several
+ * addresses. ST_IO: "port 30000 is in use: choose another", before which the caller puts its
+ * options' names; ST_INVALID: the address is not one. */
 MUST_USE enum status http_server_listen(struct http_server *server, const char *host, uint16_t port,
                                         bool share, struct error *err);
 /* The same with TLS; tls NULL: without. */
@@ -119,26 +119,26 @@ uint16_t http_server_port(const struct http_server *server); /* of the first lis
 /* Its sockets, at most `max`, which stay its own; returns how many. */
 uint32_t http_server_sockets(const struct http_server *server, int *fds, uint32_t max);
 
-/* Closes them; the rest goes on. Who waits to be accepted is left to whoever else has the socket. */
+/* Closes the listeners; connections continue. Pending ones are left to other owners of the
+ * socket. */
 void http_server_leave_sockets(struct http_server *server);
 
-/* Every answer from now on says "connection: close", and its connection ends with it. New connections
- * are still accepted: for the while in which balancers in front have not yet heard of the end. */
+/* Every answer from now on has "connection: close", and its connection ends with it. New
+ * connections are still accepted, until balancers have noticed the drain. */
 void http_server_announce_close(struct http_server *server);
 
-/* Stops listening, when all that wait to be accepted have been; announces the close, and ends each
- * connection with its next answer, or once it has been idle for idle_us, of which only the time since
- * the announcement counts. So a request is lost only if it meets the FIN on its way, after its client
- * has been silent for so long: what the system has received is still answered. 0: idle ones are closed
- * now, and each connection with the answer that is open, whether that says so or not. on_drained
- * (optional) is called on the loop, once, when the last connection is gone. A second call may shorten
- * idle_us. */
+/* Stops listening after accepting all pending connections; announces the close, and ends each
+ * connection with its next answer, or once it has been idle for idle_us since the announcement. So
+ * a request is lost only if it meets the FIN on its way, after its client was silent for so long;
+ * received requests are answered. 0: idle connections are closed now, and each other one with its
+ * open answer. on_drained (optional) is called on the loop, once, when the last connection is gone.
+ * A second call may shorten idle_us. */
 void http_server_drain_idle(struct http_server *server, uint64_t idle_us,
                             void (*on_drained)(void *arg), void *arg);
 void http_server_drain(struct http_server *server, void (*on_drained)(void *arg),
                        void *arg); /* 0 */
 
-/* Is there an answer, open or made, of which not all is sent? */
+/* True while an answer is not completely sent. */
 bool http_server_is_sending(const struct http_server *server);
 
 struct http_server_stats http_server_stats(const struct http_server *server);
@@ -157,7 +157,7 @@ struct http_request {
     uint64_t received_us;   /* loop time when the head was complete */
 
     uint64_t
-        owner; /* the handler's, set in on_head: whose body it is, beside its address's; 0: none */
+        owner; /* set by the handler in on_head: second owner of the body, beside its address; 0: none */
 
     /* The handler's, set in on_request; all optional. */
     void *user;
@@ -188,14 +188,16 @@ struct str http_request_client(const struct http_request *req);
  * Name and value are ours, not a peer's: a byte that would break the head is an assertion. */
 void http_add_header(struct http_request *req, struct str name, struct str value);
 
-/* The whole answer; ends the request. content_type NULL: none. HEAD is answered without the body. */
+/* The whole answer; ends the request. content_type NULL: none. HEAD is answered without the
+ * body. */
 void http_reply(struct http_request *req, int code, const char *content_type, struct str body);
 
-/* The error as every API of ours says it (openai.h), with the code of `st`; ends the request.
- * err NULL: the status's name. */
+/* Replies with the error in OpenAI's form (openai.h), with the code of `st`; ends the request. err
+ * NULL: the status's name. */
 void http_reply_error(struct http_request *req, enum status st, const struct error *err);
 
-/* --- answering as a stream --------------------------------------------------------------------- */
+/* --- answering as a stream
+ * --------------------------------------------------------------------- */
 
 /* Sends the head. The body is chunked for HTTP/1.1, ended by closing for 1.0. */
 void http_stream_begin(struct http_request *req, int code, const char *content_type);
@@ -211,10 +213,11 @@ void http_stream_end(struct http_request *req); /* ends the request */
  * cannot take it for complete. */
 void http_stream_break(struct http_request *req);
 
-/* --- answering raw: the caller supplies every byte of the response (the proxy) ------------------ */
+/* --- answering raw: the caller supplies every byte of the response (the proxy)
+ * ------------------ */
 
-/* Head included. keep_alive must be announced by the caller: http_wants_close says whether the
- * answer has to carry "connection: close". */
+/* Head included. The caller announces keep_alive: http_wants_close tells whether "connection:
+ * close" is due. */
 void http_raw_write(struct http_request *req, struct str bytes);
 void http_raw_writev(struct http_request *req, const struct str *pieces, int n);
 void http_raw_chunk(struct http_request *req, struct str payload); /* framed; "" is ignored */
@@ -223,14 +226,16 @@ void http_raw_flush(
 void http_raw_end(struct http_request *req, bool keep_alive); /* flushes, ends the request */
 bool http_wants_close(const struct http_request *req);
 
-/* --- flow -------------------------------------------------------------------------------------- */
+/* --- flow
+ * -------------------------------------------------------------------------------------- */
 
 size_t http_pending_bytes(const struct http_request *req); /* written and not taken by the kernel */
 
-/* --- routes ------------------------------------------------------------------------------------ */
+/* --- routes
+ * ------------------------------------------------------------------------------------ */
 
-/* A table of handlers. A path that ends in '*' stands for all that begin like it and are longer. The
- * last row has path NULL. */
+/* A table of handlers. A path that ends in '*' stands for all that begin like it and are longer.
+ * The last row has path NULL. */
 struct http_route {
     enum http_method method; /* HTTP_GET also serves HEAD */
     const char *path;
@@ -244,8 +249,9 @@ bool http_route_serves(const struct http_route *routes, const struct http_reques
  * OPTIONS with 204), itself. */
 void http_route_request(const struct http_route *routes, struct http_request *req, void *arg);
 
-/* Was it sent by a web page of another origin, or of a name that its owner may point at this machine?
- * A browser beside the server sends such requests to ports of loopback, and says so in Origin. */
+/* True for a request from a web page of another origin, or of a name that its owner may point at
+ * this machine: browsers on the server's machine send such requests to loopback, with an Origin
+ * header. */
 bool http_is_from_another_page(const struct http_request *req);
 
 #endif

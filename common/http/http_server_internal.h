@@ -1,14 +1,14 @@
-/* common/http/http_server_internal.h - what the files of the HTTP server share.
+/* common/http/http_server_internal.h - shared by the files of the HTTP server.
  *
  *   http_server.c   listeners, the lists of connections, timeouts, draining
  *   http_peer.c     one connection: its input becomes requests, one after the other
- *   http_memory.c   what unanswered requests hold in memory, and how slowly they may come
- *   http_places.c   who is closed when there is no place for another connection
+ *   http_memory.c   memory of unanswered requests, and their least speed
+ *   http_places.c   closes connections when all are taken
  *   http_report.c   counts by reason, and lines in the log
  *   http_reply.c    the answer: whole, streamed or raw
  *   http_route.c    the table of paths
  *
- * A connection's state is the list of the server it is on, and peer_set_state moves it. */
+ * A connection's state is the list of the server it is on; peer_set_state moves it. */
 #ifndef COMMON_HTTP_HTTP_SERVER_INTERNAL_H
 #define COMMON_HTTP_HTTP_SERVER_INTERNAL_H
 
@@ -136,7 +136,7 @@ struct http_server {
     struct list peers[PEER_N_STATES]; /* each in order of since_us */
     struct list spares;               /* exchanges not in use */
     struct list listeners;
-    struct list waiting;    /* exchanges whose claim waits */
+    struct list waiting;    /* exchanges with a waiting claim */
     struct body_pool *pool; /* NULL: without a budget */
     struct map addresses;   /* struct client_address */
     struct server_report report;
@@ -187,7 +187,7 @@ static inline struct exchange *exchange_of(const struct http_request *req) {
 void memory_begin(struct exchange *x); /* its body begins to come */
 /* Pays for what has come of p's request. False: it is refused, and gone, or has to wait. */
 bool memory_hold(struct peer *p, bool is_whole);
-/* Its head says whose it is; short requests may have been paid for before that. */
+/* Sets the owner from the head; short requests may have been paid for before. */
 void memory_owner(struct exchange *x);
 void memory_release(struct exchange *x);
 void memory_sweep(struct http_server *server); /* refuses bodies that come too slowly */
@@ -208,7 +208,8 @@ void report_pause(struct http_server *server, enum http_pause why);
 void report_handshake_failed(struct http_server *server);
 void report_wait(struct http_server *server);
 
-/* http_reply.c: an error of the server's own, with a code that no status has (408, 414, 431 ...). */
+/* http_reply.c: an error of the server's own, with a code that no status has (408, 414, 431
+ * ...). */
 void reply_refusal(struct exchange *x, int code, const struct error *err);
 
 #endif

@@ -1,20 +1,19 @@
 /* common/net/conn.c - a TCP or TLS byte stream on a loop.
  *
- * What is watched follows from the state, in one function (watch): reading unless paused or full,
- * writing only while connecting or after the kernel refused bytes. Reading, once watched, goes on
- * being watched until bytes come that may not be read: a body that fills its buffer and is consumed
- * in the same turn costs no change of what the kernel watches.
+ * One function derives from the state what is watched (watch): reading unless paused or full,
+ * writing only while connecting or after the kernel refused bytes. Once watched, reading stays
+ * watched until bytes arrive that may not be read: a body that fills its buffer and is consumed in
+ * the same turn changes nothing in the kernel.
  *
- * A receive goes into a large buffer from the slab, which is the same hot one for all connections of
- * a loop as long as their owners consume what they get; what an owner keeps, because it pins it or
- * waits for more, is copied to a small buffer if it fits one. Bytes move only then: when they are
- * pinned, after on_data, and when more is received.
+ * A receive uses a large buffer from the slab, the same hot one for all connections of a loop while
+ * owners consume what they get; bytes that an owner keeps are copied to a small buffer if they fit.
+ * Bytes move only then: when they are pinned, after on_data, and when more is received.
  *
- * A transport that decrypts may hold bytes that the descriptor knows nothing of (has_more): the
- * deferred task reads them, a turn later, so that one busy stream does not starve the others.
+ * A transport that decrypts may hold bytes behind the descriptor (has_more): the deferred task
+ * reads them a turn later, so that one busy stream does not starve the others.
  *
- * Failures found inside conn_write or conn_flush are kept and told by the deferred task: the owner
- * is never called from inside its own call. */
+ * Failures inside conn_write or conn_flush are reported by the deferred task: the owner is never
+ * called from inside its own call. */
 #include "common/net/conn.h"
 
 #include "common/base/mem.h"
@@ -39,8 +38,8 @@
 /* What a receive has room for, when a connection receives much. */
 #define MUCH_BYTES (256u << 10)
 
-/* So much is reserved for what a peer has announced, however little of it has come; pages that are not
- * touched cost nothing. Beyond it, a multiple of what has come. */
+/* So much is reserved for what a peer has announced, however little of it has come; pages that are
+ * not touched cost nothing. Beyond it, a multiple of what has come. */
 #define TRUSTED_BYTES   (1u << 20)
 #define GROWTH_PER_STEP 4
 
@@ -161,7 +160,7 @@ static bool is_temporary(int error) {
     return error == EAGAIN || error == EWOULDBLOCK || error == EINTR;
 }
 
-/* Sends the queue and then `more` pieces, whose rest is returned as bytes sent of them. */
+/* Sends the queue and then `more` pieces; returns the bytes sent of the pieces. */
 static size_t send_some(struct conn *c, const struct iovec *more, int n_more) {
     struct iovec iov[CONN_IOV_MAX + 1];
     size_t queued = iobuf_len(&c->out), sent;
@@ -339,8 +338,8 @@ void conn_shutdown_write(struct conn *c) {
 
 /* --- in ------------------------------------------------------------------------------------- */
 
-/* Room for the next receive. What was announced is reserved at once, within limits; so it is copied at
- * most once, out of the buffer of the first receive. */
+/* Room for the next receive. What was announced is reserved at once, within limits; so it is copied
+ * at most once, out of the buffer of the first receive. */
 static enum status make_room(struct conn *c) {
     size_t len = iobuf_len(&c->in), room = iobuf_room(&c->in), whole;
 
@@ -514,7 +513,7 @@ static void connect_took_too_long(void *arg) {
 static void is_ready(unsigned ready, void *arg) {
     struct conn *c = arg;
 
-    if (c->has_failed) return; /* the flush task tells it */
+    if (c->has_failed) return; /* the flush task reports it */
     if (c->is_handshaking) {
         shake_hands(c);
     } else if (c->is_connecting) {

@@ -1,23 +1,24 @@
 /* common/net/conn.h - a TCP or TLS byte stream on a loop.
  *
- * Direct receive and send, one each per small request and answer: no call asks the kernel what it
- * will say anyway. Write readiness is watched only after the kernel refused bytes. TCP_NODELAY is
- * always on. An idle connection owns no buffer.
+ * One receive and one send per small request and answer. Write readiness is watched only after the
+ * kernel refused bytes. TCP_NODELAY is always on. An idle connection owns no buffer.
  *
- * In:  readable -> one recv -> on_data. The callback looks at conn_input and consumes what it has
- *      used; what it leaves is in front of the next bytes. Bytes move only after on_data, when they
- *      are pinned or more is received, and not at all while they are pinned.
+ * In:  readable -> one recv -> on_data. The callback reads conn_input and consumes what it has
+ * used; the rest stays
+ *      in front of the next bytes. Bytes move only after on_data, when they are pinned or more is received, and
+ *      never while they are pinned.
  * Out: conn_write queues; the queue is sent once, at the end of the turn, or at once by conn_flush
- *      or when it has grown large. So many small writes of a turn leave in one send.
+ * or when it is
+ *      large. So many small writes of a turn leave in one send.
  *
- * Back-pressure: the writer asks conn_pending and stops above its high-water mark; on_drain says
- * when the queue has fallen to CONN_LOW_WATER_BYTES. The reader stops with conn_pause.
+ * Back-pressure: the writer reads conn_pending and stops above its high-water mark; on_drain
+ * reports that the queue has fallen to CONN_LOW_WATER_BYTES. The reader stops with conn_pause.
  *
  * A struct conn is embedded in its owner. Inside any callback the owner may call conn_fini, but the
- * memory must live until the end of the turn: free it with loop_defer.
+ * memory must stay valid until the end of the turn: free it with loop_defer.
  *
- * TLS (tls.h) is another transport below the same stream: bytes wait until the handshake is over, as
- * they wait until a connect is.
+ * TLS (tls.h) is another transport below the same stream: bytes wait for the handshake as they wait
+ * for a connect.
  *
  * LIMITS. No half-open streams: when the peer closes its side, the connection is closed. Names are
  * not resolved here: addresses are numeric. */
@@ -40,10 +41,10 @@ struct conn;
 
 enum conn_end {
     CONN_EOF,       /* the peer closed in order */
-    CONN_RESET,     /* the peer or the network broke it; conn_errno says how */
-    CONN_REFUSED,   /* connect failed; conn_errno says how */
+    CONN_RESET,     /* broken by the peer or the network; see conn_errno */
+    CONN_REFUSED,   /* connect failed; see conn_errno */
     CONN_TIMED_OUT, /* connect or handshake took longer than allowed */
-    CONN_TLS,       /* the handshake failed: nothing was exchanged; tls_failure says why */
+    CONN_TLS,       /* the handshake failed before any data; see tls_failure */
     CONN_NOMEM,     /* a large buffer was refused */
 };
 
@@ -73,14 +74,14 @@ enum conn_handshake {
     CONN_HANDSHAKE_FAILED, /* errno is set */
 };
 
-/* How bytes reach the wire: the seam for TLS. As recv(2) and sendmsg(2): -1 and errno. After EAGAIN
- * a send is repeated with the same bytes in front. A receive that holds back bytes for want of room
- * sets has_more: the descriptor will not tell. The rest is NULL on a plain stream. */
+/* The transport, plain or TLS. As recv(2) and sendmsg(2): -1 and errno. After EAGAIN a send is
+ * repeated with the same bytes in front. A receive that keeps bytes for lack of room sets has_more,
+ * since the descriptor will not become readable. The rest is NULL on a plain stream. */
 struct conn_transport {
     ssize_t (*recv)(struct conn *c, void *to, size_t n);
     ssize_t (*send)(struct conn *c, struct iovec *iov, int n);
     enum conn_handshake (*handshake)(struct conn *c); /* until done, before any byte */
-    void (*shutdown_write)(struct conn *c);           /* tells the peer, before the FIN */
+    void (*shutdown_write)(struct conn *c);           /* notifies the peer before the FIN */
     void (*close)(struct conn *c, bool is_orderly);   /* frees c->session; the socket is open */
 };
 
@@ -95,7 +96,7 @@ struct conn {
     struct loop_timer *connect_timer; /* only while connecting */
     size_t in_want;                   /* the owner needs this many contiguous bytes */
     uint32_t expected_bytes;          /* see conn_expect_input */
-    uint64_t sent_bytes; /* taken by the kernel so far: tells a slow reader from a stuck one */
+    uint64_t sent_bytes; /* taken by the kernel so far: distinguishes slow from stuck readers */
     int last_errno;
     uint8_t end;                        /* enum conn_end, once has_failed */
     bool is_connecting;                 /* not up yet, handshake included */
@@ -120,17 +121,18 @@ MUST_USE enum status conn_connect(struct conn *c, struct loop *loop, const struc
                                   socklen_t addr_len, uint64_t timeout_us,
                                   const struct conn_events *events, void *owner, struct error *err);
 
-/* Speaks through `transport` from now on; before any byte has moved. Its handshake begins now, or when
- * the connection is up; the owner or the transport bounds its time. `listens`: the other side speaks
- * first. For tls.c. */
+/* Speaks through `transport` from now on; before any byte has moved. Its handshake begins now, or
+ * when the connection is up; the owner or the transport bounds its time. `listens`: the other side
+ * speaks first. For tls.c. */
 void conn_use_transport(struct conn *c, const struct conn_transport *transport, void *session,
                         bool listens);
 
-/* Gives the session back and goes on without: from inside `handshake`, which then says done. */
+/* Removes the session and continues without it: called inside `handshake`, which then returns
+ * done. */
 void conn_use_plain(struct conn *c);
 
-/* Closes the socket, gives the buffers back. Queued bytes that were not flushed are lost. Nothing is
- * called afterwards. Fine inside a callback (see above) and on a zeroed struct. */
+/* Closes the socket, gives the buffers back. Queued bytes that were not flushed are lost. Nothing
+ * is called afterwards. Fine inside a callback (see above) and on a zeroed struct. */
 void conn_fini(struct conn *c);
 
 /* --- in ------------------------------------------------------------------------------------- */
@@ -148,21 +150,21 @@ void conn_consume(struct conn *c, size_t n); /* from the front; none left gives 
 /* Drops bytes from the end, so that `len` are left: for in-place decoding. */
 void conn_input_truncate(struct conn *c, size_t len);
 
-/* Reading stops by itself when the input holds 64 KiB unconsumed. This says that the owner needs `n`
- * bytes in one piece, consumed ones not counted: there is room for all of them at once up to 1 MiB,
- * above that for four times what has come. 0 goes back to the default. A refused buffer ends the
- * stream with CONN_NOMEM. */
+/* Reading stops when the input holds 64 KiB unconsumed. This raises the limit to `n` bytes in one
+ * piece, without consumed ones: up to 1 MiB there is room for all of them at once, above that for
+ * four times what has arrived. 0 restores the default. Without memory the stream ends with
+ * CONN_NOMEM. */
 void conn_want_input(struct conn *c, size_t n);
 
-/* One receive takes up to 256 KiB instead of 64: for those who are sent large messages. */
+/* One receive takes up to 256 KiB instead of 64, for large messages. */
 void conn_receive_much(struct conn *c);
 
-/* The next message is likely as long as this, its beginning included: the first receive has room for
- * so much and need not be copied. 0: nothing is known. */
+/* The next message is likely as long as this, its beginning included: the first receive has room
+ * for so much and need not be copied. 0: nothing is known. */
 void conn_expect_input(struct conn *c, size_t n);
 
-/* What has come waits for more: it moves to a buffer that has room for `spare` bytes more, if that is
- * smaller than the one it lies in. Not while pinned. */
+/* What has come waits for more: it moves to a buffer that has room for `spare` bytes more, if that
+ * is smaller than the one it lies in. Not while pinned. */
 void conn_shrink_input(struct conn *c, size_t spare);
 
 /* While pinned, the input stays where it is, whatever is received behind it: so a request can be
@@ -184,8 +186,8 @@ void conn_writev(struct conn *c, const struct iovec *iov, int n);
 /* The same and conn_flush in one, without a copy of what the kernel takes at once. */
 void conn_sendv(struct conn *c, const struct iovec *iov, int n);
 
-/* The same, but what the kernel does not take of the last piece is not copied either: it stays as it
- * is, where it is, until conn_pending is 0 or the connection finished. */
+/* The same, but what the kernel does not take of the last piece is not copied either: it stays as
+ * it is, where it is, until conn_pending is 0 or the connection finished. */
 void conn_sendv_lent(struct conn *c, const struct iovec *iov, int n);
 
 void conn_flush(struct conn *c);           /* sends now what the kernel takes */

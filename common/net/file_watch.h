@@ -1,9 +1,9 @@
 /* common/net/file_watch.h - a callback when one of a few files has changed.
  *
- * Watched by asking stat(2) once a second: it follows links, so that a renamed file and a mounted
- * Kubernetes Secret or ConfigMap, which is a link that is swapped, are noticed alike, and nothing is
- * missed however it was changed. It is told only when all have looked the same twice, so that one that
- * is being written is not taken for its first half. Thread: the loop's. */
+ * Calls stat(2) once a second: it follows links, so that a renamed file and a mounted Kubernetes
+ * Secret or ConfigMap, which is a link that is replaced, are noticed alike, however they were
+ * changed. A change is reported when all files have looked the same twice, so that a half-written
+ * file is not read. Thread: the loop's. */
 #ifndef COMMON_NET_FILE_WATCH_H
 #define COMMON_NET_FILE_WATCH_H
 
@@ -16,8 +16,8 @@ struct loop;
 
 typedef void file_watch_fn(void *arg);
 
-/* Of paths those that are NULL or "" are left out; names are copied. As they are now is known: what
- * comes after is told. While one of them is missing nothing is. */
+/* Ignores paths that are NULL or ""; copies the others. Changes count from now on. While a file is
+ * missing nothing is reported. */
 struct file_watch *file_watch_create(struct loop *loop, const char *const *paths, size_t n,
                                      file_watch_fn *fn, void *arg);
 void file_watch_destroy(struct file_watch *w); /* NULL is fine; not from its own call */

@@ -32,8 +32,8 @@ struct iobuf_slab *iobuf_slab_create(void);
 void iobuf_slab_destroy(struct iobuf_slab *slab); /* all buffers given back; NULL is fine */
 void iobuf_slab_check(const struct iobuf_slab *slab);
 
-/* Is more kept than an idle loop should? Then iobuf_slab_trim is called at times, as long as it is: it
- * gives back to the system what was not lent since the last call, and returns the same. */
+/* True while the slab keeps more than an idle loop should: then call iobuf_slab_trim at intervals;
+ * it frees what was unused since its last call, and returns the same. */
 #define IOBUF_IDLE_BYTES (256u << 10)
 bool iobuf_slab_is_full(const struct iobuf_slab *slab);
 bool iobuf_slab_trim(struct iobuf_slab *slab);
@@ -66,8 +66,8 @@ MUST_USE enum status iobuf_append(struct iobuf *b, struct iobuf_slab *slab, cons
 /* Drops n bytes from the front; when none is left the memory goes back. */
 void iobuf_consume(struct iobuf *b, struct iobuf_slab *slab, size_t n);
 
-/* A buffer with much room and at most 64 KiB in it is exchanged for one that holds what is in it and
- * `spare` bytes more. A larger one stays: what of it was never touched costs nothing. */
+/* A buffer with much room and at most 64 KiB in it is exchanged for one that holds what is in it
+ * and `spare` bytes more. A larger one stays: what of it was never touched costs nothing. */
 void iobuf_shrink(struct iobuf *b, struct iobuf_slab *slab, size_t spare);
 
 void iobuf_release(struct iobuf *b, struct iobuf_slab *slab); /* drops all and gives back */

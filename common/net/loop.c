@@ -1,12 +1,12 @@
 /* common/net/loop.c - the loop over one libevent base; the only file that knows libevent.
  *
- * One turn is one event_base_loop(EVLOOP_ONCE), so that there is a moment after all events of a turn
- * and before the next wait: that is where deferred tasks run.
+ * One turn is one event_base_loop(EVLOOP_ONCE), so that there is a moment after all events of a
+ * turn and before the next wait: that is where deferred tasks run.
  *
- * Timers lie on a wheel of our own; the kernel has one, the alarm, a timerfd that is set before each
- * wait to the moment that the wheel asks for. In most turns it is set to that already. It is none of
- * libevent's because these go by the kernel's coarse clock: up to four wake-ups, a millisecond apart,
- * for each time that something is due. */
+ * Timers lie on a wheel of our own; the kernel has one, the alarm, a timerfd that is set before
+ * each wait to the moment that the wheel asks for. In most turns it is set to that already. It is
+ * none of libevent's because these go by the kernel's coarse clock: up to four wake-ups, a
+ * millisecond apart, for each time that something is due. */
 #include "common/net/loop.h"
 
 #include "common/base/clock.h"
@@ -79,7 +79,7 @@ static struct timeval timeval_of(uint64_t us) {
     return (struct timeval){(time_t)(us / 1000000u), (suseconds_t)(us % 1000000u)};
 }
 
-/* Setting it takes back what it has rung before, so that nobody need read it. */
+/* Setting it cancels an earlier expiry, so that no read is needed. */
 static void set_alarm(struct loop *loop) {
     uint64_t next_us = timer_wheel_next_us(&loop->wheel);
     struct itimerspec at = {
@@ -171,8 +171,8 @@ void loop_destroy(struct loop *loop) {
     mem_free(loop);
 }
 
-/* Returns false when there was nothing to wait for and nothing to run. Always EVLOOP_ONCE: without it
- * libevent comes back when nothing is ready any more, which may be never. */
+/* Returns false when there was nothing to wait for and nothing to run. Always EVLOOP_ONCE: without
+ * it libevent comes back when nothing is ready any more, which may be never. */
 static bool turn(struct loop *loop, bool may_wait) {
     bool had_tasks = has_tasks(loop);
     int flags = may_wait && !had_tasks ? EVLOOP_ONCE : EVLOOP_ONCE | EVLOOP_NONBLOCK;

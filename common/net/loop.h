@@ -1,4 +1,5 @@
-/* common/net/loop.h - one event loop: descriptors, timers, signals, and work put off to a safe moment.
+/* common/net/loop.h - one event loop: descriptors, timers, signals, and work put off to a safe
+ * moment.
  *
  * A loop belongs to one thread, and everything made on it is used from that thread alone; other
  * threads reach it through a mailbox. It turns:
@@ -29,7 +30,8 @@ struct iobuf_slab;
 
 MUST_USE enum status loop_create(struct loop **out, struct error *err);
 
-/* Runs the tasks still deferred, then frees. Descriptors, timers and mailboxes on it must be gone. */
+/* Runs the tasks still deferred, then frees. Descriptors, timers and mailboxes on it must be
+ * gone. */
 void loop_destroy(struct loop *loop); /* NULL is fine */
 
 /* Turns until loop_stop. May be called again afterwards. Ignore SIGPIPE before (main does). */
@@ -44,8 +46,8 @@ void loop_stop(struct loop *loop);
 
 uint64_t loop_now_us(struct loop *loop); /* monotonic; constant within one turn */
 
-/* The longest turn, waiting not counted, since this was last asked: what everything else on the loop
- * had to wait for at once. */
+/* The longest turn, waiting not counted, since this was last asked: what everything else on the
+ * loop had to wait for at once. */
 uint64_t loop_longest_turn_us(struct loop *loop);
 
 /* The buffers shared by the connections of this loop (iobuf.h). */
@@ -55,8 +57,8 @@ struct iobuf_slab *loop_slab(struct loop *loop);
 
 enum { LOOP_READ = 1, LOOP_WRITE = 2 };
 
-/* `ready` has the bits that were reported; one call carries one of them. An error or hang-up of the
- * descriptor is reported as readable and writable: the next recv or send says what it is. */
+/* `ready` has the reported bits; one call carries one of them. An error or hang-up of the
+ * descriptor is reported as readable and writable: the next recv or send returns the error. */
 typedef void loop_fd_fn(unsigned ready, void *arg);
 
 /* Level-triggered: called in every turn in which a watched condition holds. Embedded. */
@@ -117,8 +119,8 @@ void loop_task_init(struct loop_task *task, loop_task_fn *fn, void *arg);
  * function may free the memory that holds the task. */
 void loop_defer(struct loop *loop, struct loop_task *task);
 
-/* The same, but after all tasks that were deferred with loop_defer: for sending. One that comes from
- * a deferred task still runs in this turn. */
+/* The same, but after all tasks that were deferred with loop_defer: for sending. One that comes
+ * from a deferred task still runs in this turn. */
 void loop_defer_last(struct loop *loop, struct loop_task *task);
 
 void loop_defer_cancel(struct loop_task *task); /* fine when not deferred */

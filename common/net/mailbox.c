@@ -1,9 +1,9 @@
 /* common/net/mailbox.c - a locked list, and a bell that rings when it stops being empty.
  *
- * The bell is an eventfd on the consumer's loop, a condition variable, or an eventfd that is rung only
- * while the consumer polls it. It is rung inside the lock: then a consumer that has taken the last
- * message knows that its producer touches the box no more once it has left mailbox_push's lock, and
- * rings are rare enough not to matter. */
+ * The bell is an eventfd on the consumer's loop, a condition variable, or an eventfd that is rung
+ * only while the consumer polls it. It is rung inside the lock: then a consumer that has taken the
+ * last message knows that its producer touches the box no more once it has left mailbox_push's
+ * lock, and rings are rare enough not to matter. */
 #include "common/net/mailbox.h"
 
 #include "common/base/mem.h"
@@ -28,7 +28,7 @@ struct mailbox {
     void *arg;
     int polled_bell;   /* polled form: the eventfd; -1 otherwise */
     bool is_polled;    /* polled form: the consumer sleeps; under the lock, like is_bell_rung */
-    bool is_bell_rung; /* and not heard yet */
+    bool is_bell_rung; /* and not taken yet */
 };
 
 static struct mailbox *create(void) {

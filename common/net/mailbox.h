@@ -46,11 +46,12 @@ bool mailbox_push(struct mailbox *box, struct mail *mail);
  * how many. Does not wait. */
 size_t mailbox_take(struct mailbox *box, struct list *out);
 
-/* Waiting form only: the same, but waits up to timeout_us for the first one (UINT64_MAX: for ever). */
+/* Waiting form only: mailbox_take that waits up to timeout_us for the first mail (UINT64_MAX: for
+ * ever). */
 size_t mailbox_wait(struct mailbox *box, struct list *out, uint64_t timeout_us);
 
-/* Polled form only: the same, but also ends, with nothing taken, when `fd` is readable (-1: none), and
- * now and then without a reason. */
+/* Polled form only: as mailbox_wait, and returns with nothing when `fd` is readable (-1: none), and
+ * occasionally without a reason. */
 size_t mailbox_wait_or(struct mailbox *box, struct list *out, int fd, uint64_t timeout_us);
 
 static inline struct mail *mail_of(struct list *link) {

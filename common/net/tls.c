@@ -1,18 +1,18 @@
 /* common/net/tls.c - a connection's handshake, bytes and end; the context in use and its reload.
  *
- * OpenSSL counts the users of a context, so a reload puts a new one in place and lets go of the old:
- * it goes when its last connection has gone.
+ * OpenSSL counts the users of a context, so a reload installs a new one and releases the old, which
+ * is freed with its last connection.
  *
  *      struct tls --> current context <-- SSL of new connections
  *                     former context  <-- SSL of old ones
  *
- * Reading: OpenSSL takes what one recv gives, up to a record and some more; what does not fit into
- * the room that conn offers stays inside and is announced with has_more. Writing: a record at a
- * time, so that what was sealed once and then refused by the kernel can be repeated, as it must,
- * from the queue of the connection. Many small pieces become one record.
+ * Reading: OpenSSL takes what one recv returns, up to a record and some more; what does not fit
+ * into the room that conn offers stays inside, with has_more set. Writing: a record at a time, so
+ * that a sealed record that the kernel refused can be repeated, as it must, from the queue of the
+ * connection. Many small pieces become one record.
  *
- * The queue of errors is the thread's, not the connection's: it is emptied before each call whose
- * failure is looked at. */
+ * The queue of errors belongs to the thread: it is emptied before each call whose failure is
+ * read. */
 #include "common/net/tls.h"
 
 #include <arpa/inet.h>
@@ -56,7 +56,8 @@ struct tls_session {
     char name[]; /* of the server; "" on its side */
 };
 
-/* --- settings ---------------------------------------------------------------------------------- */
+/* --- settings
+ * ---------------------------------------------------------------------------------- */
 
 static int keep_ticket(SSL *ssl, SSL_SESSION *session);
 
@@ -131,7 +132,8 @@ int64_t tls_expires_s(struct tls *tls) {
     return s;
 }
 
-/* --- tickets ------------------------------------------------------------------------------------ */
+/* --- tickets
+ * ------------------------------------------------------------------------------------ */
 
 void tls_ticket_forget(struct tls_ticket **ticket) {
     if (!*ticket) return;
@@ -158,7 +160,7 @@ static int keep_ticket(SSL *ssl, SSL_SESSION *session) {
     return 1;
 }
 
-/* Only to whom it was given by, as verified by what is trusted now. */
+/* Resumes a session only with the peer that issued it, verified by the current authorities. */
 static void show_ticket(struct tls_session *s) {
     struct tls_ticket *t = s->ticket ? *s->ticket : NULL;
 
@@ -170,10 +172,11 @@ static void show_ticket(struct tls_session *s) {
     }
 }
 
-/* --- failures ----------------------------------------------------------------------------------- */
+/* --- failures
+ * ----------------------------------------------------------------------------------- */
 
-/* Why the last call on s->ssl gave `rc`, as errno: EAGAIN when it only has to be repeated, 0 when
- * the peer has said goodbye. */
+/* The errno of the last call on s->ssl, which returned `rc`: EAGAIN when it must be repeated, 0
+ * after the peer's close_notify. */
 static int errno_of(struct conn *c, int rc) {
     struct tls_session *s = c->session;
     int system_errno = errno;
@@ -195,7 +198,8 @@ static int errno_of(struct conn *c, int rc) {
     return EPROTO;
 }
 
-/* --- the handshake ------------------------------------------------------------------------------ */
+/* --- the handshake
+ * ------------------------------------------------------------------------------ */
 
 static bool expect_server(struct tls_session *s) {
     X509_VERIFY_PARAM *param = SSL_get0_param(s->ssl);
@@ -230,7 +234,7 @@ static bool begin(struct conn *c) {
     return true;
 }
 
-/* What a client sends first says whether it speaks TLS. Methods are letters. */
+/* The first byte of a client shows TLS or plain HTTP, whose methods are letters. */
 static enum conn_handshake look_at_first_byte(struct conn *c) {
     struct tls_session *s = c->session;
     unsigned char first;
@@ -275,7 +279,8 @@ static enum conn_handshake tls_handshake(struct conn *c) {
     return CONN_HANDSHAKE_FAILED;
 }
 
-/* --- bytes -------------------------------------------------------------------------------------- */
+/* --- bytes
+ * -------------------------------------------------------------------------------------- */
 
 static ssize_t told(int error) {
     if (error == 0) return 0;
@@ -358,7 +363,8 @@ static ssize_t tls_send(struct conn *c, struct iovec *iov, int n) {
     }
 }
 
-/* --- the end ------------------------------------------------------------------------------------ */
+/* --- the end
+ * ------------------------------------------------------------------------------------ */
 
 /* After a failure OpenSSL wants to hear no more of a connection. */
 static void send_close_notify(struct tls_session *s) {
@@ -391,7 +397,8 @@ static const struct conn_transport tls_transport = {
     .close = tls_close,
 };
 
-/* --- beginning ---------------------------------------------------------------------------------- */
+/* --- beginning
+ * ---------------------------------------------------------------------------------- */
 
 static struct tls_session *session_create(struct tls *tls, const char *name) {
     size_t n = strlen(name) + 1;

@@ -1,9 +1,9 @@
-/* common/net/tls.h - TLS below a conn, and certificates that can be changed while it runs.
+/* common/net/tls.h - TLS below a conn, and certificates that can be changed at run time.
  *
- * A `struct tls` is one side's settings: a listener's certificate, or what is trusted and shown when
- * connecting to workers. It reads its files when created and again on tls_reload; a connection takes
- * what holds when its handshake begins and keeps it, so that a reload touches no open connection.
- * Files that cannot be used are refused with a sentence, and what was there before stays.
+ * A `struct tls` is one side's settings: a listener's certificate, or the authorities and the
+ * certificate for connections to workers. It reads its files when created and on tls_reload; a
+ * connection uses the settings at the start of its handshake, so that a reload touches no open
+ * connection. Unusable files are refused with a message, and the previous settings stay.
  *
  *      conn_init    -> tls_accept  --handshake--> on_connected    (the owner bounds the time)
  *      conn_connect -> tls_connect --handshake--> on_connected    (else CONN_TIMED_OUT)
@@ -11,11 +11,11 @@
  * TLS 1.3, or 1.2 with ECDHE and an AEAD; no renegotiation, no compression, no early data. ALPN is
  * http/1.1. Names and addresses of servers are always verified, unless is_insecure.
  *
- * An end without close_notify is not an end in order: CONN_RESET, never CONN_EOF. A connection that
- * is idle holds an SSL object and no buffers; one whose handshake has not begun not even that.
+ * An end without close_notify is CONN_RESET, never CONN_EOF. An idle connection has an SSL object
+ * and no buffers; one before its handshake has neither.
  *
  * Threads: a struct tls is for all of them, the rest belongs to the connection's loop. The program
- * ignores SIGPIPE. OpenSSL is seen in tls.c and tls_files.c alone. */
+ * ignores SIGPIPE. OpenSSL is included in tls.c and tls_files.c alone. */
 #ifndef COMMON_NET_TLS_H
 #define COMMON_NET_TLS_H
 
@@ -44,17 +44,18 @@ void tls_destroy(struct tls *tls); /* open connections do not mind; NULL is fine
 /* Reads the files again, for connections to come. A failure changes nothing. */
 MUST_USE enum status tls_reload(struct tls *tls, struct error *err);
 
-/* When the certificate that new connections are shown ends, in seconds since 1970; 0: there is none. */
+/* When the certificate that new connections are shown ends, in seconds since 1970; 0: there is
+ * none. */
 int64_t tls_expires_s(struct tls *tls);
 bool tls_is_loaded(struct tls *tls); /* is_late: has tls_reload succeeded yet? */
 
-/* Right after conn_init. Bytes that are clearly not TLS but may be plain HTTP end the handshake with
- * on_connected on a plain connection (tls_is_on says so), to be answered with an error. */
+/* Right after conn_init. Plain HTTP ends the handshake with on_connected on a plain connection (see
+ * tls_is_on), so that it can be answered with an error. */
 void tls_accept(struct conn *c, struct tls *tls);
 
-/* Right after conn_connect. `name`: whom the certificate must be for, a host name or an address.
- * *ticket, NULL at first, remembers the last session with that name for a shorter handshake; it
- * must outlive the connection. */
+/* Right after conn_connect. `name`: host name or address that the certificate must be for. *ticket,
+ * NULL at first, keeps the last session with that name for a shorter handshake; it must outlive the
+ * connection. */
 void tls_connect(struct conn *c, struct tls *tls, const char *name, struct tls_ticket **ticket);
 void tls_ticket_forget(struct tls_ticket **ticket);
 

@@ -1,7 +1,7 @@
-/* common/net/tls_files.c - PEM files become a context, or a sentence that says why not.
+/* common/net/tls_files.c - loads PEM files into a context, or reports the error.
  *
- * What OpenSSL would only find out during handshakes is looked at here: a key of another
- * certificate, a certificate out of its time, a folder of authorities without their hashed names. */
+ * Checks early what OpenSSL would report during handshakes: a key of another certificate, a
+ * certificate out of its time, a folder of authorities without hashed names. */
 #include "common/net/tls_internal.h"
 
 #include <dirent.h>
@@ -37,7 +37,8 @@ static enum status check_readable(const char *what, const char *path, struct err
     return ST_OK;
 }
 
-/* --- the certificate --------------------------------------------------------------------------- */
+/* --- the certificate
+ * --------------------------------------------------------------------------- */
 
 static void format_day(const ASN1_TIME *at, char out[32]) {
     struct tm tm;
@@ -83,7 +84,8 @@ static enum status use_cert(SSL_CTX *ctx, const char *path, int64_t now_s, struc
     return st;
 }
 
-/* --- the key ----------------------------------------------------------------------------------- */
+/* --- the key
+ * ----------------------------------------------------------------------------------- */
 
 /* Nobody is there to be asked. */
 static int refuse_passphrase(char *to, int size, int is_writing, void *was_asked) {
@@ -127,7 +129,8 @@ static enum status use_key(SSL_CTX *ctx, const struct tls_config *config, struct
     return st;
 }
 
-/* --- authorities ------------------------------------------------------------------------------- */
+/* --- authorities
+ * ------------------------------------------------------------------------------- */
 
 /* OpenSSL looks for "<hash>.<n>" in a folder and for nothing else. */
 static bool has_hashed_names(const char *folder) {
@@ -184,11 +187,12 @@ static enum status use_trust(SSL_CTX *ctx, const struct tls_config *config, stru
     return ST_OK;
 }
 
-/* --- all of it ---------------------------------------------------------------------------------- */
+/* --- all of it
+ * ---------------------------------------------------------------------------------- */
 
 static const unsigned char our_protocols[] = {8, 'h', 't', 't', 'p', '/', '1', '.', '1'};
 
-/* Who offers protocols offers ours, or is told that we have none in common. */
+/* Selects our protocol, or reports that there is none in common. */
 static int choose_protocol(SSL *ssl, const unsigned char **out, unsigned char *out_len,
                            const unsigned char *offered, unsigned offered_len, void *arg) {
     unsigned char *chosen;

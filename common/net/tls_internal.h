@@ -1,6 +1,6 @@
-/* common/net/tls_internal.h - what the two files of TLS share.
+/* common/net/tls_internal.h - shared by the two files of TLS.
  *
- *   tls_files.c   PEM files become a context, or a sentence that says why not
+ *   tls_files.c   loads PEM files into a context, or reports the error
  *   tls.c         the context in use and its reload; a connection's handshake, bytes and end */
 #ifndef COMMON_NET_TLS_INTERNAL_H
 #define COMMON_NET_TLS_INTERNAL_H

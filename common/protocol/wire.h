@@ -1,4 +1,5 @@
-/* common/protocol/wire.h - what router and workers say to each other. Public and versioned; see WIRE_VERSION.
+/* common/protocol/wire.h - the protocol between router and workers. Public and versioned; see
+ * WIRE_VERSION.
  *
  * In the head of a worker's response, sent when the first token exists:
  *
@@ -6,12 +7,12 @@
  *      x-incipit-prompt-tokens: 1201       all prompt tokens
  *      x-incipit-load: running=3 waiting=0 queued_tokens=1200 kv_free=812 kv_total=1024 draining=0
  *
- * In that of a refusal: x-incipit-reason: draining, when another worker should be asked at once.
+ * In the head of a refusal: x-incipit-reason: draining, when another worker should be used at once.
  *
- * From the router: x-incipit-chain (common/protocol/request_events.h), and x-incipit-salt, mixed into the first block's hash by workers that trust it:
- * 64 hexadecimal digits.
- * And GET /server_info. A reader ignores what it does not know and refuses what it cannot trust: a
- * malformed load report is no report. Pure; any thread. */
+ * From the router: x-incipit-chain (common/protocol/request_events.h), and x-incipit-salt, 64
+ * hexadecimal digits, mixed into the first block's hash by workers that trust the router. And GET
+ * /server_info. A reader ignores unknown parts and rejects malformed ones: a malformed load report
+ * counts as none. Pure; any thread. */
 #ifndef COMMON_PROTOCOL_WIRE_H
 #define COMMON_PROTOCOL_WIRE_H
 
@@ -71,7 +72,8 @@ bool wire_is_salt(struct str value);
 #define WIRE_TIER_NAME_MAX  16
 #define WIRE_TIERS_MAX      4
 
-/* Where a worker keeps KV blocks that have left its device: what is found there need not be computed. */
+/* Where a worker keeps KV blocks that have left its device: what is found there need not be
+ * computed. */
 struct wire_tier {
     char name[WIRE_TIER_NAME_MAX]; /* "host" */
     uint64_t n_blocks;             /* of block_size */
@@ -114,8 +116,8 @@ void wire_put_tiers(struct json_writer *w, const struct wire_server_info *info);
 void wire_append_server_info(struct buf *out, const struct wire_server_info *info); /* JSON */
 
 /* Reads what wire_append_server_info wrote; unknown members are ignored, `wire` is required, others
- * that are missing are zero, and tiers beyond WIRE_TIERS_MAX count as part of the last. ST_INVALID leaves *out untouched. A higher `wire` is the caller's to
- * warn about. */
+ * that are missing are zero, and tiers beyond WIRE_TIERS_MAX count as part of the last. ST_INVALID
+ * leaves *out untouched. A higher `wire` is the caller's to warn about. */
 MUST_USE enum status wire_parse_server_info(struct str json, struct wire_server_info *out,
                                             struct error *err);
 

@@ -50,7 +50,7 @@ static bool ends_torn(int fd) {
     return last != '\n';
 }
 
-/* What was left of it when no more could be written: there is nobody to tell. */
+/* The rest of a line that cannot be written is dropped. */
 static struct str write_all(int fd, struct str s) {
     while (s.len > 0) {
         ssize_t n = write(fd, s.ptr, s.len);

@@ -217,7 +217,7 @@ static void write_all(int fd, struct str s) {
         ssize_t n = write(fd, s.ptr, s.len);
 
         if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) return; /* nobody left to tell */
+        if (n <= 0) return; /* no output is left */
         s.ptr += n;
         s.len -= (size_t)n;
     }

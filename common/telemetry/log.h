@@ -65,7 +65,7 @@ struct log_config {
     enum log_format format;
     uint32_t max_per_s;        /* lines per event and second; 0: 50 */
     struct log_limit other;    /* of one event, instead; event NULL: none */
-    bool is_async;             /* a thread writes; nobody else ever waits for fd */
+    bool is_async;             /* a thread writes; callers never wait for fd */
     uint64_t (*wall_us)(void); /* NULL: clock_wall_us */
 };
 
@@ -73,8 +73,7 @@ struct log;
 
 struct log *log_create(const struct log_config *config);
 
-/* First says what is still suppressed, and writes what is buffered unless that takes longer than a
- * second. NULL is fine. */
+/* Logs what is still suppressed and writes the buffer, for a second at most. NULL is fine. */
 void log_destroy(struct log *log);
 
 void log_set_level(struct log *log, enum log_level level);
@@ -87,8 +86,7 @@ bool log_is_on(const struct log *log, enum log_level level); /* before costly pr
     log_write(log, level, event,                                                                   \
               (const struct log_field[]){__VA_ARGS__ __VA_OPT__(, ){.kind = LOG_FIELD_END}})
 
-/* The same, but no rate and no level leaves the line out: who changed what. For what people do, not for
- * what traffic does. */
+/* As log_event at any rate and level: for changes made by operators, not for traffic. */
 #define log_always(log, level, event, ...)                                                         \
     log_write_always(                                                                              \
         log, level, event,                                                                         \

@@ -2,10 +2,10 @@
  *
  * A program lists its metrics in a constant table of rows; the index of a row is the metric's id. A
  * row with labels has one *child* per combination of values, made on first use and then kept by
- * whoever updates it: updating a child is a relaxed atomic operation or two (a histogram has a bucket
- * and a sum), never a lock or an allocation. The number of children is limited, so that a client who
- * chooses label values cannot grow the registry: past the limit all go to one child whose values are
- * "other".
+ * whoever updates it: updating a child is a relaxed atomic operation or two (a histogram has a
+ * bucket and a sum), never a lock or an allocation. The number of children is limited, so that a
+ * client who chooses label values cannot grow the registry: past the limit all go to one child
+ * whose values are "other".
  *
  *      #define ROUTER_METRICS(X)                                                            \
  *          X(COUNTER,   requests_total, "policy,code", "Requests finished.")                \
@@ -33,7 +33,7 @@ struct metric_def {
     const char *name;   /* the full name; a colon is fine */
     const char *labels; /* "policy,code"; "" or NULL: none */
     const char *help;
-    const char *aliases;   /* other full names that show the same numbers, "a,b" */
+    const char *aliases;   /* aliases: other full names for it, "a,b" */
     const double *buckets; /* histogram: ascending upper bounds without +Inf; */
     uint32_t n_buckets;    /* none given: metrics_seconds_buckets */
     double scale;          /* counter: shown times this; 1e-6 shows microseconds as seconds. 0: 1 */
@@ -75,8 +75,8 @@ struct metric *metrics_get(struct metrics *m, uint32_t id, const char *const *va
 /* The child of a row without labels; no lock. */
 struct metric *metrics_at(struct metrics *m, uint32_t id);
 
-/* A part of a counter or histogram, zero at first, that the caller's thread alone updates, with plain
- * instructions. Keep it: it lives as long as the registry. */
+/* A part of a counter or histogram, zero at first, that the caller's thread alone updates, with
+ * plain instructions. Keep it: it lives as long as the registry. */
 struct metric *metric_part(struct metrics *m, struct metric *whole);
 
 void metric_add(struct metric *c, uint64_t n);       /* counter */

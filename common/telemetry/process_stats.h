@@ -1,8 +1,8 @@
-/* common/telemetry/process_stats.h - what the kernel says of this process, under the names that Prometheus'
- * own clients give it, so that dashboards and rules for any program fit ours.
+/* common/telemetry/process_stats.h - the kernel's figures of this process, under the names of
+ * Prometheus' own clients, so that generic dashboards and rules apply.
  *
- * Any thread; reads files below /proc, for tens of microseconds. Kernels before 6.2 do not say how
- * many descriptors are open: there they are counted one by one, a microsecond each. */
+ * Any thread; reads files below /proc, for tens of microseconds. Kernels before 6.2 do not count
+ * open descriptors: there they are counted one by one, a microsecond each. */
 #ifndef COMMON_TELEMETRY_PROCESS_STATS_H
 #define COMMON_TELEMETRY_PROCESS_STATS_H
 

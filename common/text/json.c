@@ -1,4 +1,5 @@
-/* common/text/json.c - the tree: cJSON's nodes behind our own name. The only file that includes cJSON.
+/* common/text/json.c - the tree: cJSON's nodes behind our own name. The only file that includes
+ * cJSON.
  *
  * A struct json is a cJSON node. Two things are ours: the grammar pass before cJSON is let near the
  * text, and exact integers. cJSON stores a double; an integer that may not fit one keeps its text
@@ -294,7 +295,7 @@ static enum status wrong(const struct json *v, const char *name, const char *exp
                            show(v, sent, sizeof(sent)));
 }
 
-/* The member, or NULL when it is absent or null; says which to *is_present. */
+/* The member, or NULL when it is absent or null; *is_present tells them apart. */
 static const struct json *present(const struct json *object, const char *name, bool *is_present) {
     const struct json *v = json_get(object, name);
 

@@ -1,8 +1,7 @@
-/* common/text/json_grammar.c - the strict pass before cJSON: RFC 8259 and our limits, nothing else.
+/* common/text/json_grammar.c - the strict pass before cJSON: RFC 8259 and our limits.
  *
- * A recursive descent over the bytes; the depth limit bounds the stack. It builds nothing but the
- * list of integers that need their text kept. Every refusal says where
- * it is, what was expected and what stands there instead. */
+ * A recursive descent over the bytes; the depth limit bounds the stack. It builds only the list of
+ * integers whose text is kept. Each error has the place, what was expected and what was found. */
 #include "common/text/json_internal.h"
 
 #include <math.h>

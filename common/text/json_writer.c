@@ -1,7 +1,7 @@
 /* common/text/json_writer.c - JSON as a stream of calls.
  *
- * One bit per depth says object or array, one flag whether a comma is due, one whether a key waits:
- * that is all the state there is, so a writer lives on the stack and costs its bytes. */
+ * The state is one bit per depth (object or array), one flag for a due comma and one for an open
+ * key, so a writer lives on the stack and costs its bytes. */
 #include "common/text/json.h"
 
 #include <assert.h>

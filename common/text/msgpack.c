@@ -168,7 +168,7 @@ static struct msgpack_value signed_value(int64_t v) {
     return (struct msgpack_value){.type = MSGPACK_U64, .u64 = (uint64_t)v};
 }
 
-/* What follows one of the heads c4..df, which say how many bytes their number takes. */
+/* Reads what follows one of the heads c4..df, which give the width of their number. */
 static enum status read_long(struct msgpack_reader *r, uint8_t head, struct msgpack_value *out) {
     static const uint8_t widths[32] = {
         [0x04] = 1, 2, 4,             /* bin */

@@ -1,11 +1,11 @@
-/* common/text/yaml_tree.h - a YAML document as a tree, for files whose shape others have decided.
+/* common/text/yaml_tree.h - a YAML document as a tree, for files of other programs.
  *
- * Our own configuration is read as events and refuses what it does not know (options.h); a kubeconfig
- * has more in it than concerns us, so its parts are looked up by name. JSON is YAML too. Nodes are
- * numbers, 0 is none, and asking none for something gives none: lookups need no checks between them.
+ * Our own configuration is read as events and rejects unknown parts (options.h); a kubeconfig has
+ * parts that do not concern us, so the others are looked up by name. JSON is YAML too. Nodes are
+ * numbers, 0 is none, and lookups in none return none: they need no checks in between.
  *
- * LIMITS. One document; what follows it is not looked at. Of two equal keys the first counts. Merge
- * keys ("<<") mean nothing. One thread per tree. */
+ * LIMITS. One document; later ones are ignored. Of two equal keys the first counts. Merge keys
+ * ("<<") are not expanded. One thread per tree. */
 #ifndef COMMON_TEXT_YAML_TREE_H
 #define COMMON_TEXT_YAML_TREE_H
 
@@ -13,7 +13,7 @@
 
 struct yaml_tree;
 
-/* ST_INVALID says the line; ST_TOO_LARGE over 1 MiB. Keeps no pointer into `text`. */
+/* ST_INVALID: err has the line; ST_TOO_LARGE: over 1 MiB. Keeps no pointer into `text`. */
 MUST_USE enum status yaml_tree_parse(struct yaml_tree **out, struct str text, struct error *err);
 void yaml_tree_destroy(struct yaml_tree *t); /* NULL is fine */
 
