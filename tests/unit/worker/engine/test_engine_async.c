@@ -42,7 +42,7 @@ static void every_decode_step_goes_in_behind_the_one_before(void **state) {
 
     (void)state;
     memset(a, 0, sizeof(a));
-    late_hold(true); /* all three are heard of before the first step ends */
+    late_hold(true); /* all three arrive before the first step ends */
     fixture_open_late(&w, &(struct late_plan){.seed = 1, .hurry = 1}, (struct setup){0});
     assert_int_equal(engine_info(w.e)->n_slots, 2);
     for (int i = 0; i < 3; i++)
@@ -111,7 +111,7 @@ static void a_new_request_does_not_wait_for_the_step_in_flight(void **state) {
     while (!is_reset_done)
         loop_turn(w.loop, 1000000);
     assert_int_equal(late_counts().n_submitted,
-                     1); /* it has heard of this, and nothing more goes in */
+                     1); /* the mail has arrived, and no further step is queued */
     submit(&w, &p, &a[1]);
     await_submitted(2);
     assert_int_equal(late_counts().n_done, 0);
@@ -177,7 +177,7 @@ static void a_cancel_does_not_wait_for_the_steps_in_flight(void **state) {
 
     (void)state;
     memset(a, 0, sizeof(a));
-    p.bad_words = banned; /* not computed ahead: the engine hears while the step is in flight */
+    p.bad_words = banned; /* not computed ahead: the mail arrives while the step is in flight */
     p.n_bad_words = ARRAY_LEN(banned);
     late_hold(true);
     fixture_open_late(&w, &(struct late_plan){.seed = 3}, (struct setup){0});
@@ -330,7 +330,7 @@ static void resets_in_flight_keep_the_answers(void **state) {
         for (uint32_t i = 0; i < 3; i++)
             submit(&w, &p[i], &got[i]);
         await_submitted(2);
-        engine_reset_prefix_cache(w.e, &reset); /* it hears of it with a step in flight */
+        engine_reset_prefix_cache(w.e, &reset); /* the mail arrives with a step in flight */
         late_hold(false);
         while (reset.reset_running)
             loop_turn(w.loop, 1000000);
