@@ -171,8 +171,8 @@ static enum status check_tool_choice(const struct json *root, struct error *err)
                            (int)MIN(name.len, 40), name.ptr);
 }
 
-/* Whose words the answer is: the assistant's, or those of a last message that is continued. With
- * "echo", that message's text comes before the answer if its role is the answer's. */
+/* The role of the answer: assistant, or the role of a last message that is continued. With "echo",
+ * that message's text comes before the answer if its role is the answer's. */
 static void read_role(struct call *c, const struct json *root) {
     const struct json *last = NULL;
     bool is_new = true;

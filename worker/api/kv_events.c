@@ -4,7 +4,7 @@
  *          ?format=msgpack            frames: u32 length, u64 sequence (big-endian), MessagePack
  *          ?from=snapshot             all that is cached first, then what happens (the default)
  *          ?from=now                  only what happens from here on
- *          ?digest=SECONDS            time between two digests, 10 unless said otherwise
+ *          ?digest=SECONDS            time between two digests, 10 by default
  *
  * A follower keeps a set of hashes per medium and group (worker/kv/kv_events.h) and compares it
  * with the digest, which is sent when it has all batches up to the digest's. It resumes with the

@@ -15,9 +15,9 @@
  *      on_progress(r, is_finished)  ◀──────────────────── always the last call, exactly once,
  *      request_unref(r)                                   after a cancel as well
  *
- * Who may free what: the creator keeps its reference for as long as it looks at the request. It may
- * let go before the end: set r->owner to NULL, cancel, unref. Each mail under way about a request
- * holds a reference of its own, and on_progress still reports its end, with owner NULL. */
+ * Ownership: the creator keeps its reference while it reads the request. It may release it before
+ * the end: set r->owner to NULL, cancel, unref. Each mail under way about a request holds a
+ * reference of its own, and on_progress still reports its end, with owner NULL. */
 #ifndef WORKER_ENGINE_ENGINE_H
 #define WORKER_ENGINE_ENGINE_H
 

@@ -402,8 +402,8 @@ static void fail_snapshot(struct engine_snapshot *s) {
     s->on_done(s);
 }
 
-/* Mails about requests hold references; a reset is its sender's, who waits for it; the others are
- * the engine's own. */
+/* Mails about requests hold references; a reset belongs to its sender, which waits for it; the
+ * others belong to the engine. */
 static void drop_mails(struct mailbox *box) {
     struct list mails, *link;
 

@@ -7,7 +7,7 @@
  *
  *      in use      ref_cnt > 0, not on the free queue; published once it is full
  *      cached      ref_cnt = 0, on the queue, published: a hit revives it
- *      blank       ref_cnt = 0, on the queue, holds nothing anyone could ask for
+ *      blank       ref_cnt = 0, on the queue, no content that can be hit
  *
  * Two orders. `classic` appends whatever is released. `fresh-first` (default) puts blanks at the
  * head, so that an empty block is reused before one that may still be hit.

@@ -5,7 +5,7 @@
  * Templates expect one of these forms. A template gets the form that vLLM and SGLang pass:
  *
  *      content      null or absent -> "". But null, absent or "" beside tool calls -> none where the template
- *                   asks whether content is none, as DeepSeek's does to find the calls. Parts of text -> one string, joined by line ends; a template that
+ *                   tests content for none, as DeepSeek's does to find the calls. Parts of text -> one string, joined by line ends; a template that
  *                   loops over parts gets them as {"type": "text", "text"}, but a tool's result, which
  *                   templates print, is always a string
  *      parts        text, input_text, output_text, refusal, thinking, or a bare string; one whose text is

@@ -149,7 +149,7 @@ static void apply_merge(struct run *r, uint64_t w) {
     push_merge(r, at);
 }
 
-/* Checks the pace every so many merges: some milliseconds. */
+/* Merges between two checks of the pace: some milliseconds. */
 #define CHECK_EVERY (1u << 14)
 
 static bool may_continue(const struct bpe_pace *pace, uint64_t n_done) {
