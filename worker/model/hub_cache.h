@@ -4,7 +4,7 @@
  *                             snapshots/COMMIT/config.json   -> ../../blobs/ETAG
  *                             blobs/ETAG                     the content, named by its hash
  *                             blobs/ETAG.incomplete          what has come of it so far
- *      ROOT/.locks/models--org--name/ETAG.lock               flock: held by the process that fetches
+ *      ROOT/.locks/models--org--name/ETAG.lock               flock: held while fetching
  *
  * A blob appears by rename when it is whole and verified, a link and a ref by rename too, and the
  * ref last: a ref always names a whole snapshot, even after a kill. Names that become paths are
