@@ -594,7 +594,3 @@ void conn_fini(struct conn *c) {
     iobuf_release(&c->in, slab(c));
     drop_out(c);
 }
-
-int conn_errno(const struct conn *c) {
-    return c->last_errno;
-}

@@ -41,8 +41,8 @@ struct conn;
 
 enum conn_end {
     CONN_EOF,       /* the peer closed in order */
-    CONN_RESET,     /* broken by the peer or the network; see conn_errno */
-    CONN_REFUSED,   /* connect failed; see conn_errno */
+    CONN_RESET,     /* broken by the peer or the network; see last_errno */
+    CONN_REFUSED,   /* connect failed; see last_errno */
     CONN_TIMED_OUT, /* connect or handshake took longer than allowed */
     CONN_TLS,       /* the handshake failed before any data; see tls_failure */
     CONN_NOMEM,     /* a large buffer was refused */
@@ -206,7 +206,6 @@ void conn_shutdown_write(struct conn *c);
  * that are about to be closed. */
 bool conn_has_unread(const struct conn *c);
 
-int conn_errno(const struct conn *c); /* of the failure reported in on_closed, or 0 */
 static inline bool conn_is_open(const struct conn *c) {
     return c->watch.loop && c->watch.fd >= 0 && !c->has_failed;
 }

@@ -34,7 +34,6 @@ struct event {
     uint64_t second;  /* that n_in_second counts */
     uint32_t n_in_second, max_per_s;
     uint64_t n_suppressed; /* not yet reported */
-    uint64_t n;
 };
 
 struct log {
@@ -91,7 +90,7 @@ static struct event *event_of(struct log *log, const char *name) {
     return &log->events[i];
 }
 
-/* Counts the event. True when its line may be written; then *n_suppressed are the ones before it
+/* True when its line may be written; then *n_suppressed are the ones before it
  * that were not. */
 static bool admit(struct log *log, const char *name, bool is_always, uint64_t second,
                   uint64_t *n_suppressed) {
@@ -100,7 +99,6 @@ static bool admit(struct log *log, const char *name, bool is_always, uint64_t se
 
     pthread_mutex_lock(&log->lock);
     e = event_of(log, name);
-    e->n++;
     if (e->second != second) {
         e->second = second;
         e->n_in_second = 0;
@@ -115,16 +113,6 @@ static bool admit(struct log *log, const char *name, bool is_always, uint64_t se
     }
     pthread_mutex_unlock(&log->lock);
     return is_admitted;
-}
-
-uint64_t log_count(struct log *log, const char *event) {
-    uint64_t n;
-
-    if (!log) return 0;
-    pthread_mutex_lock(&log->lock);
-    n = event_of(log, event)->n;
-    pthread_mutex_unlock(&log->lock);
-    return n;
 }
 
 void log_set_rates(struct log *log, uint32_t max_per_s, uint32_t other_max_per_s) {

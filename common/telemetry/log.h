@@ -98,8 +98,6 @@ void log_write(struct log *log, enum log_level level, const char *event,
 void log_write_always(struct log *log, enum log_level level, const char *event,
                       const struct log_field *fields);
 
-uint64_t log_count(struct log *log, const char *event); /* lines so far, suppressed ones too */
-
 uint64_t log_n_dropped(struct log *log); /* lines that found the buffer full */
 
 static inline struct log_field log_str(const char *key, struct str s) {

@@ -103,15 +103,6 @@ enum status registry_add_at(struct registry *r, const struct address_url *url,
     return st;
 }
 
-enum status registry_add(struct registry *r, const char *url, uint32_t *id, struct error *err) {
-    struct address_url parts;
-    struct address addr;
-    enum status st = address_split(str_of(url), &parts, err);
-
-    if (st == ST_OK) st = address_resolve(&parts, NULL, &addr, err);
-    return st == ST_OK ? registry_add_at(r, &parts, &addr, id, err) : st;
-}
-
 static void leave_model(struct worker *w, uint32_t id) {
     if (!w->model) return;
     routing_worker_down(w->model->routing, id);

@@ -15,9 +15,6 @@
 MUST_USE enum status registry_add_at(struct registry *r, const struct address_url *url,
                                      const struct address *addr, uint32_t *id, struct error *err);
 
-/* As registry_add_at from "http://host:port"; resolves the name and may block. For tests. */
-MUST_USE enum status registry_add(struct registry *r, const char *url, uint32_t *id,
-                                  struct error *err);
 MUST_USE enum status registry_remove(struct registry *r, uint32_t id);
 
 /* Stores a worker's /server_info. A new generation empties its part of the index and clears its

@@ -438,10 +438,6 @@ uint32_t prefix_index_n_blocks(const struct prefix_index *x) {
     return x->n_blocks;
 }
 
-uint32_t prefix_index_n_records(const struct prefix_index *x) {
-    return x->n_used;
-}
-
 bool prefix_index_is_full(const struct prefix_index *x) {
     return x->n_used + 2 > x->n_max;
 }

@@ -118,9 +118,8 @@ uint64_t prefix_index_name(const struct prefix_index *x, uint32_t number);
 uint64_t prefix_index_hash_named(uint64_t name);
 
 bool prefix_index_has(const struct prefix_index *x, uint64_t hash, uint32_t w); /* and alive */
-uint32_t prefix_index_n_blocks(const struct prefix_index *x);  /* distinct, dead records included */
-uint32_t prefix_index_n_records(const struct prefix_index *x); /* in use, of any kind */
-bool prefix_index_is_full(const struct prefix_index *x);       /* insertions may be refused */
+uint32_t prefix_index_n_blocks(const struct prefix_index *x); /* distinct, dead records included */
+bool prefix_index_is_full(const struct prefix_index *x);      /* insertions may be refused */
 
 /* Writes depth[w], the leading blocks of the chain that w holds, for each w of `mask`. Returns how
  * many leading blocks more than half of `mask` hold. One prefetched walk. `guesses`, if not NULL,

@@ -6,6 +6,7 @@
 #include "router/registry/registry_route.h"
 #include "router/registry/registry_workers.h"
 #include "router/upgrade/snapshot.h"
+#include "tests/support/registry_fixture.h"
 #include "tests/support/routing_defaults.h"
 
 #include <stdio.h>

@@ -12,6 +12,7 @@
 #include "tests/support/client.h"
 #include "tests/support/cm.h"
 #include "tests/support/fake_worker.h"
+#include "tests/support/registry_fixture.h"
 #include "tests/support/support.h"
 #include "tests/support/routing_defaults.h"
 

@@ -11,6 +11,7 @@
 #include "router/registry/registry_view.h"
 #include "router/registry/registry_workers.h"
 #include "tests/support/client.h"
+#include "tests/support/registry_fixture.h"
 #include "tests/support/routing_defaults.h"
 
 #include <signal.h>

@@ -13,6 +13,7 @@
 #include "router/registry/registry.h"
 #include "router/registry/registry_route.h"
 #include "router/registry/registry_workers.h"
+#include "tests/support/registry_fixture.h"
 #include "tests/support/support.h"
 #include "tests/support/routing_defaults.h"
 

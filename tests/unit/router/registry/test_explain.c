@@ -6,6 +6,7 @@
 #include "router/metrics/router_metrics.h"
 #include "router/registry/explain.h"
 #include "router/registry/registry_workers.h"
+#include "tests/support/registry_fixture.h"
 #include "tests/support/routing_defaults.h"
 
 #include <stdio.h>

@@ -13,6 +13,7 @@
 #include "router/registry/registry_internal.h"
 #include "tests/support/client.h"
 #include "tests/support/cm.h"
+#include "tests/support/registry_fixture.h"
 #include "tests/support/support.h"
 #include "tests/support/routing_defaults.h"
 

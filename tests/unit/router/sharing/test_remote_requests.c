@@ -10,6 +10,7 @@
 #include "router/registry/registry_view.h"
 #include "router/registry/registry_workers.h"
 #include "tests/support/cm.h"
+#include "tests/support/registry_fixture.h"
 #include "tests/support/routing_defaults.h"
 #include "tests/support/support.h"
 

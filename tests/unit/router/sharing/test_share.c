@@ -17,6 +17,7 @@
 #include "router/registry/registry_workers.h"
 #include "tests/support/cm.h"
 #include "tests/support/fake_redis.h"
+#include "tests/support/registry_fixture.h"
 #include "tests/support/routing_defaults.h"
 
 #define BLOCK_BYTES 256

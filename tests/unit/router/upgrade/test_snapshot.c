@@ -10,6 +10,7 @@
 #include "router/registry/registry_workers.h"
 #include "router/upgrade/index_restore.h"
 #include "tests/support/client.h"
+#include "tests/support/registry_fixture.h"
 #include "tests/support/routing_defaults.h"
 
 #include <stdio.h>
