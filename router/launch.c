@@ -45,7 +45,7 @@ static const char **worker_args(const struct router_options *o) {
 }
 
 /* The value of one of these options among the workers' arguments; NULL: absent. */
-static const char *told(const struct router_options *o, const char *const *names) {
+static const char *worker_arg(const struct router_options *o, const char *const *names) {
     const char *value = NULL;
 
     for (uint32_t i = 0; i < o->worker_args.n; i++) {
@@ -65,7 +65,7 @@ static const char *told(const struct router_options *o, const char *const *names
 /* GPUs that one worker divides its model over. */
 static uint32_t devices_per_worker(const struct router_options *o) {
     static const char *const names[] = {"--tensor-parallel-size", "--tp-size", "--tp", NULL};
-    const char *value = told(o, names);
+    const char *value = worker_arg(o, names);
     long n = value ? strtol(value, NULL, 10) : 1;
 
     return n >= 1 && n <= (long)LOCAL_DEVICES_MAX ? (uint32_t)n : 1; /* the worker reports it */
@@ -74,7 +74,7 @@ static uint32_t devices_per_worker(const struct router_options *o) {
 static enum status ask(struct local_devices *out, const struct router_options *o,
                        const char *program, struct error *err) {
     static const char *const names[] = {"--backend-library", NULL};
-    const char *library = told(o, names);
+    const char *library = worker_arg(o, names);
     const char *const args[] = {"--backend-library", library, NULL}, *const none[] = {NULL};
 
     return local_devices_ask(out, program, library ? args : none, LIST_DEVICES_MS, err);
@@ -101,16 +101,16 @@ static void share_out(const struct local_devices *found, uint32_t each, uint32_t
 static bool looks_for_gpus(const struct router_options *o) {
     static const char *const device_names[] = {"--device", "--device-id", NULL};
     static const char *const backend_names[] = {"--backend", NULL};
-    const char *backend = told(o, backend_names);
+    const char *backend = worker_arg(o, backend_names);
 
-    if (told(o, device_names)) return false;
+    if (worker_arg(o, device_names)) return false;
     return !backend || strcmp(backend, "auto") == 0 || strcmp(backend, "cuda") == 0;
 }
 
 /* An error when a device for all workers conflicts with one for each. */
 static enum status check_told(const struct router_options *o, struct error *err) {
     static const char *const names[] = {"--device", "--device-id", NULL};
-    const char *device = told(o, names);
+    const char *device = worker_arg(o, names);
 
     if (!device) return ST_OK;
     return error_set(err, ST_INVALID,

@@ -141,8 +141,8 @@ static void reload_worker_key(struct router *r) {
     }
 }
 
-/* Certificates and keys, when their files have changed: nobody can send a signal into a container
- * when its Secret is renewed. What is wrong is said, and the old stays. */
+/* Reloads certificates and keys whose files have changed: a container gets no signal when its
+ * Secret is renewed. An invalid file is logged and the old content stays. */
 void router_reload_secrets(void *arg) {
     struct router *r = arg;
     struct error err = {0};

@@ -79,7 +79,7 @@ MUST_USE enum status router_build_fleet(struct router *r, struct error *err);
 MUST_USE enum status router_build_frontends(struct router *r, struct error *err);
 MUST_USE enum status router_build_admin(struct router *r, struct error *err);
 
-struct health_config router_health_config(const struct router *r); /* but for on_hung */
+struct health_config router_health_config(const struct router *r); /* without on_hung */
 struct scrape_config router_scrape_config(const struct router *r);
 
 /* "": none. */

@@ -33,9 +33,8 @@ static void show_expiry(const struct certificates *c, struct tls *tls, const cha
 static void warn_if_insecure(const struct certificates *c) {
     if (!c->is_insecure) return;
     log_event(c->log, LOG_WARN, "workers_not_verified",
-              log_z("why",
-                    "--worker-tls-insecure: whoever answers at a worker's address is believed "
-                    "and gets the prompts; use --worker-ca instead"));
+              log_z("why", "--worker-tls-insecure accepts any certificate, so an impostor at a "
+                           "worker's address receives the prompts: use --worker-ca instead"));
 }
 
 enum status certificates_open(struct certificates **out, const struct certificates_config *config,

@@ -146,7 +146,7 @@ static void get_model(struct http_request *req, void *arg) {
 
     if (str_percent_decode((struct str){req->path.ptr + skip, req->path.len - skip}, asked,
                            sizeof(asked)) != ST_OK)
-        asked[0] = '\0'; /* nobody's name */
+        asked[0] = '\0'; /* matches no model */
     for (uint32_t i = 0; registry_model(admin->registry, i, name, &max_model_len); i++) {
         struct json_writer w;
         struct buf body;

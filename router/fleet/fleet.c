@@ -69,7 +69,7 @@ static void entry_destroy(struct entry *e) {
     mem_free(e);
 }
 
-static void tell(struct entry *e, enum status st, const struct error *err) {
+static void report_added(struct entry *e, enum status st, const struct error *err) {
     fleet_added_fn *fn = e->fn;
 
     e->fn = NULL;
@@ -91,7 +91,7 @@ static void entry_failed(struct entry *e, enum status st, const struct error *er
 
     log_event(f->log, LOG_WARN, "worker_not_added", log_z("url", e->worker.url.url),
               log_z("why", err->message));
-    tell(e, st, err);
+    report_added(e, st, err);
     if (!e->is_wanted || e->source == FLEET_API) {
         entry_destroy(e);
         return;
@@ -127,7 +127,7 @@ static void entry_found(struct entry *e, enum status st, const struct address *f
     log_event(f->log, LOG_INFO, "worker_added", log_u64("worker", e->id),
               log_z("url", e->worker.url.url), log_z("by", source_names[e->source]));
     health_watch(f->health, e->id);
-    tell(e, ST_OK, NULL);
+    report_added(e, ST_OK, NULL);
 }
 
 static void on_found(enum status st, const struct address *found, const struct error *err,

@@ -270,7 +270,7 @@ static void on_time(redisAsyncContext *context, void *answer, void *arg) {
     if (!c || !reply) return;
     s = c->stream;
     if (take_clock(s, reply) != ST_OK) {
-        connection_drop(c, reply->str ? reply->str : "it does not say what time it is");
+        connection_drop(c, reply->str ? reply->str : "the server did not report its time");
         return;
     }
     c->is_up = true;

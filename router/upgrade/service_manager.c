@@ -27,14 +27,14 @@ struct service_manager {
  * ----------------------------------------------------------------------------------- */
 
 /* Never blocks: drops the message when the manager does not read. */
-static void tell(struct service_manager *m, const char *text) {
+static void notify(struct service_manager *m, const char *text) {
     if (m && m->fd >= 0) (void)!send(m->fd, text, strlen(text), MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
 static void feed(void *arg) {
     struct service_manager *m = arg;
 
-    tell(m, "WATCHDOG=1");
+    notify(m, "WATCHDOG=1");
     loop_timer_start(&m->watchdog, m->watchdog_us);
 }
 
@@ -84,14 +84,14 @@ void service_manager_close(struct service_manager *m) {
 }
 
 void service_manager_ready(struct service_manager *m) {
-    tell(m, "READY=1");
+    notify(m, "READY=1");
 }
 
 void service_manager_succeeding(struct service_manager *m) {
     char text[64];
 
     snprintf(text, sizeof(text), "MAINPID=%ld\nREADY=1", (long)getpid());
-    tell(m, text);
+    notify(m, text);
 }
 
 void service_manager_reloading(struct service_manager *m) {
@@ -99,11 +99,11 @@ void service_manager_reloading(struct service_manager *m) {
 
     snprintf(text, sizeof(text), "RELOADING=1\nMONOTONIC_USEC=%llu",
              (unsigned long long)clock_now_us());
-    tell(m, text);
+    notify(m, text);
 }
 
 void service_manager_stopping(struct service_manager *m) {
-    tell(m, "STOPPING=1");
+    notify(m, "STOPPING=1");
 }
 
 /* --- sockets

@@ -37,7 +37,7 @@ static int by_bytes(const void *a, const void *b) {
 }
 
 /* Sorts addresses, since name servers rotate them and ids should be stable. */
-static void tell(struct dns_source *s, struct address *found, uint32_t n) {
+static void report(struct dns_source *s, struct address *found, uint32_t n) {
     struct discovery_set set = {0};
 
     qsort(found, n, sizeof(*found), by_bytes);
@@ -90,7 +90,7 @@ static void on_found(enum status st, const struct address *found, uint32_t n,
     s->n_too_many = n > s->max_workers ? n : 0;
     copy = mem_calloc(n, sizeof(*copy));
     memcpy(copy, found, n * sizeof(*copy));
-    tell(s, copy, n);
+    report(s, copy, n);
     mem_free(copy);
 }
 

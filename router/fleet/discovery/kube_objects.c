@@ -22,7 +22,7 @@ static struct str text_at(const struct json *object, const char *name) {
     return json_to_str(json_get(object, name), &s) == ST_OK ? s : STR_NULL;
 }
 
-static bool says(const struct json *object, const char *name, struct str what) {
+static bool is_text(const struct json *object, const char *name, struct str what) {
     struct str s = text_at(object, name);
 
     return s.ptr && str_eq(s, what);
@@ -249,7 +249,7 @@ static uint16_t usual_port_of(const struct json *spec) {
 
             if (protocol.ptr && !str_eq(protocol, STR("TCP"))) continue;
             if (!get_port(p, "containerPort", &port)) continue;
-            if (says(p, "name", STR("http"))) return port;
+            if (is_text(p, "name", STR("http"))) return port;
             if (!first) first = port;
         }
     }
@@ -258,14 +258,14 @@ static uint16_t usual_port_of(const struct json *spec) {
 
 static void read_ports(struct kube_pod *pod, const struct json *root, const struct json *labels,
                        const struct json *annotations) {
-    const struct str said[] = {
+    const struct str port_texts[] = {
         text_at(annotations, "incipit.dev/ports"), text_at(annotations, "smg.ai/worker-ports"),
         text_at(labels, "model.aibrix.ai/port"), text_at(annotations, "model-pod-port")};
 
     pod->usual_port = usual_port_of(json_get(root, "spec"));
-    for (size_t i = 0; i < ARRAY_LEN(said); i++) {
-        if (said[i].ptr && take_ports(pod, said[i])) return;
-        pod->is_misread |= said[i].ptr != NULL;
+    for (size_t i = 0; i < ARRAY_LEN(port_texts); i++) {
+        if (port_texts[i].ptr && take_ports(pod, port_texts[i])) return;
+        pod->is_misread |= port_texts[i].ptr != NULL;
     }
 }
 
@@ -297,7 +297,7 @@ static void read_labels(struct kube_pod *pod, const struct json *root, const str
 
 static bool is_ready(const struct json *status) {
     JSON_FOR_EACH(c, json_get(status, "conditions")) {
-        if (says(c, "type", STR("Ready"))) return says(c, "status", STR("True"));
+        if (is_text(c, "type", STR("Ready"))) return is_text(c, "status", STR("True"));
     }
     return false;
 }
@@ -314,10 +314,10 @@ static enum kube_use use_of_pod(struct kube_pod *pod, const struct json *root,
     const struct json *status = json_get(root, "status");
 
     if (!take_host(pod, text_at(status, "podIP"))) return KUBE_UNUSED;
-    if (says(status, "phase", STR("Failed")) || says(status, "phase", STR("Succeeded")))
+    if (is_text(status, "phase", STR("Failed")) || is_text(status, "phase", STR("Succeeded")))
         return KUBE_UNUSED;
     if (!json_is_null(json_get(meta, "deletionTimestamp"))) return KUBE_DRAIN;
-    if (says(json_get(meta, "labels"), "sleeping", STR("true"))) return KUBE_DRAIN;
+    if (is_text(json_get(meta, "labels"), "sleeping", STR("true"))) return KUBE_DRAIN;
     if (has_no_weight(json_get(meta, "annotations"))) return KUBE_DRAIN;
     return is_ready(status) ? KUBE_USE : KUBE_DRAIN;
 }
@@ -381,7 +381,7 @@ static uint16_t usual_port_of_slice(const struct json *ports) {
 
         if (protocol.ptr && !str_eq(protocol, STR("TCP"))) continue;
         if (!get_port(p, "port", &port)) continue;
-        if (says(p, "name", STR("http"))) return port;
+        if (is_text(p, "name", STR("http"))) return port;
         if (!first) first = port;
     }
     return first;

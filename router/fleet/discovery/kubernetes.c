@@ -60,7 +60,7 @@ struct kube_source {
     struct kube_store *store;
     struct kube_costs *costs; /* NULL: not written */
     struct follower members, pool;
-    struct loop_task tell;
+    struct loop_task report;
     struct loop_timer later; /* the next set, while it is too soon */
     enum kube_resource resource;
     char *selector, *service, *pool_name;
@@ -98,7 +98,7 @@ static void say_left_out(struct kube_source *s, const struct kube_store_stats *n
                                   "containerPorts, or with --k8s-port"));
 }
 
-static void tell(void *arg) {
+static void report_set(void *arg) {
     struct kube_source *s = arg;
     struct discovery_set set = {0};
     struct kube_store_stats now;
@@ -122,7 +122,7 @@ static void publish_soon(struct kube_source *s) {
 
     if (!s->is_synced || loop_timer_is_running(&s->later)) return;
     if (passed_us >= pause_us) {
-        loop_defer(s->loop, &s->tell);
+        loop_defer(s->loop, &s->report);
     } else {
         loop_timer_start(&s->later, pause_us - passed_us);
     }
@@ -385,7 +385,7 @@ static void kube_stats(struct discovery *d, struct discovery_stats *out) {
 static void kube_destroy(struct discovery *d) {
     struct kube_source *s = CONTAINER_OF(d, struct kube_source, discovery);
 
-    loop_defer_cancel(&s->tell);
+    loop_defer_cancel(&s->report);
     loop_timer_fini(&s->later);
     loop_timer_fini(&s->members.again);
     loop_timer_fini(&s->pool.again);
@@ -434,8 +434,8 @@ static struct kube_source *source_create(const struct discovery_kube_config *con
     s->max_workers = config->max_workers;
     s->store = kube_store_create(s->resource, config->role_label);
     kube_store_set_ports(s->store, s->port, NULL, 0);
-    loop_task_init(&s->tell, tell, s);
-    loop_timer_init(&s->later, loop, tell, s);
+    loop_task_init(&s->report, report_set, s);
+    loop_timer_init(&s->later, loop, report_set, s);
     follower_init(&s->members, s, &member_events);
     follower_init(&s->pool, s, &pool_events);
     return s;

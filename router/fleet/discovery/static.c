@@ -1,4 +1,5 @@
-/* router/fleet/discovery/static.c - the workers of the command line: told once, changed by a restart. */
+/* router/fleet/discovery/static.c - the workers of the command line: reported once, changed by a
+ * restart. */
 #include "router/fleet/discovery.h"
 
 #include "common/base/mem.h"
