@@ -2,7 +2,7 @@
  *
  *      backend_probe FILE
  *
- * Says: the status, the microseconds that loading and that asking took, and the sentence. */
+ * Prints the status, the microseconds that loading and that asking took, and the sentence. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <time.h>

@@ -4,10 +4,10 @@
  *
  * Each worker is an address of 127.0.0.0/8 at PORT with a server of its own: it describes itself, is
  * healthy and answers each request after SERVICE_MS, with its address in x-worker. Lines of the input
- * say which there are, each answered by "ok" and how many requests were answered, or by what is wrong:
+ * command which there are, each answered by "ok" and how many requests were answered, or an error:
  *
  *      up 127.1.0.5        begins to listen; another life, with another generation
- *      leave 127.1.0.5     as a pod that was told to end: finishes what it has, takes no connection
+ *      leave 127.1.0.5     as a pod that was asked to end: finishes what it has, takes no connection
  *      kill 127.1.0.5      as one that did not hear it: resets what it has
  *      asked 127.1.0.5     requests that it has answered in this life */
 #include <arpa/inet.h>

@@ -140,7 +140,7 @@ def kubeconfig(api, folder, token="secret"):
 
 
 class LiveSet:
-    """The names that `kubectl get --watch --output-watch-events -o json` has told so far."""
+    """The names that `kubectl get --watch --output-watch-events -o json` has printed so far."""
 
     def __init__(self, command, env):
         self.names = set()

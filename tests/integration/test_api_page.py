@@ -33,7 +33,7 @@ EXAMPLE = {
     "early_stopping": [True, False, "never"], "sampling_params": [{"max_new_tokens": 1}], "seed": [-5, 2 ** 40],
     "sampling_seed": [7], "priority": [0, -3, 7], "truncate_prompt_tokens": [-1, 1, 100],
 }
-# Beyond what the type's column says.
+# Beyond the column of the type.
 WRONG = {
     "prompt": [[], [[]], [[10 ** 7]], ["a", 5]], "messages": [[], [{}], ["a"]], "tool_choice": ["required"],
     "logit_bias": [{"x": 1}, {"97": 101}, {str(10 ** 7): 1}, {str(i): 1 for i in range(97, 97 + 301)}],

@@ -1,5 +1,5 @@
 """One worker of four is bad, in every way that we could think of: its clients hardly notice, it loses its share of
-the traffic, a metric and the log say why, and it comes back when it is mended.
+the traffic, a metric and the log give the reason, and it returns once repaired.
 
 The workers are scripted HTTP servers in this process, of no engine's kind: what a foreign engine shows is all that
 the router has to go by. Closed-loop clients, a short probe interval, no slow start; nothing waits for a time to pass.

@@ -13,7 +13,7 @@ def bench(url, *args):
 
 def test_a_seed_is_the_same_load_whatever_the_answers(sim, tmp_path):
     asked = []
-    for i, url in enumerate([sim.url, f"http://127.0.0.1:{free_port()}"]):  # nobody listens on the second
+    for i, url in enumerate([sim.url, f"http://127.0.0.1:{free_port()}"]):  # the second is a closed port
         bench(url, "--rps", 200, "--requests", 180, "--duration", "60s", "--traffic", "conversation", "--pause", "100ms", "--stream",
               "--seed", 7, "--max-tokens", 8, "--records", tmp_path / f"{i}.csv")
         lines = [line.split(",") for line in (tmp_path / f"{i}.csv").read_text().splitlines()]
@@ -33,8 +33,8 @@ def test_streams_are_read_to_their_end_and_timed(sim):
 
 
 def test_failures_are_distinguished(sim):
-    nobody = bench(f"http://127.0.0.1:{free_port()}", "--rps", 50, "--requests", 5)
-    assert nobody["outcomes"] == {"connect": 5} and nobody["failed"] == 5
+    closed = bench(f"http://127.0.0.1:{free_port()}", "--rps", 50, "--requests", 5)
+    assert closed["outcomes"] == {"connect": 5} and closed["failed"] == 5
     unknown = bench(sim.url, "--rps", 50, "--requests", 5, "--model", "nobody-serves-this")
     assert unknown["outcomes"] == {"http_error": 5} and unknown["codes"] == {"404": 5}
     left = bench(sim.url, "--rps", 50, "--requests", 5, "--stream", "--max-tokens", 2000, "--abort-share", 1, "--abort-after",

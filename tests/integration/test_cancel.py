@@ -61,7 +61,7 @@ async def connect(worker, path, body):
     return reader, writer
 
 
-async def ask_and_leave(worker, rng, i, told):
+async def ask_and_leave(worker, rng, i, codes):
     path, body = a_call(rng, i)
     reader, writer = await connect(worker, path, body)
     moment = rng.random()
@@ -72,9 +72,9 @@ async def ask_and_leave(worker, rng, i, told):
         await asyncio.sleep(rng.random() * 0.05)
     else:  # in the middle of the answer
         head = await asyncio.wait_for(reader.read(rng.randrange(12, 4000)), PATIENCE_S)
-        told.append(head[9:12])
+        codes.append(head[9:12])
     if rng.random() < 0.5:
-        writer.transport.abort()  # a reset, where the others say good-bye
+        writer.transport.abort()  # a reset, where the others close
     writer.close()
 
 

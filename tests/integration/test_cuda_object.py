@@ -1,4 +1,4 @@
-"""incipit_cuda.so where there is no driver: it loads, says why it cannot run, and the worker does as it is told."""
+"""incipit_cuda.so where there is no driver: it loads, reports why it cannot run, and the worker obeys --device."""
 import os
 import re
 import subprocess

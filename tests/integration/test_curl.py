@@ -69,15 +69,15 @@ def test_head_where_there_is_a_get(shared_api):
 def test_a_large_body_waits_for_100_continue(shared_api, tmp_path):
     body = tmp_path / "body.json"
     body.write_text(request(user="x" * (2 << 20)))
-    out, said = curl("-v", "-H", "Expect: 100-continue", "--expect100-timeout", str(PATIENCE_S),
+    out, trace = curl("-v", "-H", "Expect: 100-continue", "--expect100-timeout", str(PATIENCE_S),
                      shared_api.url + "/v1/completions", "--data-binary", f"@{body}")
-    assert "HTTP/1.1 100" in said and json.loads(out)["usage"]["completion_tokens"] == 8
+    assert "HTTP/1.1 100" in trace and json.loads(out)["usage"]["completion_tokens"] == 8
 
 
 def test_a_body_may_come_in_chunks(shared_api):
-    out, said = curl("-v", "-X", "POST", "-T", "-", "-H", "content-type: application/json",
+    out, trace = curl("-v", "-X", "POST", "-T", "-", "-H", "content-type: application/json",
                      shared_api.url + "/v1/completions", body=request(user="y" * 300000).encode())
-    assert "transfer-encoding: chunked" in said.lower() and json.loads(out)["usage"]["completion_tokens"] == 8
+    assert "transfer-encoding: chunked" in trace.lower() and json.loads(out)["usage"]["completion_tokens"] == 8
 
 
 def test_two_requests_share_a_connection(shared_api):

@@ -1,4 +1,4 @@
-"""What can be said of deploy/ with nothing but the programs; the rest is `make deploy-check` and `make images-check`."""
+"""What can be checked of deploy/ with the programs alone; the rest is `make deploy-check` and `make images-check`."""
 import os
 import re
 import shutil
@@ -64,18 +64,18 @@ def test_the_environment_of_an_image_is_options_of_its_program(dockerfile):
     image, _, final = dockerfile
     program = "incipit-router" if image == "router" else "incipit-worker"
     ours = {k: v for k, v in final.settings["ENV"].items() if k.startswith("INCIPIT_")}
-    said = dump(program, **ours)
-    assert said.returncode == 0, said.stderr
+    done = dump(program, **ours)
+    assert done.returncode == 0, done.stderr
     for name, value in ours.items():
-        assert re.search(f"^{name[8:].lower().replace('_', '-')}: \"?{re.escape(value)}\"?  # environment$", said.stdout, re.M)
-    ports = re.findall(r"^(?:admin-)?port: (\d+)", said.stdout, re.M)
+        assert re.search(f"^{name[8:].lower().replace('_', '-')}: \"?{re.escape(value)}\"?  # environment$", done.stdout, re.M)
+    ports = re.findall(r"^(?:admin-)?port: (\d+)", done.stdout, re.M)
     assert sorted(map(int, ports)) == sorted(final.settings["EXPOSE"])
 
 
 @pytest.mark.parametrize("path", OPTION_FILES, ids=lambda p: p.parent.name)
 def test_option_files_are_taken_by_the_router(path):
-    said = dump("incipit-router", f"--config={path}", INCIPIT_ADMIN_API_KEY="k")
-    assert said.returncode == 0 and not said.stderr, said.stderr
+    done = dump("incipit-router", f"--config={path}", INCIPIT_ADMIN_API_KEY="k")
+    assert done.returncode == 0 and not done.stderr, done.stderr
 
 
 def test_secrets_are_made_once_for_their_owner_alone(tmp_path):
@@ -133,9 +133,9 @@ def test_what_the_page_applies_has_a_registry_in_every_image_of_ours(overlay, tm
     subprocess.run([tmp_path / "deploy/kustomize/make-secrets"], check=True, capture_output=True)
     (tmp_path / "site").mkdir()
     (tmp_path / "site/kustomization.yaml").write_text(site_of_the_page().replace("overlays/cpu", "overlays/" + overlay))
-    said = subprocess.run(["kubectl", "kustomize", tmp_path / "site"], capture_output=True, text=True)
-    assert said.returncode == 0, said.stderr
-    images_used = re.findall(r"(?m)^ +(?:- )?image: (\S+)$", said.stdout)
+    done = subprocess.run(["kubectl", "kustomize", tmp_path / "site"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    images_used = re.findall(r"(?m)^ +(?:- )?image: (\S+)$", done.stdout)
     ours = [image for image in images_used if "incipit" in image]
     assert ours and all(image.startswith("registry.example.com/incipit-") and image.endswith(":" + (ROOT / "VERSION").read_text().strip())
                         for image in ours), images_used

@@ -1,5 +1,5 @@
-"""Which device a worker runs on: what is there, what is chosen, what is said about it. The GPUs are those of
-tests/integration/backends/fake_gpus.c: four of 24 GiB, of which others have one and a model takes three beside its KV."""
+"""Which device a worker runs on: what is there, what is chosen, what is reported. The GPUs are those of
+tests/integration/backends/fake_gpus.c: four of 24 GiB; others use one of them, and a model takes three beside its KV."""
 import json
 import os
 import re
@@ -153,8 +153,8 @@ def test_a_lost_device_fails_every_request_with_its_sentence_and_ends_the_proces
     monkeypatch.setenv("INCIPIT_TEST_LOST_AFTER", "5")
     worker = programs(Worker, DEMO_MODEL, *LIBRARY, "--sim-speed", 20).ready()
     body = {"prompt": "a", "max_tokens": 200, "ignore_eos": True, "stream": True}
-    told = [e for e in events(worker.url + "/v1/completions", body) if "error" in e]
-    assert len(told) == 1 and "fallen off its bus" in told[0]["error"]["message"], told
+    errors = [e for e in events(worker.url + "/v1/completions", body) if "error" in e]
+    assert len(errors) == 1 and "fallen off its bus" in errors[0]["error"]["message"], errors
     assert worker.process.wait(PATIENCE_S) == 1
     assert "the device was lost: the fake GPU has fallen off its bus" in worker.log
 

@@ -189,7 +189,7 @@ def test_a_model_is_fetched_once_into_the_layout_of_the_hub_cache(programs, hub,
     assert not hub.asked("README.md")
     worker.stop()
     n = len(hub.seen)
-    start(programs, hub, tmp_path).stop()  # from the cache: nobody is asked
+    start(programs, hub, tmp_path).stop()  # from the cache: no request is sent
     assert len(hub.seen) == n
     start(programs, None, tmp_path, "--offline").stop()
 
@@ -217,16 +217,16 @@ def test_a_server_without_ranges_is_asked_for_all_of_it(programs, hub, tmp_path)
 
 def test_a_connection_that_brings_nothing_is_given_up(hub, tmp_path):
     hub.store.cuts = [1000] + [0] * 20
-    said, code = fails(environment(hub, tmp_path), "--model", NAME)
-    assert code == 1 and "model.safetensors" in said
+    errors, code = fails(environment(hub, tmp_path), "--model", NAME)
+    assert code == 1 and "model.safetensors" in errors
     assert len(hub.store.seen) == 6  # one that brought something, five that did not
 
 
 def test_damaged_content_is_refused_and_removed(programs, hub, tmp_path):
     good = hub.store.files["model.safetensors"]
     hub.store.files["model.safetensors"] = good[:-1] + bytes([good[-1] ^ 1])
-    said, _ = fails(environment(hub, tmp_path), "--model", NAME)
-    assert "SHA-256" in said and sha256(good) in said and "removed" in said
+    errors, _ = fails(environment(hub, tmp_path), "--model", NAME)
+    assert "SHA-256" in errors and sha256(good) in errors and "removed" in errors
     assert not list(tmp_path.rglob("*.incomplete")) and not list(tmp_path.rglob("refs/main"))
     hub.store.files["model.safetensors"] = good
     start(programs, hub, tmp_path).stop()
@@ -234,8 +234,8 @@ def test_damaged_content_is_refused_and_removed(programs, hub, tmp_path):
 
 def test_more_than_was_declared_is_refused(hub, tmp_path):
     hub.store.files["model.safetensors"] += b"more"
-    said, _ = fails(environment(hub, tmp_path), "--model", NAME)
-    assert "longer than" in said
+    errors, _ = fails(environment(hub, tmp_path), "--model", NAME)
+    assert "longer than" in errors
 
 
 def test_the_token_goes_to_the_endpoint_alone(programs, hub, tmp_path):
@@ -260,60 +260,60 @@ def test_the_token_may_be_in_the_file_of_other_tools(programs, hub, tmp_path):
 def test_a_refusal_names_the_remedy(hub, tmp_path, refuses, token, words):
     hub.refuses = refuses
     env = environment(hub, tmp_path, **({"HF_TOKEN": token} if token else {}))
-    said, _ = fails(env, "--model", NAME)
-    assert all(w in said for w in words), said
-    assert "hf_x" not in said
+    errors, _ = fails(env, "--model", NAME)
+    assert all(w in errors for w in words), errors
+    assert "hf_x" not in errors
 
 
 def test_a_revision_has_a_ref_of_its_own(programs, hub, tmp_path):
     start(programs, hub, tmp_path, "--revision", "v1.0").stop()
     assert (tmp_path / REPO / "refs/v1.0").read_text() == COMMIT
-    said, code = fails(environment(hub, tmp_path), "--model", NAME, "--revision", "v2.0")
-    assert "no revision 'v2.0'" in said and code == 2
-    said, _ = fails(environment(hub, tmp_path), "--model", NAME, "--revision", "../../etc")
-    assert "is not a branch, tag or commit" in said
+    errors, code = fails(environment(hub, tmp_path), "--model", NAME, "--revision", "v2.0")
+    assert "no revision 'v2.0'" in errors and code == 2
+    errors, _ = fails(environment(hub, tmp_path), "--model", NAME, "--revision", "../../etc")
+    assert "is not a branch, tag or commit" in errors
     start(programs, None, tmp_path, "--revision", COMMIT, "--offline").stop()
 
 
 def test_offline_names_the_missing_files(programs, hub, tmp_path):
     for env, args in ((environment(hub, tmp_path), ["--offline"]),
                       (environment(hub, tmp_path, HF_HUB_OFFLINE="1"), [])):
-        said, code = fails(env, "--model", NAME, *args)
-        assert "not in the cache" in said and "offline" in said and code == 2
+        errors, code = fails(env, "--model", NAME, *args)
+        assert "not in the cache" in errors and "offline" in errors and code == 2
     assert not hub.seen
     start(programs, hub, tmp_path).stop()
     (tmp_path / REPO / "snapshots" / COMMIT / "model.safetensors").unlink()
-    said, _ = fails(environment(hub, tmp_path), "--model", NAME, "--offline")
-    assert "model.safetensors" in said
+    errors, _ = fails(environment(hub, tmp_path), "--model", NAME, "--offline")
+    assert "model.safetensors" in errors
     start(programs, hub, tmp_path).stop()  # online it is linked again
 
 
 def test_a_model_larger_than_the_disk_is_refused_in_figures(hub, tmp_path):
     hub.claims["model.safetensors"] = ("ab" * 32, 1 << 49)
-    said, _ = fails(environment(hub, tmp_path), "--model", NAME)
-    assert "does not fit on the disk" in said and "GiB free" in said and "--download-dir" in said
+    errors, _ = fails(environment(hub, tmp_path), "--model", NAME)
+    assert "does not fit on the disk" in errors and "GiB free" in errors and "--download-dir" in errors
     hub.claims["model.safetensors"] = ("ab" * 32, (1 << 64) - 1)  # would wrap around to nothing
-    said, _ = fails(environment(hub, tmp_path), "--model", NAME)
-    assert "no valid ETag or size for model.safetensors" in said
+    errors, _ = fails(environment(hub, tmp_path), "--model", NAME)
+    assert "no valid ETag or size for model.safetensors" in errors
     assert not hub.store.seen
 
 
 def test_a_folder_that_cannot_be_written_is_named(hub, tmp_path):
     (tmp_path / "file").write_text("")
-    said, _ = fails(environment(hub, tmp_path / "file" / "cache"), "--model", NAME)
-    assert str(tmp_path / "file") in said and "--download-dir" in said
+    errors, _ = fails(environment(hub, tmp_path / "file" / "cache"), "--model", NAME)
+    assert str(tmp_path / "file") in errors and "--download-dir" in errors
 
 
 def test_redirects_end_and_stay_within_bounds(hub, tmp_path):
-    hub.redirects_to = "http://192.0.2.1"  # an address for examples; nobody must be asked there
-    said, _ = fails(environment(hub, tmp_path), "--model", NAME)
-    assert "not https" in said
+    hub.redirects_to = "http://192.0.2.1"  # an address for examples: no request may go there
+    errors, _ = fails(environment(hub, tmp_path), "--model", NAME)
+    assert "not https" in errors
     hub.store.answer = lambda request: (302, {"Location": f"{hub.store.url}/again"}, b"")
     hub.redirects_to = hub.store.url
-    said, _ = fails(environment(hub, tmp_path), "--model", NAME)
-    assert "redirects more than 5 times" in said
-    said, _ = fails(environment(hub, tmp_path) | {"HF_ENDPOINT": "http://192.0.2.1"}, "--model", NAME)
-    assert "HF_ENDPOINT" in said and "https" in said
+    errors, _ = fails(environment(hub, tmp_path), "--model", NAME)
+    assert "redirects more than 5 times" in errors
+    errors, _ = fails(environment(hub, tmp_path) | {"HF_ENDPOINT": "http://192.0.2.1"}, "--model", NAME)
+    assert "HF_ENDPOINT" in errors and "https" in errors
 
 
 def test_two_that_start_at_once_fetch_it_once(programs, hub, tmp_path):
@@ -366,17 +366,17 @@ def test_shards_are_those_of_the_index(programs, tmp_path):
               {n for n in shards if n.endswith(".safetensors")})
     try:
         second = hub.files.pop("model-00002-of-00002.safetensors")
-        said, code = fails(environment(hub, tmp_path), "--model", NAME)
-        assert "no file model-00002-of-00002.safetensors" in said and code == 2
+        errors, code = fails(environment(hub, tmp_path), "--model", NAME)
+        assert "no file model-00002-of-00002.safetensors" in errors and code == 2
         hub.files["model-00002-of-00002.safetensors"] = second
         worker = start(programs, hub, tmp_path)
         worker.stop()
-        assert "total_mib=0" not in worker.log  # nothing is told before it is known how much there is
+        assert "total_mib=0" not in worker.log  # nothing is logged before the total is known
         assert not hub.asked("model-00009")
         assert len(hub.store.seen) == 2
         (tmp_path / REPO / "snapshots" / COMMIT / "model-00002-of-00002.safetensors").unlink()
-        said, _ = fails(environment(None, tmp_path), "--model", NAME, "--offline")
-        assert "model-00002-of-00002.safetensors is missing" in said
+        errors, _ = fails(environment(None, tmp_path), "--model", NAME, "--offline")
+        assert "model-00002-of-00002.safetensors is missing" in errors
     finally:
         hub.stop()
 
@@ -389,8 +389,8 @@ def test_shards_are_those_of_the_index(programs, tmp_path):
 ])
 def test_a_repository_without_what_is_read_is_refused_before_it_is_fetched(hub, tmp_path, files, words):
     hub.names = files
-    said, code = fails(environment(hub, tmp_path), "--model", NAME)
-    assert all(w in said for w in words), said
+    errors, code = fails(environment(hub, tmp_path), "--model", NAME)
+    assert all(w in errors for w in words), errors
     assert code == 2 and not hub.asked("/resolve/")
 
 
@@ -401,8 +401,8 @@ def test_a_repository_without_what_is_read_is_refused_before_it_is_fetched(hub, 
 def test_an_index_leads_nowhere_else(hub, tmp_path, index):
     hub.files["model.safetensors.index.json"] = json.dumps(index).encode()
     hub.names = [*SMALL, "model.safetensors.index.json"]
-    said, _ = fails(environment(hub, tmp_path), "--model", NAME)
-    assert "model.safetensors.index.json" in said
+    errors, _ = fails(environment(hub, tmp_path), "--model", NAME)
+    assert "model.safetensors.index.json" in errors
 
 
 def test_a_folder_comes_before_a_name(tmp_path):
@@ -414,5 +414,5 @@ def test_a_folder_comes_before_a_name(tmp_path):
 
 
 def test_an_endpoint_that_is_not_there_is_named(tmp_path):
-    said, code = fails(environment(None, tmp_path), "--model", NAME)
-    assert "127.0.0.1:9" in said and code == 1
+    errors, code = fails(environment(None, tmp_path), "--model", NAME)
+    assert "127.0.0.1:9" in errors and code == 1

@@ -1,4 +1,4 @@
-"""--dtype: what weights and KV are kept in, what is said of it, and that `inspect` agrees with what is loaded. The
+"""--dtype: what weights and KV are kept in, how it is reported, and that `inspect` agrees with what is loaded. The
 models are small and random, written here."""
 import json
 import random
@@ -114,13 +114,13 @@ def test_a_gpu_has_bfloat16_only(programs, tmp_path):
 @pytest.mark.parametrize("head_dim, fits", [(2, True), (18, True), (512, True), (514, False), (1024, False)])
 def test_inspect_agrees_with_loading(programs, tmp_path, head_dim, fits):
     model = write_model(tmp_path / "m", head_dim=head_dim)
-    said = run("inspect", model, *CPU)
-    assert said.returncode == 0, said.stderr
+    done = run("inspect", model, *CPU)
+    assert done.returncode == 0, done.stderr
     if fits:
-        assert re.search(r"fits +yes", said.stdout) and re.search(r"weights .* in float32", said.stdout)
+        assert re.search(r"fits +yes", done.stdout) and re.search(r"weights .* in float32", done.stdout)
         programs(Worker, model, *CPU).ready()
         return
-    why = re.search(r"fits +no: (.*)", said.stdout)[1]
+    why = re.search(r"fits +no: (.*)", done.stdout)[1]
     assert why.startswith(f"unsupported head_dim {head_dim}: RoPE turns the two halves of a head, so it must be even, from 2 to 512")
     result = run(model, "--port", 0, *CPU)
     assert result.returncode == 2 and why in result.stderr

@@ -69,15 +69,15 @@ def here(words, template):
 def start(words):
     """("started" or "refused", stderr)"""
     process = subprocess.Popen([WORKER, *words], stderr=subprocess.PIPE, text=True)
-    said, watch = [], threading.Timer(60, process.kill)
+    printed, watch = [], threading.Timer(60, process.kill)
     watch.start()
     try:
         for line in process.stderr:
-            said.append(line)
+            printed.append(line)
             if " worker_ready " in line:
-                return "started", "".join(said)
+                return "started", "".join(printed)
         process.wait()
-        return "refused", "".join(said)
+        return "refused", "".join(printed)
     finally:
         watch.cancel()
         process.kill()
@@ -93,8 +93,8 @@ def test_recorded_command_lines_start_or_are_refused_for_the_answers(tmp_path):
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
         results = list(pool.map(lambda entry: start(here(arguments(entry[1]), str(template))), lines))
     failed, counts = [], {"started": 0, "refused": 0}
-    for (source, line), (result, said) in zip(lines, results):
-        last = said.strip().splitlines()[-1] if said.strip() else ""
+    for (source, line), (result, printed) in zip(lines, results):
+        last = printed.strip().splitlines()[-1] if printed.strip() else ""
         if result == "refused" and not ABOUT_ANSWERS.search(last):
             failed.append(f"{source}: {line}\n    {last}")
         else:

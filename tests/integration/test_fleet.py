@@ -17,7 +17,7 @@ KEY = {"Authorization": "Bearer open-sesame"}
 
 
 class Scripted:
-    """A worker that says what the test wants. Requests wait while `gate` is closed."""
+    """A worker with scripted answers. Requests wait while `gate` is closed."""
 
     def __init__(self, model="m"):
         self.load = "running=0 waiting=0 queued_tokens=0 kv_free=9 kv_total=9 draining=0"
@@ -385,7 +385,7 @@ def test_on_sigterm_it_still_serves_for_a_while(programs, scripted):
     (a,) = scripted(1)
     router = programs(Router, "--worker-urls", a.url, "--drain-settle", "10m").ready(1)
     router.process.send_signal(signal.SIGTERM)
-    wait_for(lambda: http(router.admin_url + "/readyz").code == 503, "it to say that it goes")
+    wait_for(lambda: http(router.admin_url + "/readyz").code == 503, "it to report that it drains")
     for _ in range(3):
         answer = router.post("/v1/completions", PROMPT)
         assert answer.code == 200 and answer.headers["connection"] == "close"
@@ -518,14 +518,14 @@ def test_a_web_page_cannot_change_the_fleet(programs, scripted):
     (("--worker-urls", "http://127.0.0.1:1", "--probe-path", "health"), "is not a path"),
 ])
 def test_starts_that_are_refused(args, words):
-    said = refused_start(*args)
-    assert words in said, said
-    assert "secret" not in said.replace("is a secret", ""), said
+    errors = refused_start(*args)
+    assert words in errors, errors
+    assert "secret" not in errors.replace("is a secret", ""), errors
 
 
 def test_admin_on_main_is_no_way_around_api_keys():
-    said = refused_start("--worker-urls", "http://127.0.0.1:1", "--admin-on-main", env={"INCIPIT_API_KEY": "k"})
-    assert "INCIPIT_ADMIN_API_KEY" in said
+    errors = refused_start("--worker-urls", "http://127.0.0.1:1", "--admin-on-main", env={"INCIPIT_API_KEY": "k"})
+    assert "INCIPIT_ADMIN_API_KEY" in errors
 
 
 def test_with_an_admin_key_a_fleet_may_begin_empty(programs, scripted, monkeypatch):

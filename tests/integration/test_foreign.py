@@ -1,10 +1,10 @@
-"""What routing loses when workers do not say what they found in their caches.
+"""What routing loses when workers do not report what they found in their caches.
 
 The same conversation-shaped load goes through the router to the same simulated workers: once as they
 are, and once each behind a proxy that makes them answer as stock vLLM or as SGLang does
 (tests/support/foreign_engine.py). Compared: the tokens that the fleet found in its caches, as the
 workers themselves count them. `make replay-foreign` is this at a larger size, and with an engine that
-says nothing at all.
+reports nothing at all.
 """
 import json
 import os

@@ -96,9 +96,9 @@ def test_a_device_that_crashes_is_not_taken_for_none(measured, monkeypatch, tmp_
 
 
 def test_the_error_of_make_is_reported(measured):
-    said = "make: there is no nvcc\nmake: *** [Makefile:131: flags] Error 1\nmake: Target 'x' not remade because of errors."
+    printed = "make: there is no nvcc\nmake: *** [Makefile:131: flags] Error 1\nmake: Target 'x' not remade because of errors."
     with pytest.raises(gpu_check.Failed, match="there is no nvcc"):
-        measured.run(["sh", "-c", f'echo "{said}" >&2; exit 2'], 20)
+        measured.run(["sh", "-c", f'echo "{printed}" >&2; exit 2'], 20)
 
 
 def test_a_phase_that_there_is_not_is_refused():

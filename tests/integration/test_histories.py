@@ -1,5 +1,5 @@
 """Conversations as clients send them (tests/data/histories.json), at a worker and through a router: each is answered, and
-the model reads what Jinja2 made of it. tests/reference/histories.py wrote the file and says what is in it."""
+the model reads what Jinja2 made of it. tests/reference/histories.py wrote the file and describes it."""
 import json
 
 import pytest

@@ -223,7 +223,7 @@ def test_launched_workers_trust_their_router(programs, tmp_path):
     assert [cached(router, key, prompt(5))[0] for key in ("sk-one", "sk-two")] == [0, 0]
 
 
-@pytest.mark.skipif(bool(SANITIZER), reason="a clock says nothing under a sanitizer")
+@pytest.mark.skipif(bool(SANITIZER), reason="timings under a sanitizer are meaningless")
 @pytest.mark.skipif(not (DEMO_MODEL / "model.safetensors").exists(), reason="deploy/demo/model has no weights")
 def test_timing_of_other_tenants_prompts_is_printed(programs, isolated):
     """Times to first token of another's prompt, beside cold and warm ones: printed, not judged."""

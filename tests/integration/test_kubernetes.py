@@ -76,13 +76,13 @@ class Cluster:
         return pod(f"w-{n}", self.ip(n), port=self.herd.port, **more)
 
     def join(self, *numbers):
-        """Their processes begin, then the kubelet says that they are ready."""
+        """Their processes begin, then the kubelet reports that they are ready."""
         for n in numbers:
             self.herd.up(self.ip(n))
         self.api.put(*(self.pod(n) for n in numbers))
 
     def leave(self, *numbers):
-        """As with a scale-down: told to end, ended, gone."""
+        """As with a scale-down: asked to end, ended, gone."""
         for n in numbers:
             self.api.command("delete", name=f"w-{n}")
         for n in numbers:
@@ -217,9 +217,9 @@ def test_another_pod_at_the_same_address_is_another_worker_with_a_cold_cache(clu
     cluster.api.command("watches", act="cut")
     cluster.api.command("force", name="w-1")
     cluster.api.put(cluster.pod(1, uid="another"))
-    cluster.api.command("compact")  # so nobody can tell any more that the one before has gone
+    cluster.api.command("compact")  # so no watch can report any more that the one before has gone
     cluster.api.command("listen", on=True)
-    wait_for(lambda: re.search(r"worker_replaced .*uid=another", router.log), "the log to say so")
+    wait_for(lambda: re.search(r"worker_replaced .*uid=another", router.log), "the log line")
     cluster.expect(1, 2)
     cluster.api.command("force", name="w-1")
     cluster.api.put(cluster.pod(1, uid="a-third"))
@@ -276,7 +276,7 @@ def test_after_a_bookmark_the_watch_goes_on_from_there(cluster):
     cluster.start()
     cluster.watching()
     cluster.calls()
-    for i in range(5):  # changes that the selector does not see: only a bookmark tells the version
+    for i in range(5):  # changes that the selector does not see: only a bookmark has the version
         cluster.api.put(pod(f"else-{i}", labels={"app": "other"}))
     rv = cluster.api.command("watches", act="bookmark")["rv"]
     cluster.api.command("watches", act="cut")
@@ -366,7 +366,7 @@ def test_forbidden_is_reported_with_the_missing_role_and_changes_nothing(cluster
     cluster.watching()
     cluster.api.command("forbid", verb="list")
     cluster.api.command("watches", act="gone")
-    wait_for(lambda: "kube_forbidden" in router.log, "the log to say so")
+    wait_for(lambda: "kube_forbidden" in router.log, "the log line")
     line = next(line for line in router.log.splitlines() if "kube_forbidden" in line)
     assert 'cannot list resource' in line and "kind: Role," in line and "resources: [pods], verbs: [list, watch]" in line
     assert "system:serviceaccount" in line and "--serviceaccount=default:incipit-router" in line
@@ -420,7 +420,7 @@ def test_after_401_the_token_that_comes_late_is_found(cluster):
     cluster.api.command("tokens", tokens=["second"])
     cluster.api.command("watches", act="cut")
     wait_for(lambda: cluster.stats()["unauthorized"] >= 2, "refusals")
-    wait_for(lambda: "kube_unauthorized" in router.log, "the log to say so")
+    wait_for(lambda: "kube_unauthorized" in router.log, "the log line")
     cluster.keeps(1, 2, for_s=0.3)
     cluster.token.write_text("second\n")
     cluster.join(3)
@@ -450,11 +450,11 @@ def test_a_server_that_is_killed_is_an_eof_in_mid_chunk_and_the_watch_resumes_fr
     lists = cluster.stats()["lists"]
     cluster.api.command("die")
     cluster.join(4)
-    wait_for(lambda: "kube_watch_lost" in router.log, "the log to say so")
+    wait_for(lambda: "kube_watch_lost" in router.log, "the log line")
     cluster.keeps(1, 2, 3, for_s=0.5)
     cluster.api.command("listen", on=True)
     cluster.expect(1, 2, 3, 4)
-    assert cluster.stats()["lists"] == lists, "what was missed is told by a watch"
+    assert cluster.stats()["lists"] == lists, "a watch delivers what was missed"
     cluster.nothing_failed()
 
 
@@ -569,7 +569,7 @@ def test_a_server_of_an_unknown_authority_is_rejected(cluster):
     cluster.api.command("certificate")
     cluster.api.command("watches", act="cut")
     cluster.join(3)
-    wait_for(lambda: re.search(r"kube_watch_lost .*certificate", router.log), "the log to say so")
+    wait_for(lambda: re.search(r"kube_watch_lost .*certificate", router.log), "the log line")
     cluster.keeps(1, 2)
     cluster.nothing_failed()
 
@@ -597,7 +597,7 @@ def test_without_a_server_the_workers_stay_and_the_age_of_the_list_is_reported(c
     cluster.watching()
     assert http(router.admin_url + "/metrics").body
     cluster.api.command("die")
-    cluster.leave(3)  # nobody tells the router: it finds out by itself
+    cluster.leave(3)  # the router gets no event: it finds out by itself
     cluster.expect(1, 2)
     cluster.keeps(1, 2, for_s=3)
     assert http(router.admin_url + "/readyz").code == 200
@@ -618,7 +618,7 @@ def test_a_router_without_a_server_is_not_ready_and_one_without_pods_reports_it(
                               cluster.token, "--k8s-ca-file", cluster.ca, "--k8s-selector", SELECTOR)
     admin = f"http://127.0.0.1:{router.field('router_listening', 'admin_port')}"
     assert http(admin + "/readyz").code == 503
-    wait_for(lambda: "kube_watch_lost" in router.log, "the log to say so")
+    wait_for(lambda: "kube_watch_lost" in router.log, "the log line")
     cluster.join(1)
     cluster.api.command("listen", on=True)
     wait_for(lambda: http(admin + "/readyz").code == 200, "it to be ready")

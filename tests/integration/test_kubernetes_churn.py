@@ -1,6 +1,6 @@
-"""Workers that come and go all the time, as a Kubernetes API server tells it, under load.
+"""Workers that come and go all the time in a Kubernetes API server, under load.
 
-Half of what changes are pods that are told to end: they drain, stop listening and are forgotten; the other half are new
+Half of what changes are pods that are asked to end: they drain, stop listening and are forgotten; the other half are new
 pods, most of them at addresses where others were before. At the end the router must have exactly the workers that the
 server has, and no request may have failed. `make bench-churn` is the same with a thousand workers for a minute, and
 reports how long the data path stood still.
@@ -48,7 +48,7 @@ class Churn:
         return pod(name, ip, port=self.herd.port)
 
     def step(self):
-        """One is told to end, one that was told 0.3 s ago does, one begins."""
+        """One is asked to end, one that was asked 0.3 s ago does, one begins."""
         ip, name = self.here.pop(self.rng.randrange(len(self.here)))
         self.api.command("delete", name=name)
         self.ending.append((time.monotonic() + 0.3, ip, name))
@@ -122,7 +122,7 @@ def load(url, seconds):
 
 
 class Threads:
-    """What the kernel says of the router's threads, fifty times a second: how long each computed in that time, which no
+    """The kernel's accounts of the router's threads, fifty times a second: how long each computed in that time, which no
     stall of its own making can have exceeded, and how long it waited for a processor, which is the machine's doing."""
     EVERY_S = 0.02
 
@@ -154,7 +154,7 @@ class Threads:
 
 
 def measured(router, what, seconds):
-    """The report of the load, and what the loops' turns were meanwhile, said."""
+    """The report of the load, with the loops' turns meanwhile, printed."""
     before, threads = router.metrics(), Threads(router.process.pid)
     report = load(router.url, seconds)
     after = router.metrics()
@@ -182,7 +182,7 @@ def test_workers_that_come_and_go_all_the_time_are_those_of_the_server_and_no_re
         measured(router, f"{len(churn.here)} workers that stay", SECONDS / 4)
     began = time.monotonic()
     churn.start()
-    report = measured(router, f"{N} workers of which {RATE:g} a second come and as many go", SECONDS)
+    report = measured(router, f"{N} workers: {RATE:g} a second come and as many go", SECONDS)
     churn.rest()
     rate = churn.n_joined / (time.monotonic() - began)
     ended = time.monotonic()

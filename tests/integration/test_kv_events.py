@@ -1,5 +1,5 @@
 """Following a worker's cache from outside: every batch in order, cut and resumed by number, a snapshot for who comes too
-late, a reason for who is too slow; and the picture that follows from it is what the digest says."""
+late, a reason for a slow subscriber; and the state rebuilt from them equals the digest."""
 import http.client
 import json
 import random
@@ -178,14 +178,14 @@ def digest(worker):
 
 
 def settled(worker):
-    """The digest once the worker has told all it has to tell."""
+    """The digest once the worker has published every event."""
     last = [None]
 
     def same():
         now = digest(worker)
         was, last[0] = last[0], now
         return was == now
-    wait_for(same, "the events to be told")
+    wait_for(same, "the events to arrive")
     return last[0]
 
 
@@ -278,7 +278,7 @@ def test_a_slow_reader_is_cut_off_with_a_reason(start):
     sock.connect((at.hostname, at.port))
     sock.settimeout(PATIENCE_S)
     sock.sendall(b"GET /kv_events?from=now HTTP/1.1\r\nHost: x\r\n\r\n")
-    for i in range(400):  # some 8 MB, which nobody reads: more than kernel and worker hold for it
+    for i in range(400):  # some 8 MB, which no client reads: more than kernel and worker hold for it
         prompt = f"nothing like prompt {i} was ever seen. " * 25
         assert worker.post("/v1/completions", {"prompt": prompt, "max_tokens": 1}).code == 200
     got = b""

@@ -21,7 +21,7 @@ def launch(programs, *args):
 
 
 def devices(router):
-    """What each worker says it runs on, by its URL."""
+    """The devices that each worker reports, by its URL."""
     return {w["url"]: http(w["url"] + "/server_info").json["uuid"] for w in router.workers()["workers"]}
 
 
@@ -46,7 +46,7 @@ def test_each_gpu_gets_a_worker_that_comes_back_on_it(programs):
 
 
 def test_a_model_over_two_gpus_gets_two_of_them(programs):
-    """Two workers of two GPUs each: the router says which; what the worker makes of them is the worker's."""
+    """Two workers of two GPUs each: the router assigns them; the worker decides how to use them."""
     router = launch(programs, "--worker-arg=--tensor-parallel-size=2").ready(2)
     started = [line for line in router.lines if " worker_started " in line]
     assert [line.split("device=")[1].split()[0].strip('"') for line in started] == \

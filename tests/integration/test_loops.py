@@ -46,7 +46,7 @@ def test_a_router_among_its_own_workers_is_not_used(programs, sim):
 
 
 class Mirror:
-    """Between a router and itself: says that it is an engine, and sends requests back where they come from."""
+    """Between a router and itself: reports to be an engine, and sends requests back where they come from."""
 
     def __init__(self):
         mirror = self
@@ -71,8 +71,8 @@ class Mirror:
                 body = self.rfile.read(int(self.headers["content-length"]))
                 mirror.n_requests += 1
                 mirror.via.append(self.headers.get_all("via"))
-                said = http(mirror.back + self.path, body, headers={"via": ", ".join(self.headers.get_all("via") or [])})
-                self.answer(said.code, said.body.encode())
+                reply = http(mirror.back + self.path, body, headers={"via": ", ".join(self.headers.get_all("via") or [])})
+                self.answer(reply.code, reply.body.encode())
 
         self.n_requests, self.via, self.back = 0, [], None
         self.server = http_server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)

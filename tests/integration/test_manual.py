@@ -1,4 +1,4 @@
-"""Manual pages and completions are what --help says, and man, bash, zsh and fish take them."""
+"""Manual pages and completions match --help, and man, bash, zsh and fish take them."""
 import re
 import shutil
 import subprocess

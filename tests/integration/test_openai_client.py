@@ -46,7 +46,7 @@ def test_a_completion(client):
 
 
 def test_what_was_cached_is_in_the_usage(client):
-    prompt = "A long opening that nobody else in this file uses. " * 20
+    prompt = "A long opening that no other test in this file uses. " * 20
     ask = lambda: client.completions.create(model="synthetic", prompt=prompt, max_tokens=1).usage
     first, again = ask(), ask()
     assert first.prompt_tokens_details.cached_tokens == 0
@@ -353,7 +353,7 @@ def busy():
 
 @both_ways
 def test_the_client_retries_after_retry_after(programs, busy, way):
-    """Retry-After arrives as the worker said it: 30 s would be too long for this test, 5 ms are not."""
+    """Retry-After arrives as the worker sent it: 30 s would be too long for this test, 5 ms are not."""
     api = busy if way == "worker" else programs(Router, "--worker-urls", busy.url).ready(1)
     with client_of(api, max_retries=3) as client:
         assert client.completions.create(model="m", prompt="a").choices[0].text == "at last"
@@ -369,7 +369,7 @@ def test_a_client_without_retries_gets_the_reason(programs, busy, way):
 
 
 def test_a_router_that_is_full_is_waited_for(sim, programs):
-    """The router's own 429: it says how long, the client waits and is served."""
+    """The router's own 429: it has Retry-After, the client waits and is served."""
     router = programs(Router, "--worker-urls", sim.url, "--max-concurrent-requests", 1, "--queue-size", 0).ready(1)
     with client_of(router) as impatient, client_of(router, max_retries=20) as client:
         stream = client.completions.create(model="synthetic", prompt="a", max_tokens=5000, stream=True,

@@ -1,4 +1,4 @@
-"""What the pages say is there, is there: flags, make targets, files; and what `make install` installs, runs."""
+"""What the pages name exists: flags, make targets, files; and what `make install` installs, runs."""
 import os
 import re
 import subprocess
@@ -73,7 +73,7 @@ VALUES = {"--log-level": "info", "--prometheus-host": "127.0.0.1", "--static-bac
     {(flag.replace("*", "x"), value, row[1].startswith("refused")) for row in migrating_rows()
      for flag, value in re.findall(r"`(--[a-z0-9-]+\*?) ?([^ `]*)`", row[0])}))
 def test_their_side_of_the_migration_page_works_as_written(flag, value, is_refused):
-    """A flag that is not refused starts the router; one that is says why. Unknown is none of them."""
+    """A flag that is not refused starts the router; a refused one has its reason. None is unknown."""
     for args in ([flag], [flag, value or VALUES.get(flag, "1")]):
         done = subprocess.run([BUILD / "incipit-router", "--worker-urls=http://127.0.0.1:1", *args, "--dump-config"],
                               capture_output=True, text=True)

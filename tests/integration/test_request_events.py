@@ -1,5 +1,5 @@
-"""What a worker tells every router of the requests that it was given: all of it, in order, each request ended exactly once
-whatever became of it; replayed by number; and how a worker drains, which whoever follows it sees."""
+"""The request events that a worker publishes to every router: all of them, in order, each request ended exactly once
+for every outcome; replayed by number; and how a worker drains, which its followers see."""
 import http.client
 import json
 import random
@@ -78,14 +78,14 @@ def frames(worker, query, rcvbuf=None):
     conn.close()
 
 
-def check_story(seen, is_over=True):
+def check_events(seen, is_over=True):
     """Numbers without holes; each request accepted once, then at most one first token, then one end."""
-    open_ones, told, numbers = {}, set(), [e["seq"] for e in seen if e["event"] != "hello"]
+    open_ones, accepted, numbers = {}, set(), [e["seq"] for e in seen if e["event"] != "hello"]
     assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
     for e in seen:
         if e["event"] == "accepted":
-            assert e["request"] not in told
-            told.add(e["request"])
+            assert e["request"] not in accepted
+            accepted.add(e["request"])
             open_ones[e["request"]] = False
         elif e["event"] == "first":
             assert open_ones[e["request"]] is False
@@ -95,7 +95,7 @@ def check_story(seen, is_over=True):
             has_begun = open_ones.pop(e["request"])  # accepted, and not ended before
             assert has_begun or e["is_aborted"]
     assert not open_ones or not is_over
-    return told
+    return accepted
 
 
 # --- one request ----------------------------------------------------------------------------------
@@ -118,7 +118,7 @@ def test_events_follow_a_request_from_start_to_end(sim):
     assert [e["prompt_tokens"] for e in follower.of("first")] == [len(PROMPT)] * 3
     assert follower.of("first")[0]["cached_tokens"] == 0 and follower.of("first")[1]["cached_tokens"] == 16
     assert [(e["output_tokens"], e["is_aborted"]) for e in follower.of("ended")] == [(14, False)] * 3
-    check_story(follower.seen)
+    check_events(follower.seen)
     sim.post("/flush_cache", {})
     follower.wait("cleared")
     stream = frames(sim, "from=oldest")
@@ -207,16 +207,16 @@ def test_every_request_ends_once(programs):
         thread.join(5 * PATIENCE_S)
         assert not thread.is_alive()
     wait_for(lambda: len(follower.of("accepted")) == len(follower.of("ended")), "all to end")
-    told = check_story(follower.seen)
-    assert len(told) > 80 and any(e["is_aborted"] for e in follower.of("ended"))
+    numbers = check_events(follower.seen)
+    assert len(numbers) > 80 and any(e["is_aborted"] for e in follower.of("ended"))
     late = Follower(worker)
-    wait_for(lambda: len(late.of("ended")) == len(told), "the same to be replayed")
+    wait_for(lambda: len(late.of("ended")) == len(numbers), "the same to be replayed")
     n = min(len(late.seen), len(follower.seen))
     strip = lambda seen: [e for e in seen[:n] if e["event"] != "hello"]
     assert strip(late.seen) == strip(follower.seen)
     assert worker.metric("incipit_request_events_subscribers") == 2
     assert worker.metric("incipit_request_events_gaps_total") == 0
-    assert worker.metric("incipit_request_events_total") >= 2 * len(told)
+    assert worker.metric("incipit_request_events_total") >= 2 * len(numbers)
     assert worker.metric("incipit_request_events_sent_bytes_total") > 0
     for f in (follower, late):
         f.close()
@@ -234,7 +234,7 @@ def test_a_lost_worker_ends_what_it_has(programs):
     wait_for(lambda: "worker_draining" in worker.log, "the first signal")
     assert worker.stop() == 0
     follower.thread.join(PATIENCE_S)
-    assert follower.is_over and len(check_story(follower.seen)) == 5
+    assert follower.is_over and len(check_events(follower.seen)) == 5
     assert all(e["is_aborted"] for e in follower.of("ended"))
 
 
@@ -260,7 +260,7 @@ def test_a_follower_goes_on_where_it_was(sim):
         other = Follower(sim, query)
         other.wait("ended", 4)
         assert other.seen[0]["is_gap"] and other.seen[1]["seq"] == other.seen[0]["oldest"] == 1
-        check_story(other.seen)
+        check_events(other.seen)
     now = Follower(sim, "from=now")
     assert now.wait("load")["seq"] >= now.seen[0]["next"]
     for query in ("from=x", "from=-1", "from=1.5"):
@@ -285,10 +285,10 @@ def test_a_follower_that_does_not_read_is_overtaken_and_restarts(programs):
     seen = []
     while not seen or seen[-1][0] != CONTROL:
         seen.append(next(slow))
-    told = [number for number, _ in seen[:-1]]
-    assert told == list(range(1, len(told) + 1))
+    numbers = [number for number, _ in seen[:-1]]
+    assert numbers == list(range(1, len(numbers) + 1))
     hello = seen[-1][1]
-    assert hello[5] is True and next(slow)[0] == hello[4] > told[-1] + 1
+    assert hello[5] is True and next(slow)[0] == hello[4] > numbers[-1] + 1
     assert worker.metric("incipit_request_events_gaps_total") == 1
 
 
@@ -359,8 +359,8 @@ def test_a_drain_finishes_what_is_open_and_turns_away_the_rest(programs, how):
     for stream in streams:
         next(stream)
     ask_to_drain(worker, how)
-    told = wait_for(lambda: [e for e in follower.of("load") if e["draining"]], "followers to hear of it")[0]
-    assert told["running"] == 4
+    draining = wait_for(lambda: [e for e in follower.of("load") if e["draining"]], "followers to receive it")[0]
+    assert draining["running"] == 4
     for path, asked in (("/v1/completions", {"prompt": "a"}), ("/generate", {"text": "a"}), ("/v1/completions", {"bad": 1}),
                         ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}]})):
         answer = worker.post(path, asked)
@@ -371,12 +371,12 @@ def test_a_drain_finishes_what_is_open_and_turns_away_the_rest(programs, how):
     assert all(r[-1] == "[DONE]" and r[-2]["usage"]["completion_tokens"] == 1500 for r in rest)
     assert worker.process.wait(PATIENCE_S) == 0
     follower.thread.join(PATIENCE_S)
-    assert follower.is_over and len(check_story(follower.seen)) == 4 and not any(
+    assert follower.is_over and len(check_events(follower.seen)) == 4 and not any(
         e["is_aborted"] for e in follower.of("ended"))
 
 
 def test_the_port_is_open_until_the_last_answer_is_sent(programs):
-    """However slowly it is read: nobody's connection is refused meanwhile."""
+    """However slowly it is read: no other connection is refused meanwhile."""
     worker = programs(Worker, "--backend", "sim", "--sim-speed", 1000).ready()
     follower = Follower(worker)
     at = urllib.parse.urlsplit(worker.url)
@@ -412,4 +412,4 @@ def test_what_is_being_tokenized_is_finished_too(programs):
         thread.join(PATIENCE_S)
     assert [a.code for a in answers] == [200] * 4, answers[0].body
     follower.thread.join(PATIENCE_S)
-    assert follower.is_over and len(check_story(follower.seen)) == 4
+    assert follower.is_over and len(check_events(follower.seen)) == 4

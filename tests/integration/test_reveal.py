@@ -1,6 +1,6 @@
 """What one client can learn of another's prompts: each row of SECURITY.md's table, and an attack on every default.
 
-Everything that a client may send is sent to two deployments that are equal but for one thing: in one the other tenant has
+Everything that a client may send is sent to two deployments that are equal except one thing: in one the other tenant has
 sent a secret prompt, in the other an innocent one of the same length. What differs between the answers is what can be
 learned, bit by bit. GUESSES=100000 makes the attack as long as that (default 400 for each deployment).
 """
@@ -164,8 +164,8 @@ class Client:
                                                      **(headers or {})})
         answer = self.connection.getresponse()
         text = answer.read().decode(errors="replace")
-        said = sorted((k.lower(), v) for k, v in answer.getheaders() if k.lower() not in ("date", "x-request-id", "content-length"))
-        return answer.status, said, NUMBERS.sub("HOST", VARIES.sub(r'\1:"-"', text))
+        shown = sorted((k.lower(), v) for k, v in answer.getheaders() if k.lower() not in ("date", "x-request-id", "content-length"))
+        return answer.status, shown, NUMBERS.sub("HOST", VARIES.sub(r'\1:"-"', text))
 
 
 def teach(deployment, key, prompt):
@@ -245,12 +245,12 @@ def guesses(n):
 
 
 def bits(one, other, n):
-    """How many of n guesses tell the two apart, and the first that does."""
+    """How many of n guesses distinguish the two, and the first that does."""
     clients, n_bits, first = [Client(d.router.url, "sk-bob") for d in (one, other)], 0, None
     for path, body, headers in guesses(n):
-        heard = [client("POST", path, body, headers) for client in clients]
-        if heard[0] != heard[1]:
-            n_bits, first = n_bits + 1, first or (path, body, headers, heard)
+        here = [client("POST", path, body, headers) for client in clients]
+        if here[0] != here[1]:
+            n_bits, first = n_bits + 1, first or (path, body, headers, here)
     return n_bits, first
 
 
@@ -263,9 +263,9 @@ def taught(deploy, kind, **more):
 
 
 def differences(pair, key="sk-bob", prompts=(SECRET, SECRET[:64] + "!")):
-    found = [(a, heard, there) for (a, heard), (_, there) in zip(*(observe(d, key, prompts) for d in pair)) if heard != there]
-    for call, heard, there in found[:2]:
-        print(call, heard, there, sep="\n")  # shown when a test fails
+    found = [(a, here, there) for (a, here), (_, there) in zip(*(observe(d, key, prompts) for d in pair)) if here != there]
+    for call, here, there in found[:2]:
+        print(call, here, there, sep="\n")  # shown when a test fails
     return found
 
 
@@ -277,16 +277,16 @@ def test_nothing_that_a_key_is_answered_depends_on_another_keys_prompts(deploy, 
     assert len(differences(pair)) == 0
     n_bits, first = bits(*pair, GUESSES)
     assert n_bits == 0, first
-    own = [heard for (_, path, body, _), heard in observe(pair[0], "sk-alice", [SECRET]) if path == "/v1/completions" and heard[0] == 200]
+    own = [here for (_, path, body, _), here in observe(pair[0], "sk-alice", [SECRET]) if path == "/v1/completions" and here[0] == 200]
     assert any(re.search(r'"cached_tokens":1[0-9]{2}', body) for _, _, body in own)  # the attack looks where something is
 
 
 def test_the_same_attack_finds_the_secret_where_an_operator_opens_everything(deploy):
     pair = taught(deploy, "plain", more=("--isolate-by", "none", "--explain-to-clients"), worker_more=("--cache-explain", "position"))
     client = Client(pair[0].router.url, "sk-bob")
-    heard = client("POST", "/v1/completions", {"prompt": SECRET[:64] + "!" * 20, "max_tokens": 1, "cache_explain": True}, {"x-incipit-route": "1"})
-    assert '"cause":"differs"' in heard[2] and '"token":64,' in heard[2] and '"cached_tokens":64' in heard[2]
-    assert "x-incipit-route" in dict(heard[1])
+    here = client("POST", "/v1/completions", {"prompt": SECRET[:64] + "!" * 20, "max_tokens": 1, "cache_explain": True}, {"x-incipit-route": "1"})
+    assert '"cause":"differs"' in here[2] and '"token":64,' in here[2] and '"cached_tokens":64' in here[2]
+    assert "x-incipit-route" in dict(here[1])
     assert bits(*pair, 2 * N_SECRETS)[0] >= N_SECRETS // 2
 
 
@@ -295,8 +295,8 @@ def test_the_same_attack_finds_the_secret_where_an_operator_opens_everything(dep
 USAGE = re.compile(r'"cached_tokens":\s*\d+')
 
 
-def but_for_cached_tokens(heard):
-    return heard[0], heard[1], USAGE.sub("", heard[2])
+def without_cached_tokens(here):
+    return here[0], here[1], USAGE.sub("", here[2])
 
 
 @pytest.mark.parametrize("mode", ["no keys", "one key", "keys that share"])
@@ -307,28 +307,28 @@ def test_a_client_of_a_shared_cache_learns_which_whole_blocks_are_cached_and_no_
     for one, prompt in zip(pair, (SECRET, INNOCENT)):
         teach(one, "sk-alice" if keys else key, prompt)
     found = differences(pair, key)
-    assert found and all(but_for_cached_tokens(heard) == but_for_cached_tokens(there) for _, heard, there in found)
+    assert found and all(without_cached_tokens(here) == without_cached_tokens(there) for _, here, there in found)
     client = Client(pair[0].router.url, key)
     for n, wanted in ((40, 32), (47, 32), (96, 80)):  # blocks of 16 tokens, less the last token
-        heard = client("POST", "/v1/completions", {"prompt": SECRET[:n] + "\u00fc", "max_tokens": 1, "temperature": 0})
-        assert json.loads(heard[2])["usage"]["prompt_tokens_details"]["cached_tokens"] in (wanted, wanted + 16), n
+        here = client("POST", "/v1/completions", {"prompt": SECRET[:n] + "\u00fc", "max_tokens": 1, "temperature": 0})
+        assert json.loads(here[2])["usage"]["prompt_tokens_details"]["cached_tokens"] in (wanted, wanted + 16), n
 
 
 def test_tenants_named_by_a_gateway_learn_nothing_of_each_other(deploy):
     pair = [deploy("plain", keys="", more=("--trust-tenant-header",)) for _ in range(2)]
     for one, prompt in zip(pair, (SECRET, INNOCENT)):
-        said = ask(one.router.url + "/v1/completions", {"prompt": prompt, "max_tokens": 1, "temperature": 0}, headers={"X-Smg-Tenant-Id": "alice"})
-        assert said.code == 200
-    heard = [ask(d.router.url + "/v1/completions", {"prompt": SECRET, "max_tokens": 1, "temperature": 0}, headers={"X-Smg-Tenant-Id": "bob"}).json["usage"]
+        answer = ask(one.router.url + "/v1/completions", {"prompt": prompt, "max_tokens": 1, "temperature": 0}, headers={"X-Smg-Tenant-Id": "alice"})
+        assert answer.code == 200
+    here = [ask(d.router.url + "/v1/completions", {"prompt": SECRET, "max_tokens": 1, "temperature": 0}, headers={"X-Smg-Tenant-Id": "bob"}).json["usage"]
              for d in pair]
-    assert heard[0] == heard[1] and heard[0]["prompt_tokens_details"]["cached_tokens"] == 0
+    assert here[0] == here[1] and here[0]["prompt_tokens_details"]["cached_tokens"] == 0
 
 
 def test_keys_of_one_tenant_share(deploy):
     one = deploy("plain", keys="sk-alice tenant=t\nsk-bob tenant=t\n")
     teach(one, "sk-alice", SECRET)
-    heard = Client(one.router.url, "sk-bob")("POST", "/v1/completions", {"prompt": SECRET, "max_tokens": 1, "temperature": 0})
-    assert json.loads(heard[2])["usage"]["prompt_tokens_details"]["cached_tokens"] >= 128
+    here = Client(one.router.url, "sk-bob")("POST", "/v1/completions", {"prompt": SECRET, "max_tokens": 1, "temperature": 0})
+    assert json.loads(here[2])["usage"]["prompt_tokens_details"]["cached_tokens"] >= 128
 
 
 def test_a_prompt_under_a_cache_salt_is_found_under_no_other(deploy):
@@ -358,16 +358,16 @@ def test_an_explanation_is_refused_without_an_admin_key(deploy, monkeypatch):
         wait_for(lambda: "request_forbidden" in one.router.log, "the line")
         page = ask(one.router.admin_url + "/metrics").body
         assert 'incipit_requests_forbidden_total{why="explanation"} 5' in page
-    told = post({"cache_explain": True}, **{"x-incipit-route": "1", "x-incipit-admin-key": ADMIN})
-    assert told.code == 200 and "matched=" in {k.lower(): v for k, v in told.headers.items()}["x-incipit-route"]
-    assert told.json["usage"]["prompt_tokens_details"]["cache_explain"]["cause"] in ("none", "never_seen")  # under the tenant's salt
+    answer = post({"cache_explain": True}, **{"x-incipit-route": "1", "x-incipit-admin-key": ADMIN})
+    assert answer.code == 200 and "matched=" in {k.lower(): v for k, v in answer.headers.items()}["x-incipit-route"]
+    assert answer.json["usage"]["prompt_tokens_details"]["cache_explain"]["cause"] in ("none", "never_seen")  # under the tenant's salt
 
 
 def test_isolated_clients_with_explanations_learn_nothing_of_each_others_prompts(deploy):
     pair = taught(deploy, "plain", more=("--explain-to-clients",))
     time = re.compile(r"\b((?:next_)?(?:u_s|cost_s|wait_s|mem_s))=[0-9.e-]+")  # learned speed and load, not prompts
-    hide = lambda heard: (heard[0], [(k, time.sub(r"\1", v)) for k, v in heard[1]], heard[2])
-    assert sum(hide(heard) != hide(there) for _, heard, there in differences(pair)) == 0
+    hide = lambda here: (here[0], [(k, time.sub(r"\1", v)) for k, v in here[1]], here[2])
+    assert sum(hide(here) != hide(there) for _, here, there in differences(pair)) == 0
 
 
 # --- who opens what ------------------------------------------------------------------------------------------------------------
@@ -393,7 +393,7 @@ def test_the_client_port_shows_nothing_of_the_fleet_to_clients(deploy, monkeypat
 
 def test_without_an_admin_key_the_admin_port_is_on_loopback_and_opens_all(programs, deploy):
     one = deploy("plain")
-    assert ask(one.router.admin_url + "/workers").code == 200  # to every process of this machine: SECURITY.md says so
+    assert ask(one.router.admin_url + "/workers").code == 200  # to every process of this machine: SECURITY.md states it
     refused = programs(Program, "incipit-router", ["--admin-host", "0.0.0.0", "--worker-urls", "http://127.0.0.1:9"])
     assert refused.process.wait(40) != 0 and wait_for(lambda: "--admin-host" in refused.log, "the reason")
 
@@ -407,11 +407,11 @@ def test_calls_that_are_not_on_the_list_of_a_kind_end_here(deploy):
         one = deploy(kind)
         client = Client(one.router.url, "sk-bob")
         for path in ("/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/v1/files", "/v1/completions/x", "/v1//completions"):
-            heard = client("POST", path, {"prompt": "a"})
-            assert heard[0] == 404 and "--forward-path" in heard[2], heard
+            here = client("POST", path, {"prompt": "a"})
+            assert here[0] == 404 and "--forward-path" in here[2], here
         for path in refused:
-            heard = client("POST", path, {"prompt": "a"})
-            assert heard[0] in (403, 404) and "--forward-path" in heard[2], heard
+            here = client("POST", path, {"prompt": "a"})
+            assert here[0] in (403, 404) and "--forward-path" in here[2], here
         for path in served:
             assert "--forward-path" not in client("POST", path, {"prompt": "a"})[2], path
     opened = deploy("plain", more=("--forward-path", "/v1/things/*", "--forward-path", "/v1/embeddings"))
@@ -427,8 +427,8 @@ def test_fields_that_steer_a_worker_are_refused(deploy):
     client, freed = Client(one.router.url, "sk-bob"), Client(other.router.url, "sk-bob")
     for name in ("kv_transfer_params", "ec_transfer_params", "bootstrap_host", "session_params", "custom_logit_processor"):
         for spelt in (name, name[:3] + "\\u%04x" % ord(name[3]) + name[4:]):
-            heard = client("POST", "/v1/completions", f'{{"prompt": "a", "max_tokens": 1, "temperature": 0, "{spelt}": {{"remote_host": "10.0.0.1"}}}}'.encode())
-            assert heard[0] == 403 and f"--forward-field {name}" in heard[2], heard
+            here = client("POST", "/v1/completions", f'{{"prompt": "a", "max_tokens": 1, "temperature": 0, "{spelt}": {{"remote_host": "10.0.0.1"}}}}'.encode())
+            assert here[0] == 403 and f"--forward-field {name}" in here[2], here
         assert client("POST", "/v1/completions", {"prompt": "a", "max_tokens": 1, "temperature": 0, name: None})[0] == 200
     assert freed("POST", "/v1/completions", {"prompt": "a", "max_tokens": 1, "temperature": 0, "kv_transfer_params": {}})[0] == 200
     assert freed("POST", "/v1/completions", {"prompt": "a", "bootstrap_host": "b"})[0] == 403

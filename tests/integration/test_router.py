@@ -365,7 +365,7 @@ def test_the_metrics_page_shows_the_estimated_cache_of_each_worker(programs):
     assert metric(page, "incipit_output_tokens_total") == 6
     assert metric(page, "incipit_decision_seconds_count") >= 1 and metric(page, "incipit_lock_wait_seconds_total") >= 0
     assert metric(page, "incipit_bytes_per_token") > 0.5
-    assert page.count("incipit_worker_engine_running{") == 1  # of the one that has said so in an answer
+    assert page.count("incipit_worker_engine_running{") == 1  # of the one that has reported it in an answer
     names = [line.split()[2] for line in page.splitlines() if line.startswith("# TYPE")]
     assert len(names) == len(set(names))
     url = router.workers()["workers"][0]["url"]
@@ -377,7 +377,7 @@ def test_each_request_leaves_one_line_without_its_prompt(sim_fleet):
     router = sim_fleet()
     value = lambda v: float(v) if re.fullmatch(r"-?[0-9.e-]+", v) else v
     fields = lambda line: {k: value(v) for k, v in re.findall(r'(\w+)="?([^ "\n]*)', line)}
-    secret = "Nobody may read this in a log."
+    secret = "Keep this out of every log."
     for i in range(2):
         router.post("/v1/completions", {"prompt": secret * 40, "max_tokens": 2, "model": "synthetic"},
                     headers={"x-request-id": f"id-{i}", "authorization": "Bearer sk-not-this"})
@@ -389,7 +389,7 @@ def test_each_request_leaves_one_line_without_its_prompt(sim_fleet):
     assert first["cached_tokens"] == 0 and first["matched_blocks"] == 0 and first["output_tokens"] == 2
     assert second["worker"] == first["worker"] and second["cached_tokens"] > 1000 and second["matched_blocks"] == second["blocks"]
     assert second["body_bytes"] > 1200 and second["answer_bytes"] > 100 and 0 < second["ttft_s"] <= second["duration_s"]
-    assert "Nobody" not in router.log and "sk-not-this" not in router.log
+    assert "Keep this" not in router.log and "sk-not-this" not in router.log
 
 
 def test_request_lines_can_be_turned_off_and_thinned_out(sim_fleet):

@@ -1,4 +1,4 @@
-"""Routers side by side in front of the same workers, which tell all of them of every request."""
+"""Routers side by side in front of the same workers, which publish every request to all of them."""
 import contextlib
 import re
 import signal
@@ -47,12 +47,12 @@ def ask(router, text, **more):
                  for name in ("worker", "predicted_cached_tokens", "cached_tokens"))
 
 
-def n_heard(router, kind="ended"):
+def n_received(router, kind="ended"):
     return router.metric("incipit_shared_events_total", kind=kind)
 
 
-def all_heard(routers, n, kind="ended"):
-    wait_for(lambda: all(n_heard(r, kind) >= n for r in routers), f"{n} times {kind}")
+def wait_received(routers, n, kind="ended"):
+    wait_for(lambda: all(n_received(r, kind) >= n for r in routers), f"{n} times {kind}")
 
 
 @contextlib.contextmanager
@@ -72,10 +72,10 @@ def test_equal_openings_end_at_the_same_worker_through_any_router(programs, work
     for i in range(8):
         home, predicted, cached = ask(routers[i % 2], prompt(i, "first"))
         assert predicted == 0
-        all_heard(routers, 2 * i + 1)
+        wait_received(routers, 2 * i + 1)
         there, predicted, cached = ask(routers[1 - i % 2], prompt(i, "second"))
         assert there == home and predicted > 1000 and cached > 1000
-        all_heard(routers, 2 * i + 2)
+        wait_received(routers, 2 * i + 2)
         homes.add(home)
     assert len(homes) > 1
     for router in routers:
@@ -135,7 +135,7 @@ def test_a_router_that_is_restarted_knows_what_its_predecessor_knew(programs, wo
 def test_direct_clients_of_a_worker_are_load_too(programs, workers):
     router = in_front(programs, urls(workers))
     with answering(workers[1]):
-        wait_for(lambda: router.metric("incipit_shared_requests_in_flight") == 1, "a request of nobody's")
+        wait_for(lambda: router.metric("incipit_shared_requests_in_flight") == 1, "a request of a lost router")
         assert router.metric("incipit_worker_in_flight", worker=workers[1].url) == 1
 
 
@@ -146,7 +146,7 @@ def test_routers_that_hash_in_another_way_share_load_alone(programs, workers, mo
     second = in_front(programs, addresses)
     ask(first, prompt(1))
     ask(first, prompt(2))
-    all_heard([second], 2)
+    wait_received([second], 2)
     assert ask(second, prompt(1))[1] == 0
     assert second.log.count("shared_hashes_differ") == 1 and "--prefix-hash-seed" in second.log
     with answering(first):
@@ -168,19 +168,19 @@ def test_a_restarted_worker_is_followed(programs):
     old = programs(Worker, "--backend", "sim", "--sim-speed", 20, port=port).ready()
     routers = [in_front(programs, [old.url]) for _ in range(2)]
     ask(routers[0], prompt(1))
-    all_heard(routers, 1)
+    wait_received(routers, 1)
     old.stop(signal.SIGKILL)
     wait_for(lambda: all(r.metric("incipit_followed_workers") == 0 for r in routers), "the loss")
     programs(Worker, "--backend", "sim", "--sim-speed", 20, port=port).ready()
     wait_for(lambda: all(r.n_healthy() == 1 and r.metric("incipit_followed_workers") == 1 for r in routers),
              "its new life")
-    assert ask(routers[1], prompt(1))[1:] == (0, 0)  # nothing is believed of the old one's cache
-    all_heard(routers, 2)
+    assert ask(routers[1], prompt(1))[1:] == (0, 0)  # the index of the old one is empty
+    wait_received(routers, 2)
     assert ask(routers[0], prompt(1))[1] > 1000
 
 
 class Wire:
-    """A TCP relay in front of a worker that tells apart what goes through: the stream of events can be cut or
+    """A TCP relay in front of a worker that distinguishes what goes through: the stream of events can be cut or
     stalled while requests pass."""
 
     def __init__(self, target):
@@ -249,10 +249,10 @@ def test_a_partition_costs_precision_and_no_request(programs, workers, wires):
         home[i] = ask(near, prompt(i))[0]
         ask(far, prompt(100 + i))  # served, and not knowing of the others
     assert far.metric("incipit_requests_total", code="200") == 6
-    assert n_heard(far) == 0
+    assert n_received(far) == 0
     for wire in wires:
         wire.is_cut = False
-    all_heard([far], 12)  # from where it had been: nothing is lost
+    wait_received([far], 12)  # from where it had been: nothing is lost
     assert far.metric("incipit_shared_gaps_total") == 0
     wait_for(lambda: far.metric("incipit_followed_workers") == 3, "the streams")
     for i in range(6):
@@ -272,4 +272,4 @@ def test_a_stalled_stream_holds_up_no_request(programs, workers, wires):
         for wire in wires:
             wire.flows.set()
         wait_for(lambda: far.metric("incipit_shared_requests_in_flight") == 1, "what was held up")
-    all_heard([far], 7)
+    wait_received([far], 7)

@@ -59,7 +59,7 @@ def prompts():
     return [f"Chapter {i}. " + f"It was night number {i * 7919} in the city, and it rained. " * 40 for i in range(PROMPTS)]
 
 
-def heard(router, n):
+def wait_received(router, n):
     """All that the other router has sent is in the books of this one."""
     wait_for(lambda: router.metric("incipit_redis_events_total") >= 2 * n, f"{n} requests of the other router")
     wait_for(lambda: router.metric("incipit_shared_requests_in_flight") == 0, "their ends")
@@ -69,7 +69,7 @@ def test_what_one_router_sent_the_other_finds(fleet):
     (first, second), hits = fleet(True)
     for text in prompts():
         ask(first, text)
-    heard(second, PROMPTS)
+    wait_received(second, PROMPTS)
     before = hits()
     for text in prompts():
         ask(second, text + "And then?")
@@ -84,7 +84,7 @@ def test_a_restarted_router_learns_it_again(fleet, programs, redis):
         ask(first, text)
     urls = [w["url"] for w in first.workers()["workers"]]
     third = programs(Router, "--worker-urls", *urls, "--share-redis", f"redis://127.0.0.1:{redis.port}").ready(WORKERS)
-    heard(third, PROMPTS)
+    wait_received(third, PROMPTS)
     before = hits()
     for text in prompts():
         ask(third, text + "And then?")
@@ -94,7 +94,7 @@ def test_a_restarted_router_learns_it_again(fleet, programs, redis):
 def test_without_its_server_nothing_fails(fleet, redis):
     (first, second), _ = fleet(True)
     ask(first, "one")
-    heard(second, 1)
+    wait_received(second, 1)
     redis.stop()
     for i in range(20):
         ask((first, second)[i % 2], f"number {i}")

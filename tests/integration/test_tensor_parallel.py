@@ -1,4 +1,4 @@
-"""A model over several devices of one worker: the same answers as from one, and refusals that say the numbers."""
+"""A model over several devices of one worker: the same answers as from one, and errors with the numbers."""
 import subprocess
 
 import pytest
@@ -52,9 +52,9 @@ def refusal(*args):
     (["--backend", "cpu", "--tensor-parallel-size", 17], ["tensor-parallel-size"]),
 ])
 def test_what_cannot_be_divided_is_refused(args, words):
-    said = refusal(DEMO_MODEL, "--port", 0, *args)
+    error = refusal(DEMO_MODEL, "--port", 0, *args)
     for word in words:
-        assert word in said, said
+        assert word in error, error
 
 
 @pytest.mark.parametrize("args, words", [
@@ -64,6 +64,6 @@ def test_what_cannot_be_divided_is_refused(args, words):
     (["--device", "0,1"], ["--device 0,1 names several devices", "--tensor-parallel-size"]),
 ])
 def test_devices_of_ranks_that_are_not_there_are_refused(args, words):
-    said = refusal(DEMO_MODEL, "--port", 0, "--backend-library", BUILD / "fake_gpus.so", *args)
+    error = refusal(DEMO_MODEL, "--port", 0, "--backend-library", BUILD / "fake_gpus.so", *args)
     for word in words:
-        assert word in said, said
+        assert word in error, error

@@ -55,7 +55,7 @@ def certs(tmp_path_factory):
 
 
 class Caller(http.client.HTTPSConnection):
-    """A client that verifies whom it speaks to."""
+    """A client that verifies its server."""
 
     def __init__(self, router, certs):
         port = int(router.field("router_listening", "port"))
@@ -152,7 +152,7 @@ def test_certificates_change_under_load_without_a_request_lost(programs, certs):
                         "incipit_tls_certificate_expiry_timestamp_seconds", side="clients") - time.time()
         assert 29 * 86400 < left_s < 31 * 86400
         n = router.log.count("certificates_reloaded")
-        certs.copy("two", "live")  # renewed, and nobody signals
+        certs.copy("two", "live")  # renewed, without a signal
         wait_for(lambda: router.log.count("certificates_reloaded") == n + 2, "the reload")
         old.ask()  # still speaks with the first certificate
         assert old.whose() == "one"
@@ -328,7 +328,7 @@ def echo(c, head, body):
     answer(c, body)
 
 
-def until_goodbye(c, head, body):
+def until_close_notify(c, head, body):
     c.sendall(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n" + body)
     c.unwrap()
     return False
@@ -340,8 +340,8 @@ def until_cut(c, head, body):
     return False
 
 
-@pytest.mark.parametrize("script, is_whole", [(until_goodbye, True), (until_cut, False)])
-def test_an_answer_that_ends_by_closing_is_whole_only_with_a_goodbye(programs, certs, script, is_whole):
+@pytest.mark.parametrize("script, is_whole", [(until_close_notify, True), (until_cut, False)])
+def test_an_answer_that_ends_by_closing_is_whole_only_with_close_notify(programs, certs, script, is_whole):
     with Scripted(certs, script) as worker:
         router = tls_router(programs, certs, worker.url, "--max-retries", 0).ready(1)
         caller = Caller(router, certs)

@@ -1,4 +1,4 @@
-"""Texts of megabytes beside a page: what cannot fit is refused unread, and what is read keeps nobody waiting."""
+"""Texts of megabytes beside a page: what cannot fit is refused unread, and what is read delays no other request."""
 import json
 import threading
 

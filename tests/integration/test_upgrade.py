@@ -105,7 +105,7 @@ def test_a_successor_takes_over_the_whole_state(programs, workers, tmp_path):
     second.ready(2)
     assert second.url == first.url and second.admin_url == first.admin_url
     assert http(second.admin_url + "/readyz").code == 200
-    kept.request("GET", "/v1/models")  # the first still answers, and says goodbye
+    kept.request("GET", "/v1/models")  # the first still answers, and closes
     answer = kept.getresponse()
     assert answer.status == 200 and answer.getheader("connection") == "close" and answer.read()
     assert known_on(second, TEXTS) >= 0.97 * warm
@@ -198,7 +198,7 @@ def test_no_client_notices_a_restart(scenario):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-# A service manager in a few lines: sockets from descriptor 3 on, and a socket for what it is told.
+# A service manager in a few lines: sockets from descriptor 3 on, and a socket for its notifications.
 LAUNCHER = """
 import os, sys
 n, names = int(sys.argv[1]), sys.argv[2]
@@ -209,9 +209,9 @@ os.execv(sys.argv[3], sys.argv[3:])
 
 def test_sockets_of_a_service_manager_are_listened_on(workers, tmp_path):
     client, admin = socket.create_server(("127.0.0.1", 0)), socket.create_server(("127.0.0.1", 0))
-    told = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    told.bind(str(tmp_path / "notify"))
-    told.settimeout(PATIENCE_S)
+    notify = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    notify.bind(str(tmp_path / "notify"))
+    notify.settimeout(PATIENCE_S)
     url = f"http://127.0.0.1:{client.getsockname()[1]}"
 
     def start():
@@ -226,34 +226,34 @@ def test_sockets_of_a_service_manager_are_listened_on(workers, tmp_path):
              "--threads", "2", *options(workers)], preexec_fn=pass_sockets, close_fds=False, stderr=subprocess.DEVNULL,
             env={**os.environ, "NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "200000"})
 
-    for _ in range(2):  # between the two lives connections wait; none is refused
+    for _ in range(2):  # between the two processes connections wait; none is refused
         held = socket.create_connection(client.getsockname(), timeout=PATIENCE_S)
         held.sendall(b"GET /livez HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
         process = start()
         try:
-            heard = []
-            while "READY=1" not in heard:
-                heard.append(told.recv(1000).decode())
+            messages = []
+            while "READY=1" not in messages:
+                messages.append(notify.recv(1000).decode())
             assert held.recv(1000).startswith(b"HTTP/1.1 200")
             held.close()
             admin_url = f"http://127.0.0.1:{admin.getsockname()[1]}"
             wait_for(lambda: http(admin_url + "/readyz").code == 200, "workers")
             assert http(url + "/v1/models").code == 200
-            heard.clear()
-            while "WATCHDOG=1" not in heard:
-                heard.append(told.recv(1000).decode())
+            messages.clear()
+            while "WATCHDOG=1" not in messages:
+                messages.append(notify.recv(1000).decode())
             process.send_signal(signal.SIGHUP)
-            while not any(m.startswith("RELOADING=1\nMONOTONIC_USEC=") for m in heard):
-                heard.append(told.recv(1000).decode())
+            while not any(m.startswith("RELOADING=1\nMONOTONIC_USEC=") for m in messages):
+                messages.append(notify.recv(1000).decode())
             process.send_signal(signal.SIGTERM)
-            while "STOPPING=1" not in heard:
-                heard.append(told.recv(1000).decode())
+            while "STOPPING=1" not in messages:
+                messages.append(notify.recv(1000).decode())
             assert process.wait(PATIENCE_S) == 0
         finally:
             if process.poll() is None:
                 process.kill()
                 process.wait()
-    for s in (client, admin, told):
+    for s in (client, admin, notify):
         s.close()
 
 
@@ -261,7 +261,7 @@ def test_sockets_of_a_service_manager_are_listened_on(workers, tmp_path):
 
 
 def test_a_drain_is_the_choreography_that_is_promised(programs, workers):
-    """Not ready at once, but serving; goodbye in each answer; streams finish; the port is closed; exit code 0."""
+    """Not ready at once, but serving; connection: close in each answer; streams finish; the port is closed; exit code 0."""
     router = programs(Router, *options(workers, "--drain-settle", "1s")).ready(2)
     stream = iter(events(router.url + "/v1/completions",
                          {"prompt": "x", "max_tokens": 5000, "stream": True, "ignore_eos": True}))
@@ -307,7 +307,7 @@ def test_only_the_admin_key_may_end_it(programs, workers, tmp_path):
 
 
 def test_a_draining_worker_costs_no_client_an_error(programs, workers):
-    """Nobody but its answers says so: probes are rare, nothing is shared, nothing is tried again."""
+    """Only its answers show it: probes are rare, nothing is shared, nothing is tried again."""
     router = programs(Router, *options(workers, "--max-retries", 0, "--probe-interval", "1h", "--policy", "round_robin"))
     router.ready(2)
     streams = [iter(events(router.url + "/v1/completions",

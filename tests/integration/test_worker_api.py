@@ -483,7 +483,7 @@ def test_a_client_that_leaves_frees_its_blocks(programs, way):
         with socket.create_connection((host, int(port))) as s:
             s.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
             assert s.recv(1000).startswith(b"HTTP/1.1 200")
-    wait_for(lambda: worker.metric("vllm:num_requests_running") == 0, "the engine to stop working for nobody")
+    wait_for(lambda: worker.metric("vllm:num_requests_running") == 0, "the engine to drop the lost request")
     assert worker.metric("vllm:kv_cache_usage_perc") == 0
     assert worker.metric("vllm:request_success_total", finished_reason="abort") == 5
 

@@ -59,7 +59,7 @@ def test_a_histogram_has_the_buckets_that_dashboards_expect(page, name):
 
 
 def test_nothing_of_the_page_is_missing_here(page):
-    """Who adds a metric says here what it is."""
+    """A new metric is described here."""
     names = set(re.findall(r"(?m)^# TYPE vllm:(\S+)", page))
     assert names == {*GAUGES, *COUNTERS, *HISTOGRAMS}
 
