@@ -32,7 +32,7 @@ upgrades: all load ## ten times another router in its place at 500 requests/s: 0
 soak: all ## a minute of 64 streaming clients on simulated workers, one killed in the middle
 	@SOAK_SECONDS=60 SOAK_CLIENTS=64 tests/run_integration $(B) "$(SAN)" -s -k killed_under_load
 
-# llama.cpp beside us where LLAMA says its sources are: built here, the CPU alone, for this machine.
+# llama.cpp beside us where LLAMA points to its sources: built here, the CPU alone, for this machine.
 $(B)/libpeer-none.a: $(B)/tests/bench/peer/none.o
 $(B)/libpeer-llama.a: $(B)/tests/bench/peer/llama.o
 $(B)/libpeer-none.a $(B)/libpeer-llama.a: $(B)/tests/bench/peer/gguf.o

@@ -1,4 +1,4 @@
-/* tests/bench/bench_cuda_host.c - what a step costs the host, but for the driver.
+/* tests/bench/bench_cuda_host.c - what a step costs the host, without the driver.
  *
  * The CUDA backend on a device that does nothing: every door of kernels/cuda/device/gpu.h and gemm.h is
  * here, counts its calls and returns. What is measured is the backend's own work for a step of

@@ -1,5 +1,5 @@
 /* tests/bench/bench_discovery.c - what one event of one pod costs the control loop, by the size of the
- * fleet: reading it, making the set anew, comparing the set. */
+ * fleet: reading it, rebuilding the set, comparing the set. */
 #include "common/base/clock.h"
 #include "common/http/http_client.h"
 #include "common/net/loop.h"

@@ -11,7 +11,7 @@
  * Each turn repeats the chat so far and adds to it; after five turns on average another chat
  * takes its place. So most blocks live on one worker, and the chats under way fill the fleet.
  * ARGS=soak or ARGS=big runs one of the two, ARGS='big BYTES' one index size alone. Deterministic
- * but for its times. */
+ * except its times. */
 #include "common/base/clock.h"
 #include "common/base/mem.h"
 #include "common/base/rng.h"

@@ -47,7 +47,7 @@ struct bench {
     struct backend_device *dev;
     struct backend_model *model;
     struct backend_stage stage;
-    struct gguf *gguf;       /* while writing; NULL: nobody reads it */
+    struct gguf *gguf;       /* while writing; NULL: no reader */
     struct peer_model *peer; /* or NULL */
     uint32_t n_threads;
     uint16_t numbers[4096]; /* bf16, about normal */
@@ -297,7 +297,7 @@ static int32_t our_eval(struct bench *b, const int32_t *tokens, uint32_t n, uint
                                            .top_p = 1,
                                            .repetition_penalty = 1,
                                            .mask = BACKEND_NO_MASK};
-    /* the row forgets what it said, so that the rounds do not fill its history */
+    /* the row's output is cleared, so that the rounds do not fill its history */
     if (backend_cpu.row_bind(b->model, 0, NULL, 0, NULL, 0) != ST_OK) fail("row_bind", &err);
     if (backend_cpu.submit(b->model, 0, &step, &fence, &err) != ST_OK) fail("submit", &err);
     return s->out_token[0];

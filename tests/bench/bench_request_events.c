@@ -1,4 +1,4 @@
-/* tests/bench/bench_request_events.c - what it costs to tell every router of a request.
+/* tests/bench/bench_request_events.c - what it costs to publish a request to every router.
  *
  * Of prompts of several lengths: the chain header written (router) and read (worker), the accepted
  * event written (worker) and read (every other router), and what a worker's ring takes for the three

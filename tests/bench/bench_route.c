@@ -1,6 +1,6 @@
 /* tests/bench/bench_route.c - what a routing decision costs, and the memory of the index.
  *
- * Prompts of 24 blocks (3 KiB): a system prompt of 8 blocks that everybody shares, then one of
+ * Prompts of 24 blocks (3 KiB): a system prompt of 8 blocks that all share, then one of
  * 20,000 conversations. The fleet is warmed with them first. Times are the best of seven rounds,
  * of one thread: `decide` is match and pick alone (a dry run), `route` is routing_route with its
  * books, `rest` is the first token and the end. Read on a quiet core. */
@@ -167,7 +167,7 @@ static void bench_body(size_t n_text) {
     mem_free(body);
 }
 
-/* What a head gains for a worker that tells other routers: x-incipit-chain, written and read. */
+/* What a head gains for a worker that publishes events: x-incipit-chain, written and read. */
 static void bench_chain_header(uint32_t n_tokens) {
     uint32_t n_blocks = n_tokens * 4 / BLOCK_BYTES;
     uint64_t *blocks = mem_calloc(CHAIN_BLOCKS_MAX, sizeof(*blocks)), sum = 0;

@@ -25,7 +25,7 @@ struct bench {
     struct loop *loop;
     struct engine *e;
     struct model *model;
-    struct request *open[512]; /* ours until their end is told */
+    struct request *open[512]; /* ours until their end is reported */
     uint32_t n_open;
 };
 
@@ -118,7 +118,7 @@ static double cpu_us(void) {
     return (double)t.tv_sec * 1e6 + (double)t.tv_nsec * 1e-3;
 }
 
-/* Of one engine. Counts from when all rows decode; nobody ends before STEPS more. */
+/* Of one engine. Counts from when all rows decode; no request ends before STEPS more. */
 static double step_us(uint32_t n_rows, uint32_t width) {
     struct bench w;
     struct engine_stats before, after;

@@ -26,7 +26,7 @@ PATIENCE_S = 30
 
 
 def skip(what, why):
-    """A part that cannot be measured here is said, never left out silently."""
+    """A part that cannot be measured here is reported, never left out silently."""
     print(f"SKIPPED: {what}: {why}", flush=True)
 
 
@@ -49,7 +49,7 @@ def free_ports(n):
 
 
 def get(url, timeout=2.0):
-    """Code and text; None when nobody answers."""
+    """Code and text; None without an answer."""
     try:
         with urllib.request.urlopen(url, timeout=timeout) as answer:
             return answer.status, answer.read().decode()

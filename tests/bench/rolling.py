@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Restarts under load: nobody may notice.
+"""Restarts under load: no client may notice.
 
     make rolling                 4 workers and 2 routers, one after the other, at 500 requests/s
     make upgrades                ten times another router in the same place, by handover, at 500 requests/s
 
 Open loop, event streams over kept-alive connections. Workers are simulated ones with real prefix caches. In `rolling`
 clients choose among the routers as those of a Kubernetes Service do: /readyz is polled every second, new connections
-go to whoever was ready, open ones stay. A request that was sent again counts as failed, since not every client does
+go to a ready router, open ones stay. A request that was sent again counts as failed, since not every client does
 that; so does a connection that was reset, whatever was on it. In `upgrades` the share of prompt tokens found in the
 workers' caches must be as it was before: at least 97 % of that after each upgrade and after the last.
 """
@@ -28,7 +28,7 @@ PATIENCE_S = 60
 failures = []
 
 
-def say(what, figure, bar, holds):
+def row(what, figure, bar, holds):
     if not holds:
         failures.append(what)
     print(f"  {'ok ' if holds else 'NOT'} {what}: {figure} (bar: {bar})", flush=True)
@@ -133,10 +133,10 @@ def judge(report, n_wanted):
     print(f"  ended with {report['codes']}; time to first token p50 {report['ttft_s']['p50'] * 1e3:.0f} ms, p99 "
           f"{report['ttft_s']['p99'] * 1e3:.0f} ms")
     outcomes = {k: v for k, v in report["outcomes"].items() if k != "ok" and v}
-    say("requests that failed", f"{report['failed']} of {n} {outcomes or ''}", "0", report["failed"] == 0)
-    say("requests that were offered", n, f">= {n_wanted}", n >= n_wanted)
-    say("connections that were reset", report["resets"], "0", report["resets"] == 0)
-    say("requests that were sent again", report["resent"], "0", report["resent"] == 0)
+    row("requests that failed", f"{report['failed']} of {n} {outcomes or ''}", "0", report["failed"] == 0)
+    row("requests that were offered", n, f">= {n_wanted}", n >= n_wanted)
+    row("connections that were reset", report["resets"], "0", report["resets"] == 0)
+    row("requests that were sent again", report["resent"], "0", report["resent"] == 0)
 
 
 def rolling(fleet, o):
@@ -170,7 +170,7 @@ def rolling(fleet, o):
     service.over.set()
     print(f"  {n_workers} workers ended within {max(took['worker']):.1f} s, {n_routers} routers within "
           f"{max(took['router']):.1f} s; all restarted {last:.0f} s after the load began")
-    say("the load lasted longer than the restarts", f"{last:.0f} of {o.seconds:.0f} s", "yes", last < o.seconds)
+    row("the load lasted longer than the restarts", f"{last:.0f} of {o.seconds:.0f} s", "yes", last < o.seconds)
     judge(report, int(o.rps * o.seconds * 0.97))
 
 
@@ -217,9 +217,9 @@ def upgrades(fleet, o):
     judge(report, int(o.rps * o.seconds * 0.97))
     print("  cached share in the minutes after each: " + " ".join(f"{x:.4f}" for x in each))
     bar = 0.97 if not o.quick else 0.9
-    say("cached share in the minute after the worst upgrade", f"{min(each):.4f}, {before:.4f} before ({min(each) / before:.1%})",
+    row("cached share in the minute after the worst upgrade", f"{min(each):.4f}, {before:.4f} before ({min(each) / before:.1%})",
         f">= {bar:.0%}", min(each) >= bar * before)
-    say("cached share after the last", f"{each[-1]:.4f} ({each[-1] / before:.1%})", f">= {bar:.0%}",
+    row("cached share after the last", f"{each[-1]:.4f} ({each[-1] / before:.1%})", f">= {bar:.0%}",
         each[-1] >= bar * before)
 
 

@@ -63,7 +63,7 @@ async def stream(port, i):
 
 async def main():
     worker, port = start()
-    asyncio.get_running_loop().run_in_executor(None, worker.stderr.read)  # nobody reads the log
+    asyncio.get_running_loop().run_in_executor(None, worker.stderr.read)  # no reader for the log
     try:
         memory, worst = [], 0.0
         for k in range(ROUNDS):

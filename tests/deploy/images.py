@@ -260,15 +260,15 @@ class Pod:
 
     def one_shot(self, root, settings, args, environment=()):
         process = self.start(root, settings, args, environment)
-        said, _ = process.communicate(timeout=60)
-        return process.returncode, said
+        output, _ = process.communicate(timeout=60)
+        return process.returncode, output
 
     def stop(self, process, signo):
         """As a container runtime does: to process 1 of the image's namespace. Its exit code."""
         children = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
         os.kill(int(children[0]), signo)
-        said, _ = process.communicate(timeout=60)
-        return process.returncode, said
+        output, _ = process.communicate(timeout=60)
+        return process.returncode, output
 
     def listening(self):
         """Ports that are listened on here, and on which address."""
@@ -302,15 +302,15 @@ def healthy(pod, root, settings):
 
 
 def end(pod, process, settings, name):
-    code, said = pod.stop(process, signal.Signals[settings["STOPSIGNAL"]])
-    assert code == 0, f"{name} ended with {code} on {settings['STOPSIGNAL']}:\n{said}"
-    assert "index_not_saved" not in said, f"{name} could not write its state:\n{said}"
+    code, output = pod.stop(process, signal.Signals[settings["STOPSIGNAL"]])
+    assert code == 0, f"{name} ended with {code} on {settings['STOPSIGNAL']}:\n{output}"
+    assert "index_not_saved" not in output, f"{name} could not write its state:\n{output}"
 
 
 def try_worker(pod, root, settings):
     """The demonstration model on the image's own port; the process."""
-    code, said = pod.one_shot(root, settings, ["--help"])
-    assert code == 0 and "incipit-worker" in said, said
+    code, output = pod.one_shot(root, settings, ["--help"])
+    assert code == 0 and "incipit-worker" in output, output
     process = pod.start(root, settings, ["/usr/share/incipit/demo-model", "--kv-cache-memory-bytes", "64MiB"])
     wait_for(lambda: pod.curl("http://127.0.0.1:31000/livez").endswith("200"), "the worker's /livez", process)
     assert healthy(pod, root, settings)
@@ -379,8 +379,8 @@ def try_in_cluster(pod, root, settings):
     wait_for(lambda: pod.curl("http://127.0.0.1:29000/readyz").endswith("503"), "a router that is not ready any more", router)
     assert pod.curl("http://127.0.0.1:29000/livez").endswith("200"), "a router that drains would be restarted"
     ask_for_completion(pod, 30000)
-    said, _ = router.communicate(timeout=60)
-    assert router.returncode == 0, said
+    output, _ = router.communicate(timeout=60)
+    assert router.returncode == 0, output
     cluster.stop()
 
 
@@ -393,8 +393,8 @@ def try_images(built):
         print("worker-cpu: --help, /livez, HEALTHCHECK, a completion, ports: as they should be", flush=True)
         if "router" in built:
             root, settings = built["router"]
-            code, said = pod.one_shot(root, settings, ["--help"])
-            assert code == 0 and "--policy" in said, said
+            code, output = pod.one_shot(root, settings, ["--help"])
+            assert code == 0 and "--policy" in output, output
             router = pod.start(root, settings, ["--worker-urls", "http://127.0.0.1:31000", "--drain-settle", "0",
                                                 "--state-dir", STATE, "--share-redis", "redis://127.0.0.1:1"],
                                {"INCIPIT_ADMIN_HOST": "0.0.0.0", "INCIPIT_ADMIN_API_KEY": "k-of-this-check",
@@ -430,10 +430,10 @@ def size_of(root, image):
 
 
 def try_cuda(root, settings):
-    """Without a GPU: its backend must load, and say so."""
+    """Without a GPU: its backend must load, and report it."""
     with Pod() as pod:
-        code, said = pod.one_shot(root, settings, ["devices"])
-        assert code == 2 and "libcuda.so.1" in said, (code, said)
+        code, output = pod.one_shot(root, settings, ["devices"])
+        assert code == 2 and "libcuda.so.1" in output, (code, output)
         for library in ("libcublasLt.so", "libnccl.so"):
             assert list((root / "usr/lib/incipit").glob(library + ".*")), f"no {library} in the image"
     print("worker-cuda: its backend loads and misses the driver alone; on a GPU: SKIPPED, there is none here")

@@ -1,4 +1,4 @@
-"""What deploy/kustomize and deploy/helm say, rendered: lists of objects, by name. For tests/deploy."""
+"""deploy/kustomize and deploy/helm, rendered: lists of objects, by name. For tests/deploy."""
 import atexit
 import functools
 import os
@@ -50,10 +50,10 @@ def helm(*values, release="incipit"):
                 path.write_text(yaml.safe_dump(one))
                 one = path
             paths.append(str(one))
-        said = subprocess.run([RENDER, CHART, *paths], capture_output=True, text=True,
+        done = subprocess.run([RENDER, CHART, *paths], capture_output=True, text=True,
                               env={**os.environ, "RELEASE": release})
-    assert said.returncode == 0, said.stderr
-    return [o for o in yaml.safe_load_all(said.stdout) if o], said.stderr
+    assert done.returncode == 0, done.stderr
+    return [o for o in yaml.safe_load_all(done.stdout) if o], done.stderr
 
 
 @functools.lru_cache
@@ -67,10 +67,10 @@ def sources():
 
 
 def kustomize(folder):
-    said = subprocess.run(["kubectl", "kustomize", str(folder)], capture_output=True, text=True)
-    assert said.returncode == 0, said.stderr
-    assert "deprecated" not in said.stderr, said.stderr
-    return [o for o in yaml.safe_load_all(said.stdout) if o]
+    done = subprocess.run(["kubectl", "kustomize", str(folder)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "deprecated" not in done.stderr, done.stderr
+    return [o for o in yaml.safe_load_all(done.stdout) if o]
 
 
 def overlay_with(component, overlay):

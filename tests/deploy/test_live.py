@@ -78,7 +78,7 @@ def test_the_admin_port_is_not_open_beyond_metrics_and_probes(fleet):
     assert http(fleet["router", "admin"] + "/workers", headers={"authorization": f"Bearer {KEY}"}).code == 200
 
 
-# --- as the API server tells it ----------------------------------------------------------------------
+# --- events of the API server ----------------------------------------------------------------------
 
 @pytest.fixture(scope="module")
 def api():
@@ -132,8 +132,8 @@ def test_the_role_of_a_403_is_the_role_that_is_rendered(api, programs):
     try:
         router = programs(Router, "--service-discovery", "k8s", "--k8s-namespace=incipit", "--k8s-selector=a=b",
                           "--k8s-api-server", api.url)
-        said = wait_for(lambda: re.search(r'kube_forbidden .* role="(.*?)" binding', router.log), "the Role that is missing")
-        wanted = yaml.safe_load(said[1])
+        found = wait_for(lambda: re.search(r'kube_forbidden .* role="(.*?)" binding', router.log), "the Role that is missing")
+        wanted = yaml.safe_load(found[1])
         for objects in RENDERS.values():
             for role in of_kind(objects, "Role"):
                 if role["rules"][0]["resources"] == ["endpointslices"]:

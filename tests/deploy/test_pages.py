@@ -1,4 +1,4 @@
-"""What deploy's pages say is there, is there: files, make targets, overlays, objects, values."""
+"""What deploy's pages name exists: files, make targets, overlays, objects, values."""
 import json
 import re
 

@@ -151,7 +151,7 @@ def test_alerts_know_the_jobs_of_routers_and_workers_by_name(objects):
 
 @each_render
 def test_a_new_chart_restarts_no_worker(objects):
-    """Its caches would go: what a pod's template says must not change with the chart's version alone."""
+    """Its caches would go: a pod's template must not change with the chart's version alone."""
     for d in of_kind(objects, "Deployment"):
         assert not {"helm.sh/chart", "app.kubernetes.io/version"} & set(d["spec"]["template"]["metadata"]["labels"])
 
@@ -235,11 +235,11 @@ def test_ports_named_anywhere_are_ports_of_the_pods(objects):
 
 def effective(program, args, environment=None):
     """What the program understands: its --dump-config, as a dictionary."""
-    said = subprocess.run([BUILD / program, *map(str, args), "--dump-config"], capture_output=True, text=True,
+    done = subprocess.run([BUILD / program, *map(str, args), "--dump-config"], capture_output=True, text=True,
                           env={"PATH": os.environ["PATH"], **(environment or {})})
-    assert said.returncode == 0, said.stderr
-    assert not said.stderr, said.stderr  # nothing was passed over
-    return yaml.safe_load(said.stdout)
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr, done.stderr  # nothing was passed over
+    return yaml.safe_load(done.stdout)
 
 
 def seconds(duration):
@@ -413,14 +413,14 @@ def test_every_value_of_the_chart_matters_and_is_in_its_schema(path, value):
 @pytest.mark.parametrize("path,value", [(p, v) for p, v in LEAVES if p[0] == "workerDefaults"],
                          ids=lambda p: ".".join(p[1:]) if isinstance(p, tuple) else "")
 def test_an_entry_of_workers_overrides_each_default(path, value):
-    """Also where it says false, or nothing."""
+    """Also where it is false, or absent."""
     changed, entry = nested(path, other(path, value)), {"name": "demo", "model": "org/name"}
     base = next((v for p, v in WITH.items() if path[:len(p)] == p and "keda" in v), {})
     if path[1] == "model":
         entry.pop("model")
-    said_above = helm(base, changed | {"workers": [entry]})[0]
-    said_there = helm(base, {"workers": [{**entry, **changed["workerDefaults"]}]})[0]
-    assert without_chance(said_above) == without_chance(said_there)
+    from_defaults = helm(base, changed | {"workers": [entry]})[0]
+    from_entry = helm(base, {"workers": [{**entry, **changed["workerDefaults"]}]})[0]
+    assert without_chance(from_defaults) == without_chance(from_entry)
 
 
 @pytest.mark.skipif("helm/default" not in RENDERS, reason="SKIPPED: there is no Go to render the chart with")

@@ -37,7 +37,7 @@ OPTIONS = ("--log-level", "error", "--max-index-bytes", "4MiB")  # an index that
 rows = []
 
 
-def say(scenario, what, figure, bar, holds):
+def row(scenario, what, figure, bar, holds):
     rows.append((scenario, what, figure, bar, holds))
     print(f"  {'ok ' if holds else 'NOT'} {what}: {figure} (bar: {bar})", flush=True)
 
@@ -171,7 +171,7 @@ def is_clean(scenario, router, rss_before):
     except RuntimeError:
         left = f"{metric(metrics_of(router), 'incipit_requests_in_flight'):.0f} in flight, sockets {tcp_states(router.ports[0])}"
     growth = rss_mib(router) - rss_before
-    say(scenario, "left behind", f"{left}; memory {growth:+.1f} MiB", "nothing; < 16 MiB", left == "nothing" and growth < 16)
+    row(scenario, "left behind", f"{left}; memory {growth:+.1f} MiB", "nothing; < 16 MiB", left == "nothing" and growth < 16)
 
 
 def figures(report):
@@ -204,7 +204,7 @@ def both(scenario, workers, fault, judge, seconds=10, router_args=()):
 def no_fault(workers):
     """none: the same load and no fault."""
     def judge(report):
-        say("none", "no fault", figures(report), "0 failed", report["failed"] == 0)
+        row("none", "no fault", figures(report), "0 failed", report["failed"] == 0)
     both("none", workers, lambda run: None, judge, 6)
 
 
@@ -218,7 +218,7 @@ def kill(workers):
 
     def judge(report):
         e2e = report["e2e_s"]
-        say("kill", "kill -9", figures(report), "0 failed, p99 <= 105 ms, max <= 220 ms",
+        row("kill", "kill -9", figures(report), "0 failed, p99 <= 105 ms, max <= 220 ms",
             report["failed"] == 0 and e2e["p99"] <= 0.105 and e2e["max"] <= 0.220)
     both("kill", workers, fault, judge)
 
@@ -232,7 +232,7 @@ def stop(workers):
         workers.processes[1].process.send_signal(signal.SIGCONT)
 
     def judge(report):
-        say("stop", "SIGSTOP for 3 s", figures(report), "0 failed, max <= 1700 ms",
+        row("stop", "SIGSTOP for 3 s", figures(report), "0 failed, max <= 1700 ms",
             report["failed"] == 0 and report["e2e_s"]["max"] <= 1.7)
     both("stop", workers, fault, judge, 12)
 
@@ -247,7 +247,7 @@ def rolling(workers):
             workers.restart(i)
 
     def judge(report):
-        say("rolling", "rolling restart", figures(report), "0 of 30,000 failed",
+        row("rolling", "rolling restart", figures(report), "0 of 30,000 failed",
             report["failed"] == 0 and report["requests"] >= 29000)
     both("rolling", workers, fault, judge, 60)
 
@@ -274,14 +274,14 @@ def bad_answers(scenario, kind):
         share = n_unanswered(records) / report["requests"]
         page = metrics_of(router)
         sent = metric("\n".join(l for l in page.splitlines() if engines.urls[1] in l), "incipit_worker_requests_total")
-        say(scenario, f"one of four is {kind}", f"{figures(report)}, {n_unanswered(records)} not answered; it was sent {sent:.0f}", "<= 0.5 % of 30,000 failed",
+        row(scenario, f"one of four is {kind}", f"{figures(report)}, {n_unanswered(records)} not answered; it was sent {sent:.0f}", "<= 0.5 % of 30,000 failed",
             share <= 0.005 and report["requests"] >= 29000)
         engines.processes[1].process.send_signal(signal.SIGUSR2)
         mended = time.monotonic()
         run = Load(router.url, duration_s=3, rps=50)
         wait_for(lambda: json.loads(get(router.admin_url + "/workers")[1])["stats"]["healthy_workers"] == N_WORKERS,
                  "the mended worker", 10)
-        say(scenario, "back when it is mended", f"{time.monotonic() - mended:.2f} s", "<= a probe period and a request: 0.8 s",
+        row(scenario, "back when it is mended", f"{time.monotonic() - mended:.2f} s", "<= a probe period and a request: 0.8 s",
             time.monotonic() - mended <= 0.8)
         run.report()
     if not find_program("haproxy"):
@@ -328,7 +328,7 @@ def down(workers):
 
     with Fleet() as fleet:
         router, report, text, late = run_before("ours", start_ours, fleet)
-        say("down", "all workers down for 2 s", text, "0 later than 50 ms", not late)
+        row("down", "all workers down for 2 s", text, "0 later than 50 ms", not late)
     if find_program("haproxy"):
         with Fleet() as fleet:
             print(f"      haproxy, tuned: {run_before('haproxy', start_haproxy, fleet)[2]}", flush=True)
@@ -342,7 +342,7 @@ def refused(workers):
         router = start_ours_unready(fleet, fleet_urls, len(workers.urls))
         rss = rss_mib(router)
         report = Load(router.url, duration_s=5).report()
-        say("refused", "a port that refuses", figures(report), "0 failed", report["failed"] == 0)
+        row("refused", "a port that refuses", figures(report), "0 failed", report["failed"] == 0)
         is_clean("refused", router, rss)
 
 
@@ -405,7 +405,7 @@ def half_open(workers):
         run.at(3)
         net.cut(True)
         report = run.report()
-        say("half-open", "packets vanish", figures(report), "0 failed, max <= 1700 ms",
+        row("half-open", "packets vanish", figures(report), "0 failed, max <= 1700 ms",
             report["failed"] == 0 and report["e2e_s"]["max"] <= 1.7)
         net.cut(False)
         wait_for(lambda: json.loads(get(router.admin_url + "/workers")[1])["stats"]["healthy_workers"] == N_WORKERS + 1,
@@ -451,10 +451,10 @@ def slow_reader(workers):
         time.sleep(6)
         report = Load(router.url, duration_s=3, rps=100).report()
         grown = rss_mib(router) - rss
-        say("slow-reader", "200 streams nobody reads", f"{grown:.1f} MiB", "<= 200 x 320 KiB = 62.5 MiB", grown <= 62.5)
-        say("slow-reader", "others meanwhile", figures(report), "0 failed", report["failed"] == 0)
+        row("slow-reader", "200 unread streams", f"{grown:.1f} MiB", "<= 200 x 320 KiB = 62.5 MiB", grown <= 62.5)
+        row("slow-reader", "others meanwhile", figures(report), "0 failed", report["failed"] == 0)
         done = sum(ends_whole(s) for s in clients)
-        say("slow-reader", "then read to the end", f"{done} of 200 complete", "all", done == 200)
+        row("slow-reader", "then read to the end", f"{done} of 200 complete", "all", done == 200)
         is_clean("slow-reader", router, rss + 40)
 
 
@@ -477,8 +477,8 @@ def idle(workers):
         wait_for(lambda: tcp_states(router.ports[0]).get("01", 0) >= 10000, "10,000 connections")
         each = (router.pss_bytes() - pss) / 10000
         report = Load(router.url, duration_s=5).report()
-        say("idle", "memory of an idle connection", f"{each:.0f} B", "<= 700 B", each <= 700)
-        say("idle", "load beside 10,000", figures(report) + f" (without: p99 {before['e2e_s']['p99'] * 1000:.0f} ms)",
+        row("idle", "memory of an idle connection", f"{each:.0f} B", "<= 700 B", each <= 700)
+        row("idle", "load beside 10,000", figures(report) + f" (without: p99 {before['e2e_s']['p99'] * 1000:.0f} ms)",
             "0 failed", report["failed"] == 0)
         for s in clients:
             s.close()
@@ -508,15 +508,15 @@ def leave(workers):
                 left = time.monotonic()
                 wait_for(lambda: running() == 0, "the workers to be free", 5)
                 slowest = max(slowest, time.monotonic() - left)
-        say("leave", "workers free after 50 clients left, slowest of 20 times", f"{slowest * 1000:.0f} ms",
+        row("leave", "workers free after 50 clients left, slowest of 20 times", f"{slowest * 1000:.0f} ms",
             "<= 150 ms, this script's polling included", slowest <= 0.15)
         used = sum(metric(get(u + "/metrics")[1], "vllm:kv_cache_usage_perc") for u in workers.urls)
-        say("leave", "KV blocks in use", f"{used:g}", "0", used == 0)
+        row("leave", "KV blocks in use", f"{used:g}", "0", used == 0)
         is_clean("leave", router, rss)
 
 
 class Scripted(threading.Thread):
-    """A worker that says what it is told to: `answer(body)` gives raw bytes, None closes at once."""
+    """A worker with scripted answers: `answer(body)` gives raw bytes, None closes at once."""
 
     def __init__(self, stack, answer):
         super().__init__(daemon=True)
@@ -585,17 +585,17 @@ def garbage(workers):
     for kind, (answer, is_invisible) in kinds.items():
         with Fleet() as fleet:
             bad = Scripted(fleet, lambda body, answer=answer: answer)
-            # in turn: by cost, a worker of which nothing is known would be the last to be asked
+            # in turn: by cost, an unknown worker would be the last to be chosen
             router = start_ours_unready(fleet, [*workers.urls, bad.url], N_WORKERS + 1, "--policy", "round_robin")
             rss = rss_mib(router)
             report = Load(router.url, duration_s=3, rps=200).report()
             if bad.n_requests == 0:
-                say("garbage", kind, "the scripted worker got no request", "some", False)
+                row("garbage", kind, "the scripted worker got no request", "some", False)
             elif is_invisible:
-                say("garbage", kind, f"{figures(report)}; {bad.n_requests} met it", "0 failed", report["failed"] == 0)
-            else:  # bytes had gone to the client: it must see the break, and nobody else must
+                row("garbage", kind, f"{figures(report)}; {bad.n_requests} met it", "0 failed", report["failed"] == 0)
+            else:  # bytes had gone to the client: it must see the break, and no other client must
                 broken = report["outcomes"].get("broken", 0)
-                say("garbage", kind, f"{broken} broken of {bad.n_requests} that met it, {report['failed']} failed",
+                row("garbage", kind, f"{broken} broken of {bad.n_requests} that met it, {report['failed']} failed",
                     "each visibly broken, no other", broken == report["failed"] == bad.n_requests)
             is_clean("garbage", router, rss)
 
@@ -616,9 +616,9 @@ def poison(workers):
         met = sum(w.n_requests for w in scripted)
         again = post(router.url + "/v1/chat/completions", {**REQUEST, "messages": [{"role": "user", "content": "poison"}]})
         report = run.report()
-        say("poison", "the request that kills", f"{code}, then {again}", "502 or 503 after two workers, not sent again",
+        row("poison", "the request that kills", f"{code}, then {again}", "502 or 503 after two workers, not sent again",
             code in (502, 503) and again in (502, 503))
-        say("poison", "others meanwhile", figures(report), "0 failed", report["failed"] == 0 and met > 0)
+        row("poison", "others meanwhile", figures(report), "0 failed", report["failed"] == 0 and met > 0)
         is_clean("poison", router, rss)
 
 
@@ -642,7 +642,7 @@ def reload(workers):
                 request = urllib.request.Request(f"{router.admin_url}/workers/{id_}", method="DELETE")
                 urllib.request.urlopen(request, timeout=5).read()
         report = run.report()
-        say("reload", "SIGHUP, add, remove", figures(report) + f"; POST /workers said {added}", "0 failed, 202",
+        row("reload", "SIGHUP, add, remove", figures(report) + f"; POST /workers: {added}", "0 failed, 202",
             report["failed"] == 0 and added == 202)
         is_clean("reload", router, rss)
 
@@ -656,7 +656,7 @@ def drain(workers):
         router.process.send_signal(signal.SIGTERM)
         report = run.report()
         code = router.process.wait(30)
-        say("drain", "SIGTERM", f"{report['failed']} of {report['requests']} failed, exit code {code}",
+        row("drain", "SIGTERM", f"{report['failed']} of {report['requests']} failed, exit code {code}",
             "0 failed, exit code 0", report["failed"] == 0 and code == 0)
 
 
@@ -682,9 +682,9 @@ def descriptors(workers):
             s.close()
         began = time.monotonic()
         wait_for(lambda: post(router.url + "/v1/chat/completions", REQUEST, timeout=1) == 200, "service again", 10)
-        say("descriptors", "open streams live on", f"{alive} of 5", "all", alive == 5)
-        say("descriptors", "CPU while full", f"{busy * 100:.0f} % of a core", "no spinning: <= 25 %, streams included", busy <= 0.25)
-        say("descriptors", "service again after the crowd has left", f"{time.monotonic() - began:.2f} s", "<= 1 s",
+        row("descriptors", "open streams live on", f"{alive} of 5", "all", alive == 5)
+        row("descriptors", "CPU while full", f"{busy * 100:.0f} % of a core", "no spinning: <= 25 %, streams included", busy <= 0.25)
+        row("descriptors", "service again after the crowd has left", f"{time.monotonic() - began:.2f} s", "<= 1 s",
             time.monotonic() - began <= 1)
 
 

@@ -213,7 +213,7 @@ static void on_data(struct conn *conn, void *owner) {
 
     (void)conn;
     if (!c->is_busy) {
-        client_drop(c); /* said something unasked */
+        client_drop(c); /* sent unsolicited bytes */
         return;
     }
     c->has_input = true;

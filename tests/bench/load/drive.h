@@ -1,6 +1,6 @@
 /* tests/bench/load/drive.h - sends requests when they are due and notes what became of them.
  *
- * Open loop: arrivals are a Poisson stream from the seed and wait for nobody; each takes an idle
+ * Open loop: arrivals are a Poisson stream from the seed and wait for no answer; each takes an idle
  * connection or opens one, and its times count from the moment it was due, so that a stalled server
  * cannot make its clients more patient. Closed loop: each of `connections` connections sends its
  * next request when the last was answered.
@@ -37,7 +37,7 @@ struct record { /* of one request; times in us since the start */
     uint64_t end_us;
     uint64_t answer_bytes;
     uint32_t session, turn, body_bytes, max_tokens, n_events;
-    int32_t prompt_tokens, cached_tokens; /* as the answer's usage said, or -1 */
+    int32_t prompt_tokens, cached_tokens; /* from the answer's usage, or -1 */
     uint16_t code;
     uint8_t outcome; /* enum outcome */
 };

@@ -36,7 +36,8 @@ static enum status read_list(struct endpoints *e, struct error *err) {
          line = strtok_r(NULL, "\r\n", &rest))
         st = endpoint_parse(line, &fresh.addrs[fresh.n++], err);
     mem_free(text);
-    if (st == ST_OK && fresh.n == 0) st = error_set(err, ST_INVALID, "%s lists nobody", e->path);
+    if (st == ST_OK && fresh.n == 0)
+        st = error_set(err, ST_INVALID, "%s lists no address", e->path);
     if (st != ST_OK) return st;
     memcpy(e->addrs, fresh.addrs, sizeof(e->addrs));
     e->n = fresh.n;

@@ -36,7 +36,7 @@ static const char *const mode_names[] = {"open", "closed", NULL};
 
 static const struct option_def rows[] = {
     {"url", OPT_STR, FIELD(url), .def = "http://127.0.0.1:30000", .is_positional = true,
-     .help = "Whom to ask; a numeric address. With https:// any certificate will do."},
+     .help = "The target's URL, with a numeric address. With https:// any certificate will do."},
     {"endpoints", OPT_STR, FIELD(endpoints), .metavar = "FILE",
      .help = "A file with one URL a line, read again when it changes: each new connection goes to "
              "the next of them, in place of the URL, as those of a Kubernetes Service do."},
@@ -127,7 +127,7 @@ static void on_input(unsigned ready, void *arg) {
     if (read(0, bytes, sizeof(bytes)) <= 0) loop_stop(arg);
 }
 
-/* Keeps the connections, and notices when one is closed, until nobody wants them any more. */
+/* Keeps the connections, and notices when one is closed, until no client needs them. */
 static void hold_until_input_closes(struct loop *loop) {
     struct loop_fd input;
 

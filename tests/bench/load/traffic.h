@@ -7,7 +7,7 @@
  *   fixed          `bodies` bodies of `body_bytes` each, made before the run, in `families` families
  *                  whose members share their first half; one after the other
  *   shared_prefix  `groups` system prompts of `prefix_bytes`, each request one of them, and a
- *                  question of `question_bytes` that nobody asked before
+ *                  question of `question_bytes` that no request had before
  *   conversation   sessions of some turns; each turn sends the whole history. Sizes are log-normal,
  *                  the number of turns geometric, pauses exponential, system prompts Zipf */
 #ifndef TESTS_BENCH_LOAD_TRAFFIC_H

@@ -7,7 +7,7 @@
  *      client ◀────────────── send what was received ──────────────────── worker
  *
  * One thread, one epoll, edge-triggered. Each client has a worker connection of its own. A request is kept until it
- * is whole, as a proxy must that routes by what the body says, in a buffer of a stack of them: the one
+ * is whole, as a proxy must that routes by the body, in a buffer of a stack of them: the one
  * used last is the next. Answers pass as they come. There is no parser, no log, no timer, no limit.
  *
  * LIMITS. A request is at most 1 MiB; nothing is pipelined. A client that reads no answers ends the
@@ -83,7 +83,7 @@ static void drop(int fd) {
     peers[fd].kind = peers[other].kind = IS_NONE;
 }
 
-/* What is left of the request, to its worker; epoll says when there is room for more. */
+/* What is left of the request, to its worker; epoll reports room for more. */
 static void send_on(struct peer *client) {
     ssize_t n = send(client->other, client->request + client->sent, client->n - client->sent,
                      MSG_NOSIGNAL | MSG_DONTWAIT);
