@@ -1,5 +1,5 @@
-/* tests/fuzz/fuzz_body_scan.c - no input may crash the scan, and all versions must say what the plain
- * one, which is their definition, says of it. */
+/* tests/fuzz/fuzz_body_scan.c - no input may crash the scan, and all versions must give the result of the plain
+ * one, which is their definition. */
 #include "router/prompt/body_scan_internal.h"
 
 #include <stdlib.h>

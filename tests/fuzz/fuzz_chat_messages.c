@@ -45,7 +45,7 @@ static void convert(const struct json *root, bool is_plain, bool copies) {
         if (jinja_run_set(c.run, "messages", messages) == ST_OK)
             (void)jinja_run_render(c.run, &out);
     } else if (!err.message[0] && !run_err.message[0]) {
-        abort(); /* every refusal says why */
+        abort(); /* every refusal has a reason */
     }
     buf_fini(&out);
     jinja_run_destroy(c.run);

@@ -1,4 +1,4 @@
-/* tests/fuzz/fuzz_chat_template.c - any template over one conversation: text, or a refusal that says
+/* tests/fuzz/fuzz_chat_template.c - any template over one conversation: text, or a refusal that explains
  * why, soon. */
 #include "worker/text/template/jinja.h"
 

@@ -1,6 +1,6 @@
 /* tests/fuzz/fuzz_http_server.c - clients that do anything, in any order and in any pieces.
  *
- * An input is a script. Each step is a byte that says what is done, and by which of four connections;
+ * An input is a script. Each step is a byte that selects the action, and by which of four connections;
  * what is sent follows, up to a zero byte:
  *
  *      0..5  send      6  close      7  half-close      8  read      9  answer what was kept

@@ -1,4 +1,4 @@
-/* tests/fuzz/fuzz_isolation.c - a body with its salt put in reads as before, but for the salt. */
+/* tests/fuzz/fuzz_isolation.c - a body with its salt put in reads as before, except the salt. */
 #include "router/access/isolation.h"
 
 #include <stdlib.h>

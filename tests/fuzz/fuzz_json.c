@@ -13,7 +13,7 @@ static bool write_again(struct str text, struct buf *out) {
     struct json_writer w;
 
     if (json_parse(&root, text, NULL, &err) != ST_OK) {
-        if (!err.message[0]) abort(); /* every refusal says why */
+        if (!err.message[0]) abort(); /* every refusal has a reason */
         return false;
     }
     json_writer_init(&w, out);

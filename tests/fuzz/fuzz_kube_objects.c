@@ -1,7 +1,7 @@
 /* tests/fuzz/fuzz_kube_objects.c - whatever an API server calls a pod, a slice or a pool.
  *
- * Each line is told to a store of pods and to one of slices: "b" and "e" begin and end a list, "-" before
- * an object says that it is gone. After the last the stores hold together, and each worker is an address
+ * Each line is delivered to a store of pods and to one of slices: "b" and "e" begin and end a list, "-" before
+ * an object marks it as deleted. After the last the stores hold together, and each worker is an address
  * that reads back as what it is. */
 #include "common/base/mem.h"
 #include "router/fleet/discovery/kube_store.h"

@@ -1,5 +1,5 @@
 /* tests/fuzz/fuzz_kube_watch.c - a watch and a page of a list, whole and in pieces: one result. The
- * first byte says how long the pieces are. */
+ * first byte sets the length of the pieces. */
 #include "router/fleet/discovery/kube_stream.h"
 
 #include "common/base/mem.h"

@@ -1,4 +1,4 @@
-/* tests/fuzz/fuzz_model_config.c - whatever config.json and generation_config.json say (a NUL stands
+/* tests/fuzz/fuzz_model_config.c - any config.json and generation_config.json (a NUL stands
  * between them): refused with a sentence, or a shape that can be computed with. */
 #include "worker/model/architecture.h"
 #include "worker/model/config.h"

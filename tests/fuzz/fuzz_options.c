@@ -112,7 +112,7 @@ static enum status parse_file(struct options **o, struct target *t, struct str t
     return st;
 }
 
-/* The dump without the comments that say where each value came from. */
+/* The dump without the comments about the source of each value. */
 static void dump_values(const struct options *o, struct buf *out) {
     struct buf whole;
     struct str rest, line;
@@ -172,7 +172,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         st = parse_file(&o, &t, text, &err);
     }
     if (st != ST_OK) {
-        if (!err.message[0]) abort(); /* every refusal says why */
+        if (!err.message[0]) abort(); /* every refusal has a reason */
         return 0;
     }
     buf_init(&once, 0);

@@ -1,6 +1,6 @@
 /* tests/fuzz/fuzz_request_events.c - a stream of frames, cut anywhere, and the chain header.
  *
- * The first byte says which. Of a stream: reading it whole and reading it in pieces give the same
+ * The first byte selects one. Of a stream: reading it whole and reading it in pieces give the same
  * events, nothing is read that has not come, and what was read reads the same once more after it is
  * written again. Of a header: the same of its one value. */
 #include "common/protocol/request_events.h"

@@ -10,7 +10,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct error err = {0};
 
     if (safetensors_parse(&file, data, size, "input", &err) != ST_OK) {
-        if (!err.message[0]) abort(); /* every refusal says why */
+        if (!err.message[0]) abort(); /* every refusal has a reason */
         return 0;
     }
     for (uint32_t i = 0; i < safetensors_count(file); i++) {

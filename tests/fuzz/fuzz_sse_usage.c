@@ -1,4 +1,4 @@
-/* tests/fuzz/fuzz_sse_usage.c - an answer whole and in pieces, one result. The first byte says how
+/* tests/fuzz/fuzz_sse_usage.c - an answer whole and in pieces, one result. The first byte sets how
  * long the pieces are. */
 #include "router/proxy/sse_usage.h"
 

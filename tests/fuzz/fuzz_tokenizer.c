@@ -1,8 +1,8 @@
 /* tests/fuzz/fuzz_tokenizer.c - by the first byte: a text for a tokenizer of bytes, a text for one of
  * characters, ids for both, a tokenizer.json, an expression and a text (a NUL between).
  *
- * A text is refused, or encoded to ids that decode to it again (but for the blanks that a SentencePiece
- * vocabulary cannot tell from spaces). Ids become UTF-8, the same in a stream as at once. Files and
+ * A text is refused, or encoded to ids that decode to it again (except the blanks that a SentencePiece
+ * vocabulary cannot distinguish from spaces). Ids become UTF-8, the same in a stream as at once. Files and
  * expressions are refused with a sentence, or work. */
 #include "worker/text/tokenizer/tokenizer.h"
 

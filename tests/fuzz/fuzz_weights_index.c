@@ -1,4 +1,4 @@
-/* tests/fuzz/fuzz_weights_index.c - whatever an index of shards says: refused with a sentence, or
+/* tests/fuzz/fuzz_weights_index.c - any index of shards: refused with an error, or
  * every file that it names is one of the folder, and fit for a URL once the hub's rule took it. */
 #include "worker/model/hub_cache.h"
 #include "worker/model/weights.h"

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """make gpu-check: everything that is asked of the CUDA backend on a GPU, in less than eight minutes.
 
-Needs nvcc, gcc and python3. Each phase is told as it ends; one table comes last, and the same as JSON
+Needs nvcc, gcc and python3. Each phase is printed as it ends; one table comes last, and the same as JSON
 (build/gpu/check.json). What cannot run is SKIPPED, with the reason; a phase that hangs is ended by its own limit.
 Without a GPU everything is built and each program rehearses on the shim (the kernels as fibers, tiny shapes),
 so that what is carried to a GPU machine is known to run. Exit code 1: something is wrong; a missed bar is not.
@@ -175,7 +175,7 @@ def device(c):
             ["nvidia-smi", "--query-gpu=driver_version,clocks.sm,clocks.max.sm,clocks.mem,power.limit,temperature.gpu",
              "--format=csv,noheader"], capture_output=True, text=True, timeout=20, check=True).stdout.strip()
     except (OSError, subprocess.SubprocessError):
-        c.gpu["smi"] = "nvidia-smi says nothing"
+        c.gpu["smi"] = "nvidia-smi reports nothing"
     return c.gpu["name"]
 
 
@@ -253,7 +253,7 @@ def peers(c):
     for script, limit in (("peer_llama.py", 90), ("peer_attention.py", 40)):
         try:
             c.run([sys.executable, ROOT / "tests/gpu" / script, on], limit, reads_rows=bool(c.gpu))
-        except Failed as e:  # a peer that is slow to compile is no fault of ours: what it said counts
+        except Failed as e:  # a peer that is slow to compile is no fault of ours: its output counts
             late.append(str(e))
     if late:
         raise Skipped("; ".join(late))
@@ -284,7 +284,7 @@ class Worker:
                 break
             time.sleep(0.02)
         lines = pathlib.Path(self.log.name).read_text().splitlines()
-        raise Failed(f"the worker did not start: {lines[-1][:200] if lines else 'it said nothing'}")
+        raise Failed(f"the worker did not start: {lines[-1][:200] if lines else 'no output'}")
 
     def complete(self, **body):
         request = urllib.request.Request(self.url + "/v1/completions", json.dumps(body).encode(),
@@ -376,7 +376,7 @@ def demo(c):
             gap = [v for v in (a["top_logprobs"] or [])[i].values()] if a.get("top_logprobs") else [0, -9]
             if x != y:
                 if len(gap) == 2 and abs(gap[0] - gap[1]) < 0.05:
-                    break  # a tie for all that roundings can say: the texts part here
+                    break  # a tie within rounding: the texts part here
                 raise Failed(f"{prompt!r}: token {i} is {y!r}, on the CPU {x!r}")
             n_same += 1
             worst = max(worst, abs(a["token_logprobs"][i] - b["token_logprobs"][i]))
@@ -477,7 +477,7 @@ def print_table(c, table):
         print(f"{status:8} {name:14} {seconds:6.1f} s  {why}")
 
 
-# What decides comes first: what time does not suffice for is told as skipped.
+# What decides comes first: what time does not suffice for is reported as skipped.
 PHASES = {"build": build, "device": device, "correctness": correctness, "demo": demo, "steps": steps, "server": server,
           "sanitizer": sanitizer, "kernels": kernels, "peers": peers, "soak": soak}
 

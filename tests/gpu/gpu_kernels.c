@@ -6,7 +6,7 @@
  * several sets of buffers, so that nothing is found in the cache that a step would not find there;
  * the graph is replayed ROUNDS times, `us` is the median per launch. `bytes` and `flops` are what the
  * operation must move and multiply at least; the caller makes percentages of them. The shape "tiny" is
- * a rehearsal. After SECONDS (90) the rest is skipped, with a line that says so. */
+ * a rehearsal. After SECONDS (90) the rest is skipped, with a line that reports it. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -290,7 +290,7 @@ static void put_output(struct soak *s, struct backend_stage *g, struct backend_s
 }
 
 /* Fills both stages of `slot` alike. feedback: the output that scored a row's next token in the step
- * before, or -1. Says in `scored` which output does so now. */
+ * before, or -1. Stores in `scored` which output does so now. */
 static void build(struct soak *s, uint32_t slot, struct backend_step *step, const int32_t *feedback,
                   int32_t *scored) {
     struct backend_stage *g = &s->device.stage[slot], *o = &s->oracle.stage[slot];

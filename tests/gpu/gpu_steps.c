@@ -5,7 +5,7 @@
  * One line of JSON per measurement, on standard output. Decode steps run as the engine runs them:
  * two in flight, the next one's tokens fed back on the device. `us` is the median over rounds of the
  * wall time per step, `host_us` what staging and submitting cost the engine's thread, `device_us`
- * what the device says it worked on the last one. After SECONDS (100) what is left is named and
+ * what the device reports of the last one. After SECONDS (100) what is left is named and
  * skipped. */
 #include <stdio.h>
 #include <stdlib.h>

@@ -3,7 +3,7 @@
 
 Two comparisons. The search alone: a "model" whose next token depends on the position and the last
 token only, a table of logits; its answers for many settings are the golden file tests/unit/data/beam_vectors.json,
-which `make test` replays through worker/sched/beam.c (--write makes it anew; without, it must be
+which `make test` replays through worker/sched/beam.c (--write makes it again; without, it must be
 what is there). The engine: small random Llama models, served by incipit-worker, asked with
 use_beam_search; the answers' token ids must be those of generate().
 
@@ -162,7 +162,7 @@ class Worker:
 
 
 def check_model(report, folder, seed):
-    """Whole prompts and warm ones; ends that come, because they are what the model likes to say."""
+    """Whole prompts and warm ones; ends that come, because they are likely outputs of the model."""
     model = make_llama(folder, seed)
     rng = torch.Generator().manual_seed(seed)
     with Worker(folder, "--backend", "ref") as worker:

@@ -13,7 +13,7 @@ import transformers
 from common import BUILD, ROOT, Report
 
 MODEL = ROOT / "deploy/demo/model"
-# Theirs is float32 throughout; our K and V are bf16, as everybody serves them.
+# Theirs is float32 throughout; our K and V are bf16, as all engines serve them.
 TOKEN_BOUND = 2e-2  # of the prompt's largest logit: 1e-2 for the logit, as much for the sum it is divided by
 MEAN_BOUND = 1e-2   # nats a token, over a prompt
 

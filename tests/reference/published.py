@@ -1,7 +1,7 @@
 """Two published vocabularies against the tokenizers library, text by text: Qwen's (NFC) and Claude 2's (NFKC).
 
 They come with client libraries of their makers, which pip fetches into build/reference-tokenizers; where it
-cannot, this says so and compares nothing. TEXTS (10,000) random texts of all planes of Unicode each: marks in any
+cannot, this reports it and compares nothing. TEXTS (10,000) random texts of all planes of Unicode each: marks in any
 order, jamo, emoji joined by ZWJ, controls, unassigned and private characters, neighbours of the surrogates, what
 normal forms change, kinds of white space, digits of all scripts, letters with their other case.
 """
@@ -56,7 +56,7 @@ def halves(ranks, token, rank):
 
 
 def qwen():
-    """The tokenizer.json that these ranks are: Qwen2's, but for the special tokens behind the first three."""
+    """The tokenizer.json that these ranks are: Qwen2's, except the special tokens behind the first three."""
     lines = (line.split() for line in fetched("qwen").splitlines() if line)
     ranks = {base64.b64decode(token): int(rank) for token, rank in lines}
     spelled = spellings()

@@ -1,4 +1,4 @@
-/* tests/shim/alignment.c - a misaligned access of a kernel, told in a sentence.
+/* tests/shim/alignment.c - a misaligned access of a kernel, reported in a sentence.
  *
  * A GPU refuses an int4 that is not at a multiple of 16; this processor does not mind. So the .cu
  * files are compiled with -fsanitize=alignment, whose run-time library is not linked: this is the one

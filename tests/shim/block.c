@@ -166,7 +166,7 @@ static struct shim_stats *stats_of(struct shim *s, const char *name) {
 
     for (uint32_t i = 0; i < s->n_kernels; i++)
         if (!strncmp(s->kernels[i].name, name, sizeof(k->name) - 1)) return &s->kernels[i].stats;
-    if (s->n_kernels == MAX_KERNELS) s->n_kernels--; /* the last place is everybody else's */
+    if (s->n_kernels == MAX_KERNELS) s->n_kernels--; /* the last place is shared by all others */
     k = &s->kernels[s->n_kernels++];
     memset(k, 0, sizeof(*k));
     snprintf(k->name, sizeof(k->name), "%s", name);

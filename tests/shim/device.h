@@ -5,12 +5,12 @@
 #include "kernels/cuda/device/gpu.h"
 
 /* Puts work on a stream; `args` are copied. `run` is called when its turn has come; when it cannot be
- * done yet, because another rank has not come, it says false and is called again. */
+ * done yet, because another rank has not come, it returns false and is called again. */
 typedef bool shim_work(struct gpu *gpu, void *args);
 void shim_put(struct gpu_stream *s, const char *what, shim_work *run, const void *args,
               uint32_t args_bytes);
 
-/* The device fails: gpu_status says so from now on. */
+/* The device fails: gpu_status reports it from now on. */
 void shim_fail(struct gpu *gpu, const char *fmt, ...) PRINTF_LIKE(2, 3);
 bool shim_has_failed(const struct gpu *gpu);
 

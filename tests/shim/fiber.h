@@ -2,7 +2,7 @@
  *
  * A switch is a few instructions of assembly, for x86-64 and aarch64, inlined where it happens: the
  * compiler saves what it needs there and no more, and the processor can foresee the jump, as it
- * cannot foresee a return to another stack. AddressSanitizer is told of each switch.
+ * cannot foresee a return to another stack. AddressSanitizer is notified of each switch.
  * A fiber stays on the thread that made it. */
 #ifndef TESTS_SHIM_FIBER_H
 #define TESTS_SHIM_FIBER_H

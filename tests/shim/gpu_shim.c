@@ -1,6 +1,6 @@
 /* tests/shim/gpu_shim.c - kernels/cuda/device/gpu.h as a device made of host memory.
  *
- * A stream is a queue. Nothing on it is done when it is put there, but for a little by chance:
+ * A stream is a queue. Nothing on it is done when it is put there, except a little by chance:
  * everything waits until the host waits, or looks. Then work is taken from the heads of the device's
  * streams, in any order that their events allow, drawn from the seed of shim_control.h; with seed 0
  * as little as the host waits for, in order. So what forgets a wait, or writes to pinned memory that a
@@ -276,7 +276,7 @@ enum status gpu_count(uint32_t *n_devices, struct error *err) {
     *n_devices = n_devices_;
     shim_unlock();
     if (!*n_devices)
-        return error_set(err, ST_UNSUPPORTED, "no device: the shim was told to have none");
+        return error_set(err, ST_UNSUPPORTED, "no device: the test has disabled the shim's device");
     return ST_OK;
 }
 enum status gpu_describe(uint32_t ordinal, struct gpu_properties *out, struct error *err) {

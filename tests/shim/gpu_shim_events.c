@@ -99,7 +99,7 @@ static bool has_come(void *what) {
     return e->n_come >= e->n_recorded;
 }
 /* Looking makes the device go on by some work; all of it, when the event was announced: its fd has
- * said that it has come. */
+ * reported that it has come. */
 enum status gpu_event_poll(struct gpu_event *e) {
     enum status st;
     uint64_t n_left = 1 + shim_chance() % 16;

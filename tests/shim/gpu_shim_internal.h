@@ -71,7 +71,7 @@ void shim_memory_leave(struct gpu *gpu); /* the host goes on: see memory.h */
 void shim_list_init(struct op_list *l);
 void shim_list_clear(struct op_list *l);
 
-/* While a graph is recorded this must not be done: its end will say so. */
+/* While a graph is recorded this must not be done: its end will report it. */
 void shim_not_while_recording(struct gpu *gpu, const char *what);
 NORETURN void shim_fault(const char *fmt, ...) PRINTF_LIKE(1, 2);
 /* The nth of these is refused: shim_control.h. */

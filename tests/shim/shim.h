@@ -1,13 +1,13 @@
-/* tests/shim/shim.h - what a kernel says, on the host: kernels/cuda/device/simt.h under g++.
+/* tests/shim/shim.h - a kernel's source, on the host: kernels/cuda/device/simt.h under g++.
  *
  * A thread of a block is a fiber. Fibers run one after the other; a warp's 32 meet at each shuffle,
- * product, matrix load, ballot and __syncwarp, and there block.c does for all of them what PTX says
+ * product, matrix load, ballot and __syncwarp, and there block.c does for all of them what PTX defines
  * of the instruction. Between two meetings the lanes run one by one, in an order drawn by chance;
  * warps are chosen by chance, too, and withheld; so are blocks (shim_control.h: the seed).
  *
  * What ends the process with a sentence that names kernel, block, thread and line:
- *      lanes of a warp that meet at different lines, or of whom some have ended;
- *      threads of a block that wait at different lines, or of whom some have ended;
+ *      lanes of a warp that meet at different lines, or where some have ended;
+ *      threads of a block that wait at different lines, or where some have ended;
  *      a mask that is not the whole warp;
  *      addresses that are not aligned as the type or instruction asks (int4: 16 bytes);
  *      copy_async16 to, and load_matrix4 from, what is not the block's shared memory;

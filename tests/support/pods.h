@@ -9,7 +9,7 @@ struct pod_text {                /* NULL and 0: usual, or left away */
     const char *phase;           /* Running */
     const char *ready;           /* "True"; "" leaves the conditions away */
     const char *labels;          /* more of them: "\"a\":\"b\"" */
-    const char *annotations;     /* likewise */
+    const char *annotations;     /* JSON, as for labels */
     const char *containers;      /* the whole array; one with the port 8000 called http */
     const char *created;         /* "2026-11-21T01:02:03Z" */
     bool is_deleted;             /* has a deletionTimestamp */

@@ -277,7 +277,7 @@ static void servers_with_authorities_require_a_certificate(void **state) {
 
 /* --- ends -------------------------------------------------------------------------------------- */
 
-static void a_goodbye_is_an_end_and_a_cut_is_not(void **state) {
+static void close_notify_is_an_end_and_a_cut_is_not(void **state) {
     struct pair p;
 
     (void)state;
@@ -692,7 +692,7 @@ int main(void) {
         cmocka_unit_test(names_addresses_and_hashed_folders_are_accepted),
         cmocka_unit_test(insecure_clients_take_any_certificate),
         cmocka_unit_test(servers_with_authorities_require_a_certificate),
-        cmocka_unit_test(a_goodbye_is_an_end_and_a_cut_is_not),
+        cmocka_unit_test(close_notify_is_an_end_and_a_cut_is_not),
         cmocka_unit_test(our_end_can_be_shut_while_the_other_is_read),
         cmocka_unit_test(a_reset_or_unsent_bytes_are_no_orderly_end),
         cmocka_unit_test(megabytes_go_through_with_back_pressure),

@@ -1,5 +1,5 @@
-/* tests/unit/router/fleet/kube_fixture.h - an API server of a few lines, a listener that keeps what it is
- * told, and the watch between them, on one loop. Objects are called "a" to "z". */
+/* tests/unit/router/fleet/kube_fixture.h - a small API server, a listener that keeps each
+ * report, and the watch between them, on one loop. Objects are called "a" to "z". */
 #ifndef TESTS_UNIT_ROUTER_FLEET_KUBE_FIXTURE_H
 #define TESTS_UNIT_ROUTER_FLEET_KUBE_FIXTURE_H
 

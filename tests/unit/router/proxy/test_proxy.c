@@ -381,7 +381,7 @@ static void forwarding_headers_of_a_client_are_dropped(void **state) {
     finish(&fx);
 }
 
-/* --- what other routers are to hear -------------------------------------------------------------*/
+/* --- events for other routers -------------------------------------------------------------------*/
 
 static const char *last_request(struct fixture *fx) {
     buf_append_char(&fx->fake.last_request, '\0');
