@@ -72,10 +72,10 @@ $(B)/tests/%.o: tests/%.cu $(B)/flags $(PLANTED)/done
 	@mkdir -p $(@D)
 	$(COMPILE_CU)
 $(B)/libshim.a: $(SHIM)
-$(B)/libtoys.a: $(call objs,$(wildcard tests/unit/cuda/shim/*.cu))
+$(B)/libtrials.a: $(call objs,$(wildcard tests/unit/cuda/shim/*.cu))
 $(B)/tests/bench/bench_cuda_host: $(B)/libshim.a
 
-LIBS_cuda_shim   = $(B)/libsupport.a $(B)/libtoys.a $(B)/libworker.a $(B)/libshim.a $(B)/libkernels.a $(B)/libcommon.a
+LIBS_cuda_shim   = $(B)/libsupport.a $(B)/libtrials.a $(B)/libworker.a $(B)/libshim.a $(B)/libkernels.a $(B)/libcommon.a
 LIBS_cuda_device = $(B)/libfakecuda.a $(B)/libkernels.a $(B)/libcommon.a
 # The shim's fibers are nothing that ThreadSanitizer can follow.
 ifeq ($(SAN),thread)

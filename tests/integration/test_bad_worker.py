@@ -215,8 +215,8 @@ def cases():
 @pytest.mark.parametrize("name,is_stream", cases())
 def test_a_bad_worker_is_left_out_until_it_is_mended(engines, fleet, name, is_stream):
     bad, kind = engines[BAD], KINDS[name]
-    patience = "200ms" if kind.then == HANG else "30s"
-    router = fleet("--first-byte-timeout", patience, "--stream-idle-timeout", patience)
+    timeout = "200ms" if kind.then == HANG else "30s"
+    router = fleet("--first-byte-timeout", timeout, "--stream-idle-timeout", timeout)
     assert batch(router, is_stream, 16) == []
     bad.kind = kind
     failed = batch(router, is_stream)
@@ -231,7 +231,7 @@ def test_a_bad_worker_is_left_out_until_it_is_mended(engines, fleet, name, is_st
         assert bad.n_asked - n_before <= BATCH / 8
         wait_for(lambda: f"reason={kind.reason}" in router.log, "the ejection in the log")
     if kind.then == HANG and name != "hang":
-        return  # twenty times that patience later: once is enough
+        return  # twenty times that timeout later: once is enough
     bad.kind = None
     served = bad.n_asked
 

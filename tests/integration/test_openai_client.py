@@ -309,7 +309,7 @@ def test_many_at_once_from_the_asynchronous_client(programs, way):
 
 
 class Busy(http.server.BaseHTTPRequestHandler):
-    """A worker that refuses with `code` until it was asked `patience` times."""
+    """A worker that refuses with `code` until it was asked `n_busy` times."""
     protocol_version = "HTTP/1.1"
 
     def reply(self, code, body, **headers):
@@ -328,7 +328,7 @@ class Busy(http.server.BaseHTTPRequestHandler):
         self.rfile.read(int(self.headers["content-length"]))
         server = self.server
         server.asked.append(self.headers.get("x-stainless-retry-count"))
-        if len(server.asked) < server.patience:
+        if len(server.asked) < server.n_busy:
             self.reply(server.code, {"error": {"message": "not now", "type": "t", "param": None, "code": server.code}},
                        retry_after_ms="5", retry_after="30")
         else:
@@ -343,7 +343,7 @@ class Busy(http.server.BaseHTTPRequestHandler):
 def busy():
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Busy)
     server.daemon_threads = True
-    server.asked, server.patience, server.code = [], 3, 429
+    server.asked, server.n_busy, server.code = [], 3, 429
     server.url = f"http://127.0.0.1:{server.server_address[1]}"
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield server

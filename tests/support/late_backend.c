@@ -2,7 +2,7 @@
 #include "tests/support/late_backend.h"
 
 #include <assert.h>
-#include <sched.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -52,7 +52,9 @@ struct backend_model {
 /* --- the test's side -------------------------------------------------------------------------- */
 
 static struct late_plan next_plan;
-static atomic_bool is_held;
+static atomic_bool is_held; /* written under hold_lock */
+static pthread_mutex_t hold_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t released = PTHREAD_COND_INITIALIZER;
 static atomic_int bell = -1; /* the event fd of the device opened last */
 static atomic_uint_fast64_t n_submitted, n_done, n_behind, n_references;
 
@@ -67,8 +69,18 @@ static void ring(int fd) {
 }
 
 void late_hold(bool hold) {
+    pthread_mutex_lock(&hold_lock);
     atomic_store(&is_held, hold);
+    pthread_cond_broadcast(&released);
+    pthread_mutex_unlock(&hold_lock);
     if (!hold) ring(atomic_load(&bell));
+}
+
+static void wait_released(void) {
+    pthread_mutex_lock(&hold_lock);
+    while (atomic_load(&is_held))
+        pthread_cond_wait(&released, &hold_lock);
+    pthread_mutex_unlock(&hold_lock);
 }
 
 struct late_counts late_counts(void) {
@@ -125,16 +137,15 @@ static void run_next(struct backend_device *dev) {
 
 /* Some time passes. */
 static void let_pass(struct backend_device *dev) {
-    uint32_t hurry = dev->plan.hurry ? dev->plan.hurry : 50;
+    uint32_t done_percent = dev->plan.done_percent ? dev->plan.done_percent : 50;
 
-    while (dev->n_jobs > 0 && !atomic_load(&is_held) && rng_below(&dev->rng, 100) < hurry)
+    while (dev->n_jobs > 0 && !atomic_load(&is_held) && rng_below(&dev->rng, 100) < done_percent)
         run_next(dev);
 }
 
 static void let_all_pass(struct backend_device *dev) {
     while (dev->n_jobs > 0) {
-        while (atomic_load(&is_held))
-            sched_yield();
+        wait_released();
         run_next(dev);
     }
 }
@@ -385,8 +396,7 @@ static enum status late_poll(struct backend_device *dev, backend_fence f) {
 static enum status late_wait(struct backend_device *dev, backend_fence f, uint64_t timeout_us) {
     (void)timeout_us;
     while (dev->done < f && dev->n_jobs > 0 && !dev->is_lost) {
-        while (atomic_load(&is_held))
-            sched_yield();
+        wait_released();
         run_next(dev);
     }
     let_pass(dev);

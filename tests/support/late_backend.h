@@ -18,10 +18,10 @@ extern const struct backend_ops backend_late;
 /* For the next device that is opened. */
 struct late_plan {
     uint64_t seed;
-    uint32_t hurry;   /* of 100 looks, how many find one thing more done; 0: 50 */
-    uint64_t lost_at; /* the step (from 1) that kills the device; 0: none */
-    uint64_t spoiled; /* the step whose first output is not finite; 0: none */
-    bool no_event_fd; /* it does not signal completion */
+    uint32_t done_percent; /* chance that a look finds one job more done; 0: 50 */
+    uint64_t lost_at;      /* the step (from 1) that kills the device; 0: none */
+    uint64_t spoiled;      /* the step whose first output is not finite; 0: none */
+    bool no_event_fd;      /* it does not signal completion */
 };
 void late_plan_set(const struct late_plan *plan);
 

@@ -2,10 +2,10 @@
 #include "tests/support/cm.h"
 
 #include "common/telemetry/line_sink.h"
+#include "tests/support/support.h"
 
 #include <fcntl.h>
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -141,8 +141,7 @@ static void a_line_that_was_cut_spoils_no_other(void **state) {
     s = line_sink_create(open_temporary(path), true, 64 * 1024);
     limit_files(8);
     assert_true(line_sink_put(s, STR("0123456789\nlost\n")));
-    while (line_sink_n_dropped(s) < 2)
-        sched_yield();
+    WAIT_UNTIL(line_sink_n_dropped(s) >= 2);
     limit_files(RLIM_INFINITY);
     assert_true(line_sink_put(s, STR("whole\n")));
     line_sink_destroy(s);

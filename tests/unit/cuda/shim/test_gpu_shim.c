@@ -12,7 +12,7 @@
 #include "kernels/dtype.h"
 #include "tests/shim/shim_control.h"
 #include "tests/unit/cuda/shim/child.h"
-#include "tests/unit/cuda/shim/toy.h"
+#include "tests/unit/cuda/shim/trial_kernels.h"
 
 enum { N = 256, SEEDS = 20 };
 
@@ -42,7 +42,7 @@ static void rig_close(struct rig *r) {
     gpu_close(r->gpu);
 }
 static void add(struct gpu_stream *s, const float *x, float *y, float by) {
-    toy_add(s, &(struct toy_add){x, y, by, N});
+    trial_add(s, &(struct trial_add){x, y, by, N});
 }
 static void set_host(struct rig *r, float value) {
     for (uint32_t i = 0; i < N; i++)
@@ -260,16 +260,16 @@ static void shared_memory_must_be_asked_for(void **state) {
 
     (void)state;
     rig_open(&r, 2);
-    assert_int_equal(toy_big_allow(300 << 10), 1); /* more than the device has */
-    toy_big(r.a, &(struct toy_big){(uint32_t *)r.x}, 48 << 10);
+    assert_int_equal(trial_big_allow(300 << 10), 1); /* more than the device has */
+    trial_big(r.a, &(struct trial_big){(uint32_t *)r.x}, 48 << 10);
     assert_int_equal(gpu_stream_wait(r.a, NULL), ST_OK);
-    toy_big(r.a, &(struct toy_big){(uint32_t *)r.x}, 60 << 10);
+    trial_big(r.a, &(struct trial_big){(uint32_t *)r.x}, 60 << 10);
     assert_int_equal(gpu_stream_wait(r.a, &err), ST_CLOSED);
     assert_non_null(strstr(err.message, "more shared memory than the kernel was allowed"));
     rig_close(&r);
     rig_open(&r, 2);
-    assert_int_equal(toy_big_allow(100 << 10), 0);
-    toy_big(r.a, &(struct toy_big){(uint32_t *)r.x}, 60 << 10);
+    assert_int_equal(trial_big_allow(100 << 10), 0);
+    trial_big(r.a, &(struct trial_big){(uint32_t *)r.x}, 60 << 10);
     assert_int_equal(gpu_stream_wait(r.a, NULL), ST_OK);
     rig_close(&r);
 }
@@ -279,7 +279,7 @@ static void writes_behind(void *arg) {
 
     (void)arg;
     rig_open(&r, 1);
-    toy_add(r.a, &(struct toy_add){r.x, r.y, 3e38f, N + 1});
+    trial_add(r.a, &(struct trial_add){r.x, r.y, 3e38f, N + 1});
     gpu_free(r.gpu, r.y);
 }
 static void copies_too_much(void *arg) {

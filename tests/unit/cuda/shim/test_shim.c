@@ -8,7 +8,7 @@
 #include "kernels/dtype.h"
 #include "tests/shim/shim_control.h"
 #include "tests/unit/cuda/shim/child.h"
-#include "tests/unit/cuda/shim/toy.h"
+#include "tests/unit/cuda/shim/trial_kernels.h"
 
 enum { SEEDS = 6, ROUNDS = 12 };
 
@@ -27,7 +27,7 @@ static float product_error(uint64_t seed, enum shim_copies copies) {
     random_bf16(&rng, a, 256);
     random_bf16(&rng, b, 128);
     shim_set(seed, copies);
-    toy_product(NULL, &(struct toy_product){a, b, c});
+    trial_product(NULL, &(struct trial_product){a, b, c});
     for (uint32_t i = 0; i < 128; i++) {
         double sum = 0;
 
@@ -56,7 +56,7 @@ static void shuffles_and_ballots_match_cuda(void **state) {
 
     (void)state;
     shim_set(5, SHIM_COPIES_LATE);
-    toy_shuffles(NULL, &(struct toy_shuffles){out[0]});
+    trial_shuffles(NULL, &(struct trial_shuffles){out[0]});
     for (uint32_t l = 0; l < 32; l++) {
         assert_int_equal(out[0][l], 5 * 3 + 1);
         assert_int_equal(out[1][l], (l ^ 7) * 3 + 1);
@@ -75,13 +75,13 @@ static void bank_conflicts_are_counted(void **state) {
     rng_seed(&rng, 1);
     random_bf16(&rng, tile, 16 * 64);
     shim_stats_clear();
-    toy_tile(NULL, &(struct toy_tile){tile, swizzled, true});
+    trial_tile(NULL, &(struct trial_tile){tile, swizzled, true});
     shim_stats("tile", &stats);
     assert_int_equal(stats.n_matrix_phases, 16);
     assert_int_equal(stats.n_bank_conflicts, 0);
     assert_int_equal(stats.max_shared_bytes, 2048);
     shim_stats_clear();
-    toy_tile(NULL, &(struct toy_tile){tile, plain, false});
+    trial_tile(NULL, &(struct trial_tile){tile, plain, false});
     shim_stats("", &stats);
     assert_int_equal(stats.n_bank_conflicts,
                      16 * 7); /* all eight rows in one column of the banks */
@@ -98,7 +98,7 @@ static bool rounds_are_right(uint64_t seed) {
     for (uint32_t i = 0; i < ROUNDS * 128; i++)
         sum += in[i] = (float)rng_below(&rng, 16);
     shim_set(seed, SHIM_COPIES_LATE);
-    toy_rounds(NULL, &(struct toy_rounds){in, out, ROUNDS});
+    trial_rounds(NULL, &(struct trial_rounds){in, out, ROUNDS});
     for (uint32_t i = 0; i < 128; i++)
         if (!(out[i] == sum)) return false;
     return true;
@@ -121,7 +121,8 @@ static void shared_memory_is_poisoned_before_each_block(void **state) {
     for (uint64_t seed = 0; seed < SEEDS; seed++) {
         memset(out, 0, sizeof(out));
         shim_set(seed, SHIM_COPIES_LATE);
-        toy_poison(NULL, &(struct toy_poison){out}); /* three blocks write there; each reads NaN */
+        trial_poison(NULL,
+                     &(struct trial_poison){out}); /* three blocks write there; each reads NaN */
         for (uint32_t i = 0; i < 128; i++)
             assert_true(isnan(out[i]));
     }
@@ -131,28 +132,28 @@ static void shared_memory_is_poisoned_before_each_block(void **state) {
 static void commit(void *arg) {
     static _Alignas(16) float memory[64];
 
-    toy_commit(NULL, &(struct toy_crime_args){*(enum toy_crime *)arg, memory});
+    trial_commit(NULL, &(struct trial_fault_args){*(enum trial_fault *)arg, memory});
 }
 static void crimes_end_with_a_sentence(void **state) {
-    static const char *const sentences[TOY_CRIMES] = {
-        [TOY_BARRIER_BY_SOME] = "the threads of a block must come there together",
-        [TOY_BARRIER_BY_HALF] = "this thread waits at __syncthreads, line",
-        [TOY_SHUFFLE_BY_HALF] = "this thread waits at a shuffle, line",
-        [TOY_SHUFFLES_APART] = "the threads of a warp must come there together",
-        [TOY_PARTIAL_MASK] = "the mask 0000ffff is not the whole warp",
-        [TOY_MISALIGNED] = "int4",
-        [TOY_COPY_MISALIGNED] = "copy_async16 between addresses that are not multiples of 16",
-        [TOY_MATRIX_ELSEWHERE] = "load_matrix4 of a row that is not in the block's shared memory",
-        [TOY_BEHIND_SHARED] = "behind the end of its 256 of shared memory",
-        [TOY_TOO_MUCH_SHARED] = "49408 bytes of shared memory, both kinds together",
+    static const char *const sentences[TRIAL_FAULTS] = {
+        [TRIAL_BARRIER_BY_SOME] = "the threads of a block must come there together",
+        [TRIAL_BARRIER_BY_HALF] = "this thread waits at __syncthreads, line",
+        [TRIAL_SHUFFLE_BY_HALF] = "this thread waits at a shuffle, line",
+        [TRIAL_SHUFFLES_APART] = "the threads of a warp must come there together",
+        [TRIAL_PARTIAL_MASK] = "the mask 0000ffff is not the whole warp",
+        [TRIAL_MISALIGNED] = "int4",
+        [TRIAL_COPY_MISALIGNED] = "copy_async16 between addresses that are not multiples of 16",
+        [TRIAL_MATRIX_ELSEWHERE] = "load_matrix4 of a row that is not in the block's shared memory",
+        [TRIAL_BEHIND_SHARED] = "behind the end of its 256 of shared memory",
+        [TRIAL_TOO_MUCH_SHARED] = "49408 bytes of shared memory, both kinds together",
     };
     char output[4096];
 
     (void)state;
-    for (enum toy_crime crime = 0; crime < TOY_CRIMES; crime++) {
-        assert_true(child_run(commit, &crime, output, sizeof(output)));
-        if (!strstr(output, sentences[crime])) fail_msg("%s\n%s", sentences[crime], output);
-        if (crime != TOY_MISALIGNED) /* which a sanitizer may report in its own words */
+    for (enum trial_fault fault = 0; fault < TRIAL_FAULTS; fault++) {
+        assert_true(child_run(commit, &fault, output, sizeof(output)));
+        if (!strstr(output, sentences[fault])) fail_msg("%s\n%s", sentences[fault], output);
+        if (fault != TRIAL_MISALIGNED) /* which a sanitizer may report in its own words */
             assert_non_null(strstr(output, "shim: kernel commit, block (0, 0, 0), thread ("));
     }
 }

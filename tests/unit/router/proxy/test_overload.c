@@ -33,7 +33,7 @@ struct request {
     struct route_request rq;
     struct route_ticket ticket;
     struct registry_target target;
-    struct heap_link event; /* its next one: arrival, end, or the end of its patience */
+    struct heap_link event; /* its next one: arrival, end, or its queue timeout */
     uint64_t at_us, due_us, first_us;
     uint64_t chain[BLOCKS];
     double decode_us;
@@ -266,11 +266,12 @@ static void twice_the_load_keeps_the_goodput(void **state) {
             double kept =
                 goodput(&fixture, load, cases[i].queue_size, cases[i].timeout_us, cases[i].slo_us);
 
-            print_message("queue %u, patience %.1f s, SLO %.1f s, load %.1f: %.1f%% of the peak "
-                          "%.1f/s; late %u, refused %u, gave up %u\n",
-                          cases[i].queue_size, (double)cases[i].timeout_us * 1e-6,
-                          (double)cases[i].slo_us * 1e-6, load, 100 * kept / best, best,
-                          fixture.n_late, fixture.n_refused, fixture.n_gave_up);
+            print_message(
+                "queue %u, queue timeout %.1f s, SLO %.1f s, load %.1f: %.1f%% of the peak "
+                "%.1f/s; late %u, refused %u, gave up %u\n",
+                cases[i].queue_size, (double)cases[i].timeout_us * 1e-6,
+                (double)cases[i].slo_us * 1e-6, load, 100 * kept / best, best, fixture.n_late,
+                fixture.n_refused, fixture.n_gave_up);
             assert_true(kept >= 0.95 * best);
         }
     }

@@ -117,7 +117,7 @@ static void a_stream_of_a_worker_that_hangs_is_ended_sooner(void **state) {
     PLAY(&fx, {SSE_HEAD "8\r\ndata: a\n\r\n"});
     ask(&fx, &c, ASK, "data: a");
     proxy_worker_hung(fx.proxy, fx.fake.served_by[0], 1);
-    client_expect(&c, fx.loop, "worker_silent"); /* the usual time is beyond our patience */
+    client_expect(&c, fx.loop, "worker_silent"); /* the default timeout is too long for a test */
     client_expect_close(&c, fx.loop);
     client_close(&c);
     finish(&fx);

@@ -146,17 +146,17 @@ static void sockets_seed_and_index_are_handed_over(void **state) {
 
 /* After any message or none: the next one is served. */
 static void a_successor_that_goes_or_babbles_is_forgotten(void **state) {
-    static const char *const last_words[] = {"{\"type\":\"hello\"}", "{", "\xff", "7",
-                                             "{\"type\":3}"};
+    static const char *const messages[] = {"{\"type\":\"hello\"}", "{", "\xff", "7",
+                                           "{\"type\":3}"};
     struct handover_packet p;
     struct fixture fx;
     int fd, second;
 
     (void)state;
     start(&fx, 1);
-    for (size_t i = 0; i < ARRAY_LEN(last_words); i++) {
+    for (size_t i = 0; i < ARRAY_LEN(messages); i++) {
         fd = connect_to(fx.path);
-        assert_true(handover_send(fd, str_of(last_words[i]), NULL, 0));
+        assert_true(handover_send(fd, str_of(messages[i]), NULL, 0));
         if (i == 0) {
             assert_int_equal(receive(&fx, fd, "sockets", &p), ST_OK);
             handover_packet_fini(&p);

@@ -161,7 +161,7 @@ static void case_100_over_two_ranks(void **state) {
 static void case_100_on_a_device_that_works_on_its_own(void **state) {
     (void)state;
     for (uint64_t seed = 1; seed <= 2; seed++) {
-        late_plan_set(&(struct late_plan){.seed = seed, .hurry = (uint32_t)seed * 35});
+        late_plan_set(&(struct late_plan){.seed = seed, .done_percent = (uint32_t)seed * 35});
         run_all_ways((struct machine){.ops = &backend_late}, seed == 1 ? ARRAY_LEN(ways) : 5);
     }
 }

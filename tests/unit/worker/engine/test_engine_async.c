@@ -1,12 +1,12 @@
 /* tests/unit/worker/engine/test_engine_async.c - two steps in flight: what goes behind the one that
  * runs, what does not, and what becomes of both when requests or the device end meanwhile. */
-#include <sched.h>
 #include <string.h>
 
 #include "common/base/rng.h"
 #include "tests/support/cm.h"
 #include "tests/support/engine_fixture.h"
 #include "tests/support/late_backend.h"
+#include "tests/support/support.h"
 
 static const struct machine late = {.ops = &backend_late};
 
@@ -22,8 +22,7 @@ static struct request_params params_of(const uint32_t *prompt, uint32_t n, uint3
 }
 
 static void await_submitted(uint64_t n) {
-    while (late_counts().n_submitted < n)
-        sched_yield();
+    WAIT_UNTIL(late_counts().n_submitted >= n);
 }
 
 static void fixture_open_late(struct engine_fixture *w, const struct late_plan *plan,
@@ -43,7 +42,7 @@ static void every_decode_step_goes_in_behind_the_one_before(void **state) {
     (void)state;
     memset(a, 0, sizeof(a));
     late_hold(true); /* all three arrive before the first step ends */
-    fixture_open_late(&w, &(struct late_plan){.seed = 1, .hurry = 1}, (struct setup){0});
+    fixture_open_late(&w, &(struct late_plan){.seed = 1, .done_percent = 1}, (struct setup){0});
     assert_int_equal(engine_info(w.e)->n_slots, 2);
     for (int i = 0; i < 3; i++)
         submit(&w, &p, &a[i]);
@@ -207,7 +206,7 @@ static void a_lost_device_ends_both_flights_with_its_sentence(void **state) {
         struct engine_fixture w;
 
         memset(a, 0, sizeof(a));
-        late_plan_set(&(struct late_plan){.seed = lost_at, .hurry = 40, .lost_at = lost_at});
+        late_plan_set(&(struct late_plan){.seed = lost_at, .done_percent = 40, .lost_at = lost_at});
         late_hold(true);
         fixture_open(&w, &(struct setup){.machine = late, .max_seqs = 3});
         for (int i = 0; i < 5; i++)
@@ -265,7 +264,7 @@ static void destroy_leaves_nothing_in_flight(void **state) {
     (void)state;
     for (uint32_t turns = 0; turns < 8; turns++) {
         memset(a, 0, sizeof(a));
-        fixture_open_late(&w, &(struct late_plan){.seed = turns, .hurry = 10},
+        fixture_open_late(&w, &(struct late_plan){.seed = turns, .done_percent = 10},
                           (struct setup){.max_seqs = 2});
         for (int i = 0; i < 6; i++)
             r[i] = submit(&w, &p, &a[i]);
@@ -325,7 +324,8 @@ static void resets_in_flight_keep_the_answers(void **state) {
         struct engine_reset reset = {.reset_running = true, .on_done = note_reset};
 
         memset(got, 0, sizeof(got));
-        fixture_open_late(&w, &(struct late_plan){.seed = seed, .hurry = 20}, (struct setup){0});
+        fixture_open_late(&w, &(struct late_plan){.seed = seed, .done_percent = 20},
+                          (struct setup){0});
         late_hold(true);
         for (uint32_t i = 0; i < 3; i++)
             submit(&w, &p[i], &got[i]);

@@ -219,7 +219,7 @@ static void case_100_for_samples_and_beams_over_two_ranks(void **state) {
 
 static void case_100_on_a_device_that_works_on_its_own(void **state) {
     (void)state;
-    late_plan_set(&(struct late_plan){.seed = 1, .hurry = 40});
+    late_plan_set(&(struct late_plan){.seed = 1, .done_percent = 40});
     run_all_ways((struct machine){.ops = &backend_late}, ASYNC_AUTO);
 }
 
@@ -300,7 +300,7 @@ static void after_a_thousand_cancels_every_block_is_free(void **state) {
     (void)state;
     cancel_a_thousand((struct machine){0}, ASYNC_OFF);
     cancel_a_thousand((struct machine){0}, ASYNC_ON);
-    late_plan_set(&(struct late_plan){.seed = 7, .hurry = 20});
+    late_plan_set(&(struct late_plan){.seed = 7, .done_percent = 20});
     cancel_a_thousand((struct machine){.ops = &backend_late}, ASYNC_AUTO);
 }
 

@@ -1,6 +1,5 @@
 /* tests/unit/worker/engine/test_engine_life.c - after a cancel, drain, reset or drop no block and
  * no reference is left, and each end is reported once. */
-#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -8,6 +7,7 @@
 #include "common/telemetry/log.h"
 #include "tests/support/cm.h"
 #include "tests/support/engine_fixture.h"
+#include "tests/support/support.h"
 
 static struct request_params long_params(const uint32_t *prompt, uint32_t n) {
     struct request_params p = request_params_default;
@@ -141,8 +141,7 @@ static void a_slow_reader_gets_many_tokens_at_once(void **state) {
     fixture_open(&w, &(struct setup){.is_gated = true});
     submit(&w, &p, &a);
     permit_steps(10);
-    while (stats_of(&w).steps < 10)
-        sched_yield();
+    WAIT_UNTIL(stats_of(&w).steps >= 10);
     loop_turn(w.loop, 1000000);
     assert_true(a.n >= 9 && a.n_calls <= 2); /* the tenth may be reported after the statistics */
     permit_steps(1000);

@@ -139,7 +139,7 @@ static void everything_is_copied(void **state) {
     request_unref(r);
 }
 
-static void news_come_once(void **state) {
+static void events_come_once(void **state) {
     const struct fixture *f = *state;
     struct request_params p = good();
     struct request_progress progress;
@@ -194,7 +194,7 @@ int main(void) {
         cmocka_unit_test(each_parameter_out_of_range_is_named),
         cmocka_unit_test(the_prompt_must_leave_room),
         cmocka_unit_test(everything_is_copied),
-        cmocka_unit_test(news_come_once),
+        cmocka_unit_test(events_come_once),
         cmocka_unit_test(refused_memory_leaves_nothing),
     };
 

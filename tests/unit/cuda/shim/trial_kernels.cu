@@ -1,8 +1,8 @@
-/* tests/unit/cuda/shim/toy.cu - see toy.h. */
+/* tests/unit/cuda/shim/trial_kernels.cu - see trial_kernels.h. */
 #include "kernels/cuda/device/simt.h"
-#include "tests/unit/cuda/shim/toy.h"
+#include "tests/unit/cuda/shim/trial_kernels.h"
 
-__global__ void product(const __grid_constant__ struct toy_product p) {
+__global__ void product(const __grid_constant__ struct trial_product p) {
     SHARED(bf16, a, 16 * 16);
     SHARED(bf16, b, 16 * 8);
     int lane = threadIdx.x & 31;
@@ -20,11 +20,11 @@ __global__ void product(const __grid_constant__ struct toy_product p) {
     for (int i = 0; i < 4; i++)
         p.c[(lane / 4 + (i >> 1) * 8) * 8 + lane % 4 * 2 + (i & 1)] = c[i];
 }
-void toy_product(struct gpu_stream *s, const struct toy_product *p) {
+void trial_product(struct gpu_stream *s, const struct trial_product *p) {
     LAUNCH(product, dim3(1), 32, 0, s, *p);
 }
 
-__global__ void __launch_bounds__(128) rounds(const __grid_constant__ struct toy_rounds p) {
+__global__ void __launch_bounds__(128) rounds(const __grid_constant__ struct trial_rounds p) {
     SHARED(float, numbers, 128);
     float sum = 0;
 
@@ -39,20 +39,20 @@ __global__ void __launch_bounds__(128) rounds(const __grid_constant__ struct toy
     }
     p.out[threadIdx.x] = sum;
 }
-void toy_rounds(struct gpu_stream *s, const struct toy_rounds *p) {
+void trial_rounds(struct gpu_stream *s, const struct trial_rounds *p) {
     LAUNCH(rounds, dim3(1), 128, 0, s, *p);
 }
 
-__global__ void add(const __grid_constant__ struct toy_add p) {
+__global__ void add(const __grid_constant__ struct trial_add p) {
     uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
 
     if (i < p.n) p.y[i] = p.x[i] + p.add;
 }
-void toy_add(struct gpu_stream *s, const struct toy_add *p) {
+void trial_add(struct gpu_stream *s, const struct trial_add *p) {
     LAUNCH(add, dim3((p->n + 63) / 64), 64, 0, s, *p);
 }
 
-__global__ void tile(const __grid_constant__ struct toy_tile p) {
+__global__ void tile(const __grid_constant__ struct trial_tile p) {
     SHARED_DYNAMIC(bytes);
     bf16 *rows = reinterpret_cast<bf16 *>(bytes); /* (16, 64), 16-byte chunks swizzled */
     uint32_t lane = threadIdx.x, sum = 0, r[4];
@@ -74,11 +74,11 @@ __global__ void tile(const __grid_constant__ struct toy_tile p) {
     }
     p.sums[lane] = sum;
 }
-void toy_tile(struct gpu_stream *s, const struct toy_tile *p) {
+void trial_tile(struct gpu_stream *s, const struct trial_tile *p) {
     LAUNCH(tile, dim3(1), 32, 16 * 64 * 2, s, *p);
 }
 
-__global__ void shuffles(const __grid_constant__ struct toy_shuffles p) {
+__global__ void shuffles(const __grid_constant__ struct trial_shuffles p) {
     uint32_t lane = threadIdx.x, value = lane * 3 + 1;
 
     p.out[lane] = __shfl_sync(~0u, value, 5);
@@ -87,37 +87,37 @@ __global__ void shuffles(const __grid_constant__ struct toy_shuffles p) {
     p.out[96 + lane] = __shfl_up_sync(~0u, value, 3);
     p.out[128 + lane] = __ballot_sync(~0u, lane % 3 == 0);
 }
-void toy_shuffles(struct gpu_stream *s, const struct toy_shuffles *p) {
+void trial_shuffles(struct gpu_stream *s, const struct trial_shuffles *p) {
     LAUNCH(shuffles, dim3(1), 32, 0, s, *p);
 }
 
-static __device__ void barriers(enum toy_crime crime) {
-    if (crime == TOY_BARRIER_BY_SOME && threadIdx.x >= 32) __syncthreads();
-    if (crime == TOY_BARRIER_BY_HALF && threadIdx.x % 32 >= 16) __syncthreads();
-    if (crime == TOY_SHUFFLE_BY_HALF && threadIdx.x % 32 >= 16) __shfl_xor_sync(~0u, 1.0f, 1);
-    if (crime == TOY_PARTIAL_MASK) __shfl_xor_sync(0xFFFFu, 1.0f, 1);
-    if (crime != TOY_SHUFFLES_APART) return;
+static __device__ void barriers(enum trial_fault fault) {
+    if (fault == TRIAL_BARRIER_BY_SOME && threadIdx.x >= 32) __syncthreads();
+    if (fault == TRIAL_BARRIER_BY_HALF && threadIdx.x % 32 >= 16) __syncthreads();
+    if (fault == TRIAL_SHUFFLE_BY_HALF && threadIdx.x % 32 >= 16) __shfl_xor_sync(~0u, 1.0f, 1);
+    if (fault == TRIAL_PARTIAL_MASK) __shfl_xor_sync(0xFFFFu, 1.0f, 1);
+    if (fault != TRIAL_SHUFFLES_APART) return;
     if (threadIdx.x % 2)
         __shfl_xor_sync(~0u, 1.0f, 2);
     else
         __shfl_xor_sync(~0u, 1.0f, 4);
 }
-__global__ void commit(const __grid_constant__ struct toy_crime_args p) {
+__global__ void commit(const __grid_constant__ struct trial_fault_args p) {
     SHARED(float, shared, 64);
     float *behind = shared + 1;
     uint32_t r[4];
 
-    barriers(p.crime);
-    if (p.crime == TOY_MISALIGNED) *reinterpret_cast<int4 *>(p.memory + 2) = make_int4(1, 2, 3, 4);
-    if (p.crime == TOY_COPY_MISALIGNED) copy_async16(shared + 4, p.memory + 1);
-    if (p.crime == TOY_MATRIX_ELSEWHERE) load_matrix4(r, p.memory);
-    if (p.crime == TOY_BEHIND_SHARED) *(behind + threadIdx.x) = 1;
+    barriers(p.fault);
+    if (p.fault == TRIAL_MISALIGNED) *reinterpret_cast<int4 *>(p.memory + 2) = make_int4(1, 2, 3, 4);
+    if (p.fault == TRIAL_COPY_MISALIGNED) copy_async16(shared + 4, p.memory + 1);
+    if (p.fault == TRIAL_MATRIX_ELSEWHERE) load_matrix4(r, p.memory);
+    if (p.fault == TRIAL_BEHIND_SHARED) *(behind + threadIdx.x) = 1;
 }
-void toy_commit(struct gpu_stream *s, const struct toy_crime_args *p) {
-    LAUNCH(commit, dim3(1), 64, p->crime == TOY_TOO_MUCH_SHARED ? 48 << 10 : 0, s, *p);
+void trial_commit(struct gpu_stream *s, const struct trial_fault_args *p) {
+    LAUNCH(commit, dim3(1), 64, p->fault == TRIAL_TOO_MUCH_SHARED ? 48 << 10 : 0, s, *p);
 }
 
-__global__ void poison(const __grid_constant__ struct toy_poison p) {
+__global__ void poison(const __grid_constant__ struct trial_poison p) {
     SHARED(float, fixed, 64);
     SHARED_DYNAMIC(bytes);
     float *dynamic = reinterpret_cast<float *>(bytes);
@@ -127,16 +127,16 @@ __global__ void poison(const __grid_constant__ struct toy_poison p) {
     __syncthreads();
     fixed[threadIdx.x] = dynamic[threadIdx.x] = 1;
 }
-void toy_poison(struct gpu_stream *s, const struct toy_poison *p) {
+void trial_poison(struct gpu_stream *s, const struct trial_poison *p) {
     LAUNCH(poison, dim3(3), 64, 256, s, *p);
 }
 
-__global__ void big(const __grid_constant__ struct toy_big p) {
+__global__ void big(const __grid_constant__ struct trial_big p) {
     p.out[threadIdx.x] = blockDim.x;
 }
-void toy_big(struct gpu_stream *s, const struct toy_big *p, uint32_t n_bytes) {
+void trial_big(struct gpu_stream *s, const struct trial_big *p, uint32_t n_bytes) {
     LAUNCH(big, dim3(1), 32, n_bytes, s, *p);
 }
-int toy_big_allow(uint32_t n_bytes) {
+int trial_big_allow(uint32_t n_bytes) {
     return ALLOW_SHARED(big, n_bytes);
 }
