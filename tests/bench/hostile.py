@@ -24,6 +24,8 @@ import threading
 import time
 import urllib.request
 
+from fleet import wait_for
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = ROOT / os.environ.get("INCIPIT_BUILD", "build/release")
 LIMIT = 256 << 20
@@ -64,12 +66,9 @@ def start(program, *args, group=None):
 
 
 def field(process, event, name):
-    for _ in range(400):
-        found = re.search(rf" {event} .*?\b{name}=(\S+)", pathlib.Path(process.log_path).read_text())
-        if found:
-            return found[1]
-        time.sleep(0.05)
-    sys.exit(f"no {event} in:\n" + pathlib.Path(process.log_path).read_text())
+    found = lambda: re.search(rf" {event} .*?\b{name}=(\S+)", pathlib.Path(process.log_path).read_text())
+    wait_for(found, f"{event} in {process.log_path}")
+    return found()[1]
 
 
 def memory(process, name):
@@ -139,8 +138,8 @@ def main():
 
 def ready_ports(router):
     port, admin = field(router, "router_listening", "port"), field(router, "router_listening", "admin_port")
-    while b'"healthy_workers":1' not in urllib.request.urlopen(f"http://127.0.0.1:{admin}/workers").read().replace(b" ", b""):
-        time.sleep(0.05)
+    workers = lambda: urllib.request.urlopen(f"http://127.0.0.1:{admin}/workers").read().replace(b" ", b"")
+    wait_for(lambda: b'"healthy_workers":1' in workers(), "a healthy worker")
     return port, admin
 
 

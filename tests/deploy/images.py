@@ -224,10 +224,7 @@ class Pod:
         self.holder = subprocess.Popen(["unshare", "--net", "sh", "-c", "ip link set lo up && exec sleep 3600"])
         self.net = f"--net=/proc/{self.holder.pid}/ns/net"
         self.started = []
-        end = time.monotonic() + 10
-        while not self.ask(["ip", "-o", "addr", "show", "up"]).stdout.strip():
-            assert time.monotonic() < end, "no loopback in a new network namespace"
-            time.sleep(0.05)
+        wait_for(lambda: self.ask(["ip", "-o", "addr", "show", "up"]).stdout.strip(), "a network namespace", self.holder, 10)
         return self
 
     def ask(self, command, **more):
@@ -290,9 +287,9 @@ def wait_for(condition, what, process, seconds=60):
     end = time.monotonic() + seconds
     while not condition():
         if process.poll() is not None:
-            raise AssertionError(f"{what}: it ended with {process.returncode}:\n{process.stdout.read()}")
+            raise AssertionError(f"{what}: it ended with {process.returncode}:\n{process.stdout.read() if process.stdout else ''}")
         assert time.monotonic() < end, f"waited {seconds} s for {what}"
-        time.sleep(0.1)
+        time.sleep(0.02)
 
 
 def healthy(pod, root, settings):

@@ -25,7 +25,7 @@ import time
 import urllib.request
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-from fleet import (BUILD, LOAD, Fleet, find_program, free_ports, get, load, metric, post, skip,  # noqa: E402
+from fleet import (BUILD, LOAD, PATIENCE_S, Fleet, find_program, free_ports, get, load, metric, post, skip,  # noqa: E402
                    start_router, wait_for)
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -81,10 +81,12 @@ class Engines:
 
     def wait(self, i):
         """Until it listens; when that was."""
-        while True:
+        end = time.monotonic() + PATIENCE_S
+        while time.monotonic() < end:
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.ports[i]), timeout=1):
                 return time.monotonic()
-            time.sleep(0.001)
+            time.sleep(0.001)  # finer than wait_for: the time is a result
+        raise RuntimeError(f"waited {PATIENCE_S} s in vain for port {self.ports[i]}")
 
 
 class Load:
