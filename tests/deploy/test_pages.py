@@ -27,7 +27,7 @@ def test_links_lead_somewhere(page):
         assert (page.parent / target).exists(), target
 
 
-def test_commands_name_what_is_there():
+def test_commands_name_existing_files():
     makefile = makefiles()
     seen = commands()
     assert len(seen) > 6

@@ -20,7 +20,7 @@ TYPES = json.loads((pathlib.Path(__file__).parent / "custom_types.json").read_te
 
 @pytest.mark.parametrize("version", ["1.27", "1.35"])
 @each_render
-def test_it_is_what_kubernetes_takes(objects, version):
+def test_objects_match_the_schemas_of_kubernetes(objects, version):
     validate = pytest.importorskip("kubernetes_validate", reason="SKIPPED: pip cannot install kubernetes-validate")
     for o in objects:
         if o["apiVersion"] not in TYPES:
@@ -28,7 +28,7 @@ def test_it_is_what_kubernetes_takes(objects, version):
 
 
 @each_render
-def test_objects_of_operators_are_what_those_take(objects):
+def test_objects_of_operators_match_their_schemas(objects):
     jsonschema = pytest.importorskip("jsonschema")
     for o in objects:
         if o["apiVersion"] in TYPES:
@@ -138,7 +138,7 @@ def test_service_monitors_find_services_of_the_same_render(objects):
 
 
 @each_render
-def test_alerts_know_the_jobs_of_routers_and_workers_by_name(objects):
+def test_alerts_use_the_job_names_of_routers_and_workers(objects):
     for monitor in of_kind(objects, "ServiceMonitor", "PodMonitor"):
         spec, component = monitor["spec"], monitor["metadata"]["labels"]["app.kubernetes.io/component"]
         for endpoint in spec.get("endpoints", []) + spec.get("podMetricsEndpoints", []):
@@ -157,7 +157,7 @@ def test_a_new_chart_restarts_no_worker(objects):
 
 
 @each_render
-def test_what_is_named_is_there(objects):
+def test_every_named_object_exists(objects):
     """Config maps, secrets, claims and accounts; a secret of the user's is named in values, or optional."""
     given = {"cert", "keys", "huggingface"}
     for d in of_kind(objects, "Deployment"):
@@ -269,7 +269,7 @@ def test_the_router_takes_its_options_and_listens_at_the_given_port(objects, tmp
 
 
 @each_render
-def test_the_secret_has_what_the_router_calls_so(objects):
+def test_the_secret_has_the_routers_variables(objects):
     for router in routers(objects):
         [source] = container_of(router)["envFrom"]
         [secret] = named(objects, "Secret", source["secretRef"]["name"])
@@ -305,7 +305,7 @@ def test_a_draining_pod_is_not_restarted(objects):
 
 
 @each_render
-def test_the_role_is_what_the_router_asks_for(objects):
+def test_the_role_equals_the_routers_requests(objects):
     for router in routers(objects):
         options = yaml.safe_load(options_of(objects, router))
         roles = of_kind(objects, "Role", "ClusterRole")

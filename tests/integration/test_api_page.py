@@ -161,7 +161,7 @@ def test_a_wrong_value_is_refused_by_name(worker, call, name, kind):
 
 
 @pytest.mark.parametrize("name", names("Refused", "field"))
-def test_what_the_page_refuses_is_refused(worker, name):
+def test_fields_refused_by_the_page_are_refused(worker, name):
     calls = ["/v1/chat/completions"]
     calls += [] if name == "chat_template" else ["/v1/completions", "/generate"]
     calls += [] if name in ("chat_template", "lora_path", "lora_name") else ["/generate sampling_params"]

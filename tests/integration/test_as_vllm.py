@@ -172,7 +172,7 @@ def test_an_echo_of_another_message_changes_nothing(shared_api):
     ("tool_choice", "auto"), ("tool_choice", "required"), ("audio", {"voice": "alloy"}), ("function_call", {"name": "f"}),
     ("kv_transfer_params", {"do_remote_decode": True}), ("lora_request", {"lora_name": "a"}),
 ])
-def test_what_would_change_the_answer_is_refused(shared_api, field, value):
+def test_fields_that_would_change_the_answer_are_refused(shared_api, field, value):
     answer = shared_api.worker.post("/v1/chat/completions", {"messages": HELLO, "max_tokens": 1, field: value})
     assert answer.code == 400 and answer.json["error"]["param"] == field, answer.body
 

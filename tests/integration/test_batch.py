@@ -88,7 +88,7 @@ def test_a_killed_run_goes_on(tmp_path):
     assert sorted(a["custom_id"] for a in answers(tmp_path)) == sorted(f"r{i}" for i in range(60))
 
 
-def test_a_signal_lets_what_is_under_way_be_written(tmp_path):
+def test_a_signal_lets_running_requests_be_written(tmp_path):
     program = started(tmp_path, 60)
     assert program.stop(signal.SIGINT) == 1
     lines = answers(tmp_path)
@@ -129,7 +129,7 @@ def test_other_files_are_not_overwritten(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["a line without an end", "{", line(1), line(1)[:-1]])
-def test_what_no_run_can_have_written_stays(tmp_path, text):
+def test_a_file_of_another_origin_is_kept(tmp_path, text):
     (tmp_path / "in").write_text(line(1))
     (tmp_path / "out").write_text(text)
     done = run(tmp_path)

@@ -11,7 +11,7 @@ def bench(url, *args):
     return json.loads(done.stdout)
 
 
-def test_a_seed_is_the_same_load_whatever_the_answers(sim, tmp_path):
+def test_a_seed_gives_the_same_load_for_any_answers(sim, tmp_path):
     asked = []
     for i, url in enumerate([sim.url, f"http://127.0.0.1:{free_port()}"]):  # the second is a closed port
         bench(url, "--rps", 200, "--requests", 180, "--duration", "60s", "--traffic", "conversation", "--pause", "100ms", "--stream",

@@ -27,7 +27,7 @@ def dry(worker, **body):
     return answer.json["cache_explain"]
 
 
-def test_each_cause_with_its_place(start):
+def test_each_cause_has_its_position(start):
     worker = start("--num-gpu-blocks-override", "300")
     assert explained(complete(worker, TEXT))["cause"] == "never_seen"
     assert explained(complete(worker, TEXT))["cause"] == "none"
@@ -93,7 +93,7 @@ def test_request_without_a_salt_is_refused_by_default(start):
     assert worker.metric("vllm:request_success_total", finished_reason="length") == 1
 
 
-def test_request_with_a_salt_is_explained_by_what_that_salt_has_cached(start):
+def test_a_request_with_a_salt_is_explained_by_the_cache_of_that_salt(start):
     worker = start(level=None)
     worker.post("/v1/completions", {"prompt": TEXT, "max_tokens": 1})
     worker.post("/v1/completions", {"prompt": TEXT, "max_tokens": 1, "cache_salt": "theirs"})

@@ -14,7 +14,7 @@ TARGET_LABELS = {"instance", "job"}  # Prometheus gives them to what it scrapes
 EXPRESSIONS = [(p["title"], t["expr"]) for p in PANELS for t in p["targets"]] + list(RULES.items())
 
 
-def test_the_parser_sees_what_an_expression_asks_for():
+def test_the_parser_finds_the_series_of_an_expression():
     selectors, grouped = promql.asked('histogram_quantile(0.9, sum by (le, a) (rate(x:y_bucket{b=~"c{d}", e!="f"}[5m]))) / (up or z)')
     assert selectors == [("x:y_bucket", {"b": ("=~", "c{d}"), "e": ("!=", "f")}), ("up", {}), ("z", {})]
     assert grouped == {"le", "a"}
@@ -36,7 +36,7 @@ def exported():
 
 
 @pytest.mark.parametrize("title, expression", EXPRESSIONS)
-def test_an_expression_asks_for_what_there_is(exported, title, expression):
+def test_an_expression_names_existing_series(exported, title, expression):
     selectors, grouped = promql.asked(promql.filled_in(expression))
     assert selectors
     allowed = set(TARGET_LABELS)
@@ -47,7 +47,7 @@ def test_an_expression_asks_for_what_there_is(exported, title, expression):
     assert grouped <= allowed, grouped - allowed
 
 
-def test_what_the_pages_of_metrics_name_is_shown_live(programs, exported):
+def test_metrics_of_the_pages_are_exported_live(programs, exported):
     """The tables that are asked above are those of running programs."""
     worker = programs(Worker, "--backend", "sim", "--sim-speed", 20).ready()
     router = programs(Router, "--worker-urls", worker.url).ready(1)
@@ -57,7 +57,7 @@ def test_what_the_pages_of_metrics_name_is_shown_live(programs, exported):
     assert {m for m in asked if re.sub("_(bucket|sum|count)$", "", m) not in live and m not in live} == set()
 
 
-def test_no_panel_is_without_unit_description_and_place():
+def test_every_panel_has_unit_description_and_position():
     assert len(PANELS) > 40
     for p in PANELS:
         assert p["description"].endswith(".") and len(p["description"]) > 20, p["title"]

@@ -39,7 +39,7 @@ def test_images_are_a_program_and_a_user_and_nothing_else(dockerfile):
     assert f"deploy/docker/build /image {image}" in [text for name, text, _ in builder.steps if name == "RUN"]
 
 
-def test_what_is_copied_is_there_and_sent(dockerfile):
+def test_every_copied_file_exists_and_is_in_the_build_context(dockerfile):
     files = images.context()
     for name, text, _ in dockerfile[1].steps:
         if name == "COPY":
@@ -128,7 +128,7 @@ def test_the_page_names_the_source_of_every_image():
 
 @pytest.mark.skipif(not shutil.which("kubectl"), reason="SKIPPED: kubectl is not installed")
 @pytest.mark.parametrize("overlay", sorted(p.name for p in (ROOT / "deploy/kustomize/overlays").iterdir()))
-def test_what_the_page_applies_has_a_registry_in_every_image_of_ours(overlay, tmp_path):
+def test_manifests_of_the_page_name_a_registry_in_every_image(overlay, tmp_path):
     shutil.copytree(ROOT / "deploy/kustomize", tmp_path / "deploy/kustomize", ignore=shutil.ignore_patterns("secrets.env"))
     subprocess.run([tmp_path / "deploy/kustomize/make-secrets"], check=True, capture_output=True)
     (tmp_path / "site").mkdir()

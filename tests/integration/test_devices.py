@@ -114,7 +114,7 @@ def test_cpu_and_sim_are_devices_too(programs):
     assert programs(Worker, "--device", "sim").ready().get("/server_info").json["backend"] == "sim"
 
 
-def test_an_object_in_the_place_of_an_installed_one_is_found(tmp_path):
+def test_a_backend_object_at_the_installed_path_is_found(tmp_path):
     for place in "bin", "lib/incipit":
         root = tmp_path / place.replace("/", "-")
         (root / "bin").mkdir(parents=True)
@@ -125,7 +125,7 @@ def test_an_object_in_the_place_of_an_installed_one_is_found(tmp_path):
         assert result.returncode == 0 and len(result.stdout.splitlines()) == 4, result.stderr
 
 
-def test_kv_gets_what_is_left_of_the_gpu_once_the_model_is_in(programs):
+def test_kv_gets_the_gpu_memory_that_the_model_leaves(programs):
     worker = programs(Worker, DEMO_MODEL, *LIBRARY, "--gpu-memory-utilization", 0.5).ready()
     expected = (12 - 4) << 30  # half of 24 GiB, less what others and the model have
     assert abs(int(worker.field("engine_ready", "kv_bytes")) - expected) < 1 << 20

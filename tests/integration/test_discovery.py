@@ -182,7 +182,7 @@ def test_a_name_of_several_addresses(programs):
     (["--service-discovery", "k8s", "--k8s-service", "w"], "endpointslices"),
     (["--service-discovery", "k8s", "--k8s-service-discovery-type", "service-name", "--selector", "a=b"], "endpointslices"),
 ])
-def test_what_does_not_go_together_is_refused_with_a_remedy(programs, args, words):
+def test_conflicting_options_are_refused_with_a_remedy(programs, args, words):
     router = programs(Router, *args)
     assert router.process.wait(10) != 0
     wait_for(lambda: words in router.log, f"{words} in {router.log}")

@@ -194,14 +194,14 @@ def test_a_model_is_fetched_once_into_the_layout_of_the_hub_cache(programs, hub,
     start(programs, None, tmp_path, "--offline").stop()
 
 
-def test_what_was_cut_goes_on_where_it_was(programs, hub, tmp_path):
+def test_an_interrupted_download_resumes(programs, hub, tmp_path):
     hub.store.cuts = [1_000_000, 1, 2_000_000]
     start(programs, hub, tmp_path).stop()
     ranges = [s[2].get("Range") for s in hub.store.seen]
     assert ranges == [None, "bytes=1000000-", "bytes=1000001-", "bytes=3000001-"]
 
 
-def test_a_later_start_takes_up_what_an_earlier_one_left(programs, hub, tmp_path):
+def test_a_later_start_resumes_an_earlier_download(programs, hub, tmp_path):
     data = hub.files["model.safetensors"]
     (tmp_path / REPO / "blobs").mkdir(parents=True)
     (tmp_path / REPO / "blobs" / f"{sha256(data)}.incomplete").write_bytes(data[:4_000_000])
@@ -387,7 +387,7 @@ def test_shards_are_those_of_the_index(programs, tmp_path):
     (("config.json", "tokenizer.model", "model.safetensors"), ["no tokenizer.json"]),
     (("README.md",), ["no config.json"]),
 ])
-def test_a_repository_without_what_is_read_is_refused_before_it_is_fetched(hub, tmp_path, files, words):
+def test_a_repository_without_required_files_is_refused_before_the_download(hub, tmp_path, files, words):
     hub.names = files
     errors, code = fails(environment(hub, tmp_path), "--model", NAME)
     assert all(w in errors for w in words), errors

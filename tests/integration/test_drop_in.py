@@ -217,7 +217,7 @@ def test_serve_is_accepted_as_the_first_argument(programs):
 
 
 @pytest.mark.parametrize("more", [["--forward-authorization"], []])
-def test_a_router_shows_workers_their_key_in_place_of_the_clients(programs, tmp_path, more):
+def test_a_router_replaces_the_clients_key_by_the_workers(programs, tmp_path, more):
     key = tmp_path / "key"
     key.write_text("# of the fleet\nfleet-key\n")
     key.chmod(0o600)

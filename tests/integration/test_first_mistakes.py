@@ -70,7 +70,7 @@ def test_ports_in_use(busy_port):
     (["--num-gpu-blocks-override", "8"], ["max-model-len"]),
     (["--max-model-len", "100000"], ["4096"]),
 ])
-def test_what_the_machine_or_the_model_cannot_do(args, words):
+def test_options_beyond_machine_or_model_are_refused(args, words):
     result = run("incipit-worker", DEMO_MODEL, "--port", 0, *args)
     assert result.returncode == 2, result.stderr
     for word in words:

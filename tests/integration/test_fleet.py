@@ -146,7 +146,7 @@ def test_workers_are_added_looked_at_changed_and_removed(programs, scripted):
     nothing_is_left(router)
 
 
-def test_a_removed_worker_finishes_what_it_has(programs, scripted):
+def test_a_removed_worker_finishes_its_requests(programs, scripted):
     a, b = scripted(2)
     router = programs(Router, "--worker-urls", a.url, b.url, "--policy", "round_robin", *FAST).ready(2)
     a.gate.clear()
@@ -344,7 +344,7 @@ def test_workers_come_and_go_under_load(programs, scripted, tmp_path):
 # --- silence, and the end ------------------------------------------------------------------------------
 
 
-def test_what_waits_for_a_stopped_worker_is_answered_by_another(programs, scripted):
+def test_requests_waiting_for_a_stopped_worker_are_answered_by_another(programs, scripted):
     (a,) = scripted(1)
     stopped = programs(Worker, "--backend", "sim", "--sim-speed", 20, "--served-model-name", "m").ready()
     router = programs(Router, "--worker-urls", stopped.url, "--policy", "round_robin", "--probe-interval", "50ms",

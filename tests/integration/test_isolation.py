@@ -101,7 +101,7 @@ def test_routers_without_a_common_secret_are_safe_and_miss(programs, sim, tmp_pa
     assert "isolation_secret_is_random" in one.log and "--isolation-secret-file" in one.log
 
 
-def test_a_worker_that_does_not_trust_ignores_the_salt_and_one_that_does_checks_it(programs):
+def test_an_untrusting_worker_ignores_the_salt_and_a_trusting_one_checks_it(programs):
     ask = lambda worker, salt: http(worker.url + "/v1/completions", {"prompt": prompt(3), "max_tokens": 1},
                                     headers={"x-incipit-salt": salt} if salt else {})
     hits = lambda answer: answer.json["usage"]["prompt_tokens_details"]["cached_tokens"]

@@ -241,7 +241,7 @@ def names_of_workers(api):
     return set(api.names(labels="app=incipit-worker"))
 
 
-def test_kubectl_sees_what_the_server_holds(api, tmp_path):
+def test_kubectl_lists_the_servers_objects(api, tmp_path):
     if not shutil.which("kubectl"):
         pytest.skip("kubectl is not installed: apt-get install kubernetes-client")
     env = {**os.environ, "KUBECONFIG": str(kubeconfig(api, tmp_path)), "HOME": str(tmp_path)}
@@ -262,7 +262,7 @@ def test_kubectl_sees_what_the_server_holds(api, tmp_path):
     assert {line.removeprefix("pod/") for line in listed.stdout.split()} == names_of_workers(api)
 
 
-def test_the_python_client_sees_what_the_server_holds(api, tmp_path):
+def test_the_python_client_lists_the_servers_objects(api, tmp_path):
     client = pytest.importorskip("kubernetes", reason="python3-kubernetes is not installed")
     urllib3 = pytest.importorskip("urllib3")
     core = client.client.CoreV1Api(client.config.new_client_from_config(str(kubeconfig(api, tmp_path))))

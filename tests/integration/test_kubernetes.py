@@ -189,7 +189,7 @@ def test_a_forced_delete_is_modified_and_deleted_at_once(cluster):
     cluster.nothing_failed()
 
 
-def test_a_label_that_is_taken_away_takes_the_worker_away_though_the_pod_lives(cluster):
+def test_removing_a_label_removes_the_worker_of_a_running_pod(cluster):
     cluster.start()
     cluster.api.command("patch", name="w-1", patch={"metadata": {"labels": {"app": "retired"}}})
     cluster.expect(2)
@@ -263,7 +263,7 @@ def test_events_arrive_however_chunks_and_records_cut_them(cluster, wire):
     cluster.nothing_failed()
 
 
-def test_an_event_that_comes_drop_by_drop_is_one_event(cluster):
+def test_an_event_in_single_bytes_is_one_event(cluster):
     cluster.start()
     cluster.watching()
     cluster.api.command("set", record_bytes=150, drip_us=1000, chunk_bytes=33)
@@ -498,7 +498,7 @@ def test_events_delivered_twice_do_no_harm(cluster):
     cluster.nothing_failed()
 
 
-def test_events_out_of_order_do_not_bring_back_what_was(cluster):
+def test_events_out_of_order_do_not_restore_old_state(cluster):
     cluster.start()
     cluster.join(3)
     cluster.leave(2)

@@ -354,7 +354,7 @@ BAD = [  # a change, and the options at fault
 
 
 @both
-def test_a_bad_change_changes_nothing_and_names_what_is_at_fault(live, way):
+def test_a_bad_change_changes_nothing_and_names_the_fault(live, way):
     router = live()
     before = router.config()
     with Load(router) as load:
@@ -494,7 +494,7 @@ def test_each_live_option_of_a_worker_is_changed_and_back_under_load(worker):
     assert worker.failures == []
 
 
-def test_a_limit_and_the_level_of_a_worker_hold_at_once_and_what_is_fixed_is_refused(worker):
+def test_a_workers_limit_and_level_apply_at_once_and_fixed_options_are_refused(worker):
     long = {"prompt": "x" * 3000, "max_tokens": 1}
     assert worker.reload("max-body-bytes: 2KiB\nlog-level: error\n") == "config_reloaded"
     assert worker.post("/v1/completions", long).code == 413

@@ -45,7 +45,7 @@ def test_a_completion(client):
     assert answer.usage.prompt_tokens_details.cached_tokens >= 0
 
 
-def test_what_was_cached_is_in_the_usage(client):
+def test_cached_tokens_are_in_the_usage(client):
     prompt = "A long opening that no other test in this file uses. " * 20
     ask = lambda: client.completions.create(model="synthetic", prompt=prompt, max_tokens=1).usage
     first, again = ask(), ask()
@@ -204,7 +204,7 @@ def test_a_beam_search_by_the_extra_body(client):
         client.completions.create(**request, stream=True, extra_body={"use_beam_search": True})
 
 
-def test_what_is_not_built_is_refused_and_what_changes_nothing_is_not(client):
+def test_unsupported_fields_are_refused_and_harmless_ones_accepted(client):
     request = {"model": "synthetic", "messages": HELLO, "max_tokens": 1}
     for field, value in {"response_format": {"type": "json_object"}, "tool_choice": "required", "top_logprobs": 2,
                          "logit_bias": {"x": 1}}.items():

@@ -191,7 +191,7 @@ def test_every_path_on_the_maintainers_pages_exists(page):
 
 
 @pytest.mark.skipif(BUILD != ROOT / "build/release", reason="the release build is what is installed")
-def test_what_is_installed_runs(tmp_path):
+def test_installed_programs_run(tmp_path):
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("MAKE", "MFLAGS", "SAN", "VARIANT"))}
     subprocess.run(["make", "-C", ROOT, "install", f"DESTDIR={tmp_path}", "PREFIX=/opt/incipit"], check=True,
                    capture_output=True, env=environment)

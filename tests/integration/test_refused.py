@@ -56,7 +56,7 @@ def guess_keys(router, n, clients):
         t.join()
 
 
-def test_what_may_not_be_forwarded_is_counted_as_that(keyed):
+def test_refused_forwards_are_counted_by_reason(keyed):
     router = keyed()
     headers = {"Authorization": f"Bearer {KEY}"}
     ask = lambda path, body: http(router.url + path, body, headers).code

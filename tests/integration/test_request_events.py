@@ -223,7 +223,7 @@ def test_every_request_ends_once(programs):
     wait_for(lambda: worker.metric("incipit_request_events_subscribers") == 0, "the followers to be missed")
 
 
-def test_a_lost_worker_ends_what_it_has(programs):
+def test_a_lost_worker_ends_its_requests(programs):
     """A second signal does not wait: those who follow still hear of every end, and then that there is no more."""
     worker = programs(Worker, "--backend", "sim", "--sim-speed", 1).ready()
     follower = Follower(worker)
@@ -350,7 +350,7 @@ def ask_to_drain(worker, how):
 
 
 @pytest.mark.parametrize("how", ["signal", "admin", "word"])
-def test_a_drain_finishes_what_is_open_and_turns_away_the_rest(programs, how):
+def test_a_drain_finishes_open_requests_and_refuses_the_rest(programs, how):
     worker = programs(Worker, "--backend", "sim", "--sim-speed", 5).ready()
     follower = Follower(worker)
     body = {"prompt": PROMPT, "max_tokens": 1500, "stream": True, "ignore_eos": True,
@@ -399,7 +399,7 @@ def test_the_port_is_open_until_the_last_answer_is_sent(programs):
     assert worker.process.wait(PATIENCE_S) == 0
 
 
-def test_what_is_being_tokenized_is_finished_too(programs):
+def test_a_drain_finishes_requests_being_tokenized(programs):
     worker = programs(Worker, "--backend", "sim", "--sim-speed", 1000).ready()
     follower, answers = Follower(worker), []
     ask = lambda: answers.append(worker.post("/v1/completions", {"prompt": "word " * 25000, "max_tokens": 2}))

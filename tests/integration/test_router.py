@@ -280,7 +280,7 @@ def read_to_end(client):
     return data
 
 
-def test_a_drain_finishes_what_is_open_and_nothing_else(sim_fleet):
+def test_a_drain_finishes_open_requests_only(sim_fleet):
     router = sim_fleet("--threads", 2, speed=1)
     host, port = router.url[len("http://"):].split(":")
     idle = socket.create_connection((host, int(port)), timeout=40)
@@ -438,7 +438,7 @@ def test_a_decision_explains_itself(sim_fleet):
     assert router.metric("incipit_worker_requests_total") == 2 and router.metric("incipit_requests_in_flight") == 0
 
 
-def test_a_dry_run_knows_the_session(sim_fleet):
+def test_a_dry_run_uses_the_session(sim_fleet):
     router = sim_fleet("--policy", "session", "--explain-to-clients", n=4)
     for i in range(12):
         body, headers = {"prompt": "a", "max_tokens": 1}, {"x-incipit-route": "1"}
@@ -461,7 +461,7 @@ def test_a_model_is_found_however_json_spells_it(sim_fleet, spelling):
     assert refused.code == 404 and "The model `org/other` does not exist" in json.loads(refused.body)["error"]["message"]
 
 
-def test_what_cannot_be_routed_cannot_be_explained(sim_fleet):
+def test_an_unroutable_request_has_no_explanation(sim_fleet):
     router = sim_fleet(n=1)
     dry = lambda body: http(router.admin_url + "/debug/route", body)
     assert dry(b"{").code == 400 and dry({"model": "none", "prompt": "a"}).code == 404

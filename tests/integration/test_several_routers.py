@@ -91,7 +91,7 @@ def test_routers_that_share_nothing_choose_apart(programs, workers):
     assert sum(w.metric("incipit_request_events_subscribers") for w in workers) == 0
 
 
-def test_what_is_open_elsewhere_is_load_here(programs, workers):
+def test_requests_of_another_router_count_as_load(programs, workers):
     first, second = [in_front(programs, urls(workers)) for _ in range(2)]
     with answering(first):
         wait_for(lambda: second.metric("incipit_shared_requests_in_flight") == 1, "the other's request")
@@ -118,7 +118,7 @@ def test_limits_hold_for_all_routers_together(programs):
     assert len(answers) == 1
 
 
-def test_a_router_that_is_restarted_knows_what_its_predecessor_knew(programs, workers):
+def test_a_restarted_router_restores_its_predecessors_index(programs, workers):
     addresses = urls(workers)
     first = in_front(programs, addresses)
     homes = [ask(first, prompt(i))[0] for i in range(6)]

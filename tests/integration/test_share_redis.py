@@ -65,7 +65,7 @@ def wait_received(router, n):
     wait_for(lambda: router.metric("incipit_shared_requests_in_flight") == 0, "their ends")
 
 
-def test_what_one_router_sent_the_other_finds(fleet):
+def test_a_prompt_sent_by_one_router_hits_through_the_other(fleet):
     (first, second), hits = fleet(True)
     for text in prompts():
         ask(first, text)

@@ -51,7 +51,7 @@ def refusal(*args):
     (["--backend", "sim", "--tp-size", 2], ["is not supported by the sim backend"]),
     (["--backend", "cpu", "--tensor-parallel-size", 17], ["tensor-parallel-size"]),
 ])
-def test_what_cannot_be_divided_is_refused(args, words):
+def test_an_indivisible_model_is_refused(args, words):
     error = refusal(DEMO_MODEL, "--port", 0, *args)
     for word in words:
         assert word in error, error

@@ -13,7 +13,7 @@ from conftest import PATIENCE_S, Worker, both_ways, events, in_front_of, metric,
 PROMPT = "The quick brown fox jumps over the lazy dog. " * 4
 
 
-def test_a_completion_has_the_shape_that_clients_know(api):
+def test_a_completion_has_the_shape_that_clients_expect(api):
     answer = api.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 5, "model": "synthetic"})
     body = answer.json
     assert answer.code == 200 and body["object"] == "text_completion" and body["id"].startswith("cmpl-")

@@ -273,7 +273,7 @@ static void a_path_that_is_not_there_is_refused_with_those_that_are(void **state
     assert_non_null(strstr(err.message, "plain"));
 }
 
-static void what_it_cannot_load_is_refused(void **state) {
+static void an_unloadable_model_is_refused(void **state) {
     float inv_freq[64];
     uint8_t kind[8];
     struct tiny_setup setup = {&backend_cpu, NULL, 1, 16, 2, 64};
@@ -370,7 +370,7 @@ int main(void) {
         cmocka_unit_test(a_pool_of_f16_is_near),
         cmocka_unit_test(the_path_that_computes_is_named),
         cmocka_unit_test(a_path_that_is_not_there_is_refused_with_those_that_are),
-        cmocka_unit_test(what_it_cannot_load_is_refused),
+        cmocka_unit_test(an_unloadable_model_is_refused),
         cmocka_unit_test(a_check_reports_what_loading_would),
         cmocka_unit_test(every_refused_allocation_is_survived),
     };

@@ -287,7 +287,7 @@ static void a_query_is_the_same_in_every_tile(void **state) {
 }
 
 /* The engine gives blocks below the window back and leaves null ids in the table. */
-static void what_lies_below_the_window_is_never_read(void **state) {
+static void blocks_below_the_window_are_never_read(void **state) {
     static const uint32_t windows[] = {1, 17, 64, 90};
     struct rng r;
 
@@ -322,7 +322,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_row_of_a_product_is_the_same_in_every_tile),
         cmocka_unit_test(a_query_is_the_same_in_every_tile),
-        cmocka_unit_test(what_lies_below_the_window_is_never_read),
+        cmocka_unit_test(blocks_below_the_window_are_never_read),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -139,7 +139,7 @@ static void a_mask_forbids_and_an_empty_one_is_flagged(void **state) {
     assert_int_equal(r.token, V - 1);
 }
 
-static void what_is_not_finite_is_flagged_and_never_chosen(void **state) {
+static void logits_that_are_not_finite_are_flagged_and_never_chosen(void **state) {
     float x[V] = {0};
     struct backend_output how = greedy;
 
@@ -302,7 +302,7 @@ int main(void) {
         cmocka_unit_test(reports_are_of_the_raw_logits),
         cmocka_unit_test(penalties_count_prompt_and_output_apart),
         cmocka_unit_test(a_mask_forbids_and_an_empty_one_is_flagged),
-        cmocka_unit_test(what_is_not_finite_is_flagged_and_never_chosen),
+        cmocka_unit_test(logits_that_are_not_finite_are_flagged_and_never_chosen),
         cmocka_unit_test(filters_keep_exactly_the_right_tokens),
         cmocka_unit_test(draws_are_fair),
         cmocka_unit_test(one_long_vocabulary),

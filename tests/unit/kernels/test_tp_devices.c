@@ -147,7 +147,7 @@ static void each_rank_takes_a_device(void **state) {
     assert_int_equal(backend_tp.probe(&config, &info, &err), ST_UNSUPPORTED);
 }
 
-static void what_cannot_be_is_refused(void **state) {
+static void impossible_settings_are_refused(void **state) {
     struct backend_config config = {.ranks = &backend_cpu, .tp_size = 17};
     struct backend_device *dev;
     struct backend_info info;
@@ -319,7 +319,7 @@ int main(void) {
         cmocka_unit_test(info_covers_all_ranks),
         cmocka_unit_test(each_rank_takes_a_device),
         cmocka_unit_test(a_lost_rank_is_not_waited_for),
-        cmocka_unit_test(what_cannot_be_is_refused),
+        cmocka_unit_test(impossible_settings_are_refused),
         cmocka_unit_test(the_device_is_asked_for_its_event_fd_each_time),
         cmocka_unit_test(a_rank_that_fails_at_load_ends_all),
         cmocka_unit_test(a_rank_that_fails_in_a_step_leaves_none_waiting),

@@ -138,7 +138,7 @@ static void query_heads_are_where_their_kv_heads_are(void **state) {
     }
 }
 
-static void what_does_not_divide_is_refused_with_its_numbers(void **state) {
+static void indivisible_shapes_are_refused_with_their_numbers(void **state) {
     const struct geometry good = {.n_heads = 12, .n_kv_heads = 4, .d_ff = 64, .vocab = 1000};
     struct {
         uint32_t size, n_heads, n_kv_heads, d_ff, vocab;
@@ -172,7 +172,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_ranks_parts_are_the_model),
         cmocka_unit_test(query_heads_are_where_their_kv_heads_are),
-        cmocka_unit_test(what_does_not_divide_is_refused_with_its_numbers),
+        cmocka_unit_test(indivisible_shapes_are_refused_with_their_numbers),
     };
 
     return cmocka_run_group_tests_name("kernels/tp/shard", tests, NULL, NULL);

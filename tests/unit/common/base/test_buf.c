@@ -17,7 +17,7 @@ static void append_and_consume_keep_order(void **state) {
     buf_fini(&b);
 }
 
-static void limit_makes_it_failed_and_keeps_what_is_there(void **state) {
+static void the_limit_marks_failure_and_keeps_the_bytes(void **state) {
     struct buf b;
 
     (void)state;
@@ -112,7 +112,7 @@ static void an_empty_buf_has_no_bytes_and_may_be_asked(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(append_and_consume_keep_order),
-        cmocka_unit_test(limit_makes_it_failed_and_keeps_what_is_there),
+        cmocka_unit_test(the_limit_marks_failure_and_keeps_the_bytes),
         cmocka_unit_test(refused_memory_makes_it_failed),
         cmocka_unit_test(numbers_are_strict),
         cmocka_unit_test(percent_is_decoded_or_refused),

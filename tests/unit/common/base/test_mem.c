@@ -44,7 +44,7 @@ static void the_nth_try_fails_once(void **state) {
         mem_free(p[i]);
 }
 
-static void a_refused_realloc_keeps_what_was(void **state) {
+static void a_refused_realloc_keeps_the_block(void **state) {
     char *p = mem_try(4), *q;
 
     (void)state;
@@ -119,7 +119,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(allocations_are_zeroed_on_request),
         cmocka_unit_test(the_nth_try_fails_once),
-        cmocka_unit_test(a_refused_realloc_keeps_what_was),
+        cmocka_unit_test(a_refused_realloc_keeps_the_block),
         cmocka_unit_test(aligned_is_aligned),
         cmocka_unit_test(pages_are_zeroed_and_may_be_refused),
         cmocka_unit_test(arena_pieces_do_not_overlap),

@@ -290,7 +290,7 @@ static void a_stream_that_is_held_holds_its_sender(void **state) {
     finish(&fx);
 }
 
-static void a_stream_that_falls_silent_ends(void **state) {
+static void a_stalled_stream_ends(void **state) {
     struct fixture fx;
 
     (void)state;
@@ -306,7 +306,7 @@ static void a_stream_that_falls_silent_ends(void **state) {
 }
 
 /* It is we who do not listen. */
-static void a_stream_that_is_held_is_not_silent(void **state) {
+static void a_held_stream_is_not_stalled(void **state) {
     uint64_t until_us;
     struct fixture fx;
 
@@ -555,8 +555,8 @@ int main(void) {
         cmocka_unit_test(any_code_is_an_answer_and_redirects_are_not_followed),
         cmocka_unit_test(a_stream_is_delivered_as_it_arrives),
         cmocka_unit_test(a_stream_that_is_held_holds_its_sender),
-        cmocka_unit_test(a_stream_that_falls_silent_ends),
-        cmocka_unit_test(a_stream_that_is_held_is_not_silent),
+        cmocka_unit_test(a_stalled_stream_ends),
+        cmocka_unit_test(a_held_stream_is_not_stalled),
         cmocka_unit_test(a_stream_may_be_cancelled_by_its_own_piece),
         cmocka_unit_test(failures_are_distinguished),
         cmocka_unit_test(a_piece_that_is_too_long_ends_its_stream),

@@ -29,7 +29,7 @@ static void an_origin_is_scheme_host_and_port(void **state) {
     }
 }
 
-static void what_is_no_url_has_none(void **state) {
+static void an_invalid_url_is_refused(void **state) {
     static const char *const bad[] = {
         "",         "huggingface.co",    "ftp://host/",        "file:///x", "https://user@host/",
         "https://", "https://a:b@host/", "https://host:99999/"};
@@ -67,7 +67,7 @@ static void a_closed_port_is_tried_again(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_origin_is_scheme_host_and_port),
-        cmocka_unit_test(what_is_no_url_has_none),
+        cmocka_unit_test(an_invalid_url_is_refused),
         cmocka_unit_test(a_closed_port_is_tried_again),
     };
 

@@ -133,7 +133,7 @@ static void memory_of_many_small_bodies_is_given_back(void **state) {
     finish(&fx);
 }
 
-static void a_body_that_is_announced_takes_the_memory_of_what_has_come(void **state) {
+static void an_announced_body_takes_memory_as_it_arrives(void **state) {
     static struct client clients[100];
     static char body[20000];
     struct fixture fx;
@@ -161,7 +161,7 @@ int main(void) {
         cmocka_unit_test(memory_of_many_small_bodies_is_given_back),
         cmocka_unit_test(a_large_body_changes_nothing_that_is_watched),
         cmocka_unit_test(memory_of_large_bodies_is_given_back),
-        cmocka_unit_test(a_body_that_is_announced_takes_the_memory_of_what_has_come),
+        cmocka_unit_test(an_announced_body_takes_memory_as_it_arrives),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

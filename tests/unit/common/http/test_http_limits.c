@@ -217,7 +217,7 @@ static void count_call(void *arg) {
     ++*(int *)arg;
 }
 
-static void draining_finishes_what_is_open(void **state) {
+static void draining_finishes_open_requests(void **state) {
     struct fixture fx;
     struct client idle, busy;
     int n_done = 0;
@@ -243,7 +243,7 @@ static void draining_finishes_what_is_open(void **state) {
 }
 
 /* An answer that leaves its connection open is over before it is sent. */
-static void draining_sends_what_was_answered_in_the_same_turn(void **state) {
+static void draining_sends_answers_of_the_same_turn(void **state) {
     struct fixture fx;
     struct client c;
     int n_done = 0;
@@ -395,7 +395,7 @@ static void a_request_that_meets_the_end_is_not_reset(void **state) {
     finish(&fx);
 }
 
-static void destroying_aborts_what_is_open(void **state) {
+static void destroying_aborts_open_requests(void **state) {
     struct fixture fx;
     struct client c;
 
@@ -422,14 +422,14 @@ int main(void) {
         cmocka_unit_test(a_taken_port_is_named),
         cmocka_unit_test(loops_may_share_a_port),
         cmocka_unit_test(every_refused_allocation_is_survived),
-        cmocka_unit_test(draining_finishes_what_is_open),
-        cmocka_unit_test(draining_sends_what_was_answered_in_the_same_turn),
+        cmocka_unit_test(draining_finishes_open_requests),
+        cmocka_unit_test(draining_sends_answers_of_the_same_turn),
         cmocka_unit_test(a_slow_reader_gets_all_of_its_last_answer),
         cmocka_unit_test(an_idle_connection_has_time_for_one_more_request),
         cmocka_unit_test(a_late_end_still_leaves_time_for_a_request),
         cmocka_unit_test(a_draining_server_answers_a_received_request),
         cmocka_unit_test(a_request_that_meets_the_end_is_not_reset),
-        cmocka_unit_test(destroying_aborts_what_is_open),
+        cmocka_unit_test(destroying_aborts_open_requests),
     };
 
     signal(SIGPIPE, SIG_IGN);

@@ -216,7 +216,7 @@ static void a_broken_answer_cannot_be_taken_for_a_complete_one(void **state) {
     finish_tls(&fx);
 }
 
-static void draining_closes_handshakes_and_ends_what_is_open(void **state) {
+static void draining_closes_handshakes_and_ends_open_requests(void **state) {
     struct tls_fixture fx;
     struct caller a;
     struct client c;
@@ -260,7 +260,7 @@ int main(void) {
         cmocka_unit_test(plain_http_on_a_tls_port_gets_a_clear_error),
         cmocka_unit_test(a_slow_handshake_is_closed),
         cmocka_unit_test(a_broken_answer_cannot_be_taken_for_a_complete_one),
-        cmocka_unit_test(draining_closes_handshakes_and_ends_what_is_open),
+        cmocka_unit_test(draining_closes_handshakes_and_ends_open_requests),
     };
 
     return cmocka_run_group_tests(tests, make_certs, remove_certs);

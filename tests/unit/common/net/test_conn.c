@@ -111,7 +111,7 @@ static void an_idle_one_owns_no_buffer(void **state) {
     finish(&p);
 }
 
-static void what_is_not_consumed_comes_before_what_follows(void **state) {
+static void unconsumed_bytes_precede_later_ones(void **state) {
     struct pair p;
 
     (void)state;
@@ -184,7 +184,7 @@ static void leave_all(struct conn *c, void *owner) {
 static const struct conn_events leaving = {leave_all, on_connected, on_drain, on_flushed,
                                            on_closed};
 
-static void input_grows_to_what_is_wanted_and_no_further(void **state) {
+static void input_grows_to_the_wanted_size_and_no_further(void **state) {
     static char junk[400000];
     size_t sent = 0;
     struct pair p;
@@ -257,7 +257,7 @@ static void a_full_peer_is_waited_for_and_reported(void **state) {
 }
 
 /* The kernel takes some at once; the rest is sent from where it lies. */
-static void what_is_lent_is_not_copied(void **state) {
+static void lent_bytes_are_not_copied(void **state) {
     const size_t n = 2000000;
     char *body = mem_alloc(n);
     struct iovec pieces[] = {{(void *)(uintptr_t) "head", 4}, {body, n}};
@@ -522,13 +522,13 @@ static void random_steps_carry_every_byte(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_idle_one_owns_no_buffer),
-        cmocka_unit_test(what_is_not_consumed_comes_before_what_follows),
+        cmocka_unit_test(unconsumed_bytes_precede_later_ones),
         cmocka_unit_test(writes_of_a_turn_are_one_send_and_flush_is_sooner),
         cmocka_unit_test(pinned_input_stays_and_fills_no_more_than_its_room),
-        cmocka_unit_test(input_grows_to_what_is_wanted_and_no_further),
+        cmocka_unit_test(input_grows_to_the_wanted_size_and_no_further),
         cmocka_unit_test(paused_ones_are_not_read),
         cmocka_unit_test(a_full_peer_is_waited_for_and_reported),
-        cmocka_unit_test(what_is_lent_is_not_copied),
+        cmocka_unit_test(lent_bytes_are_not_copied),
         cmocka_unit_test(the_end_is_reported_once),
         cmocka_unit_test(a_failed_write_is_reported_later_and_not_inside),
         cmocka_unit_test(an_owner_may_end_it_inside_its_callback),

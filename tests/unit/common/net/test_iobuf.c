@@ -127,7 +127,7 @@ static void burst(struct iobuf_slab *slab, size_t n, size_t bytes) {
     mem_free(b);
 }
 
-static void what_is_kept_has_one_limit_for_all_sizes(void **state) {
+static void kept_buffers_have_one_limit_for_all_sizes(void **state) {
     const size_t n_small = IOBUF_KEEP_BYTES / IOBUF_SMALL_BYTES;
     struct iobuf_slab *slab = iobuf_slab_create();
     struct iobuf b = {0};
@@ -148,7 +148,7 @@ static void what_is_kept_has_one_limit_for_all_sizes(void **state) {
     iobuf_slab_destroy(slab);
 }
 
-static void what_is_not_lent_for_a_while_is_given_back(void **state) {
+static void unused_buffers_are_freed_after_a_while(void **state) {
     struct iobuf_slab *slab = iobuf_slab_create();
     struct iobuf used = {0};
 
@@ -168,8 +168,8 @@ static void what_is_not_lent_for_a_while_is_given_back(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_steps_keep_the_bytes),
-        cmocka_unit_test(what_is_kept_has_one_limit_for_all_sizes),
-        cmocka_unit_test(what_is_not_lent_for_a_while_is_given_back),
+        cmocka_unit_test(kept_buffers_have_one_limit_for_all_sizes),
+        cmocka_unit_test(unused_buffers_are_freed_after_a_while),
         cmocka_unit_test(an_empty_one_owns_nothing_and_the_slab_lends_again),
         cmocka_unit_test(it_shrinks_to_the_size_that_holds_it),
         cmocka_unit_test(refused_memory_leaves_it_as_it_was),

@@ -107,7 +107,7 @@ static void no_sleeper_wakes_early(void **state) {
     }
 }
 
-static void what_is_due_in_the_past_comes_at_the_next_tick(void **state) {
+static void an_overdue_timer_fires_at_the_next_tick(void **state) {
     static struct model m;
 
     (void)state;
@@ -182,7 +182,7 @@ int main(void) {
         cmocka_unit_test(a_wheel_without_timers_has_no_deadline),
         cmocka_unit_test(a_timer_is_never_early_and_late_by_less_than_a_tick),
         cmocka_unit_test(no_sleeper_wakes_early),
-        cmocka_unit_test(what_is_due_in_the_past_comes_at_the_next_tick),
+        cmocka_unit_test(an_overdue_timer_fires_at_the_next_tick),
         cmocka_unit_test(due_ones_may_be_stopped_and_started_between_pops),
         cmocka_unit_test(random_steps_agree_with_a_list_of_due_times),
     };

@@ -204,7 +204,7 @@ static void options_are_shown_with_value_source_and_whether_they_are_live(void *
 }
 
 /* Whatever a peer sends, nothing but live rows changes, and each refusal has a reason. */
-static void random_changes_leave_what_is_not_live(void **state) {
+static void random_changes_keep_options_that_are_not_live(void **state) {
     static const char *const names[] = {"block-size", "timeout", "host",       "names",
                                         "color",      "nothing", "load-factor"};
     static const char *const values[] = {"1",       "null", "\"2s\"", "[]", "[\"a\",1]", "{}",
@@ -243,7 +243,7 @@ int main(void) {
         cmocka_unit_test(json_changes_live_options_or_nothing),
         cmocka_unit_test(runtime_values_last_until_a_file_names_them),
         cmocka_unit_test(options_are_shown_with_value_source_and_whether_they_are_live),
-        cmocka_unit_test(random_changes_leave_what_is_not_live),
+        cmocka_unit_test(random_changes_keep_options_that_are_not_live),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -72,7 +72,7 @@ static void assert_lacks(const struct buf *page, const char *part) {
     if (str_find(buf_str(page), str_of(part)) >= 0) fail_msg("'%s' is there", part);
 }
 
-static void the_page_escapes_what_roff_would_take_for_its_own(void **state) {
+static void the_page_escapes_roff_requests(void **state) {
     struct buf page;
 
     (void)state;
@@ -159,7 +159,7 @@ static void quotes_of_the_help_end_no_quotes_of_a_shell(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_page_escapes_what_roff_would_take_for_its_own),
+        cmocka_unit_test(the_page_escapes_roff_requests),
         cmocka_unit_test(a_group_stands_together),
         cmocka_unit_test(every_shell_offers_the_options_and_no_secrets),
         cmocka_unit_test(another_shell_is_refused_by_name),

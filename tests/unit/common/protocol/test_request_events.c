@@ -284,7 +284,7 @@ static void a_newer_writer_is_understood(void **state) {
     buf_fini(&b);
 }
 
-static void what_is_not_a_stream_of_ours_is_refused(void **state) {
+static void a_stream_of_another_format_is_refused(void **state) {
     static const struct {
         const char *bytes;
         size_t n;
@@ -557,7 +557,7 @@ int main(void) {
         cmocka_unit_test(events_read_as_written_and_not_before_they_are_whole),
         cmocka_unit_test(a_payload_cut_anywhere_is_refused),
         cmocka_unit_test(a_newer_writer_is_understood),
-        cmocka_unit_test(what_is_not_a_stream_of_ours_is_refused),
+        cmocka_unit_test(a_stream_of_another_format_is_refused),
         cmocka_unit_test(limits_hold_at_their_documented_values),
         cmocka_unit_test(a_frame_ends_where_it_ends),
         cmocka_unit_test(half_a_block_is_refused),

@@ -71,7 +71,7 @@ static void values_are_quoted_when_they_must_be(void **state) {
 }
 
 /* What would end a line, turn it around or hide in it. */
-static void what_a_terminal_obeys_is_escaped(void **state) {
+static void control_characters_are_escaped(void **state) {
     static const struct {
         const char *raw, *shown;
     } cases[] = {
@@ -127,7 +127,7 @@ static void json_lines_are_json(void **state) {
     finish();
 }
 
-static void what_is_below_the_level_is_not_written(void **state) {
+static void lines_below_the_level_are_not_written(void **state) {
     (void)state;
     start((struct log_config){.level = LOG_WARN});
     log_event(fx.log, LOG_INFO, "x");
@@ -303,7 +303,7 @@ static void asynchronous_lines_come_whole_and_in_order(void **state) {
 }
 
 /* No reader: what the buffer cannot hold is dropped and counted, and no writer waits forever. */
-static void a_reader_who_is_slow_costs_lines_not_time(void **state) {
+static void a_slow_reader_costs_lines_not_time(void **state) {
     char text[1000];
     uint64_t n_dropped;
 
@@ -334,9 +334,9 @@ int main(void) {
         cmocka_unit_test(a_line_is_time_level_event_and_fields),
         cmocka_unit_test(values_are_quoted_when_they_must_be),
         cmocka_unit_test(json_lines_are_json),
-        cmocka_unit_test(what_is_below_the_level_is_not_written),
+        cmocka_unit_test(lines_below_the_level_are_not_written),
         cmocka_unit_test(a_flood_is_limited_per_event_and_counted),
-        cmocka_unit_test(what_a_terminal_obeys_is_escaped),
+        cmocka_unit_test(control_characters_are_escaped),
         cmocka_unit_test(one_event_may_have_a_limit_of_its_own),
         cmocka_unit_test(other_rates_hold_for_events_that_were_there),
         cmocka_unit_test(unconditional_lines_pass_limit_and_level),
@@ -344,7 +344,7 @@ int main(void) {
         cmocka_unit_test(too_many_names_share_one_limit),
         cmocka_unit_test(lines_of_threads_do_not_mix),
         cmocka_unit_test(asynchronous_lines_come_whole_and_in_order),
-        cmocka_unit_test(a_reader_who_is_slow_costs_lines_not_time),
+        cmocka_unit_test(a_slow_reader_costs_lines_not_time),
         cmocka_unit_test(no_log_is_fine),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

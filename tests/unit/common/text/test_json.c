@@ -314,7 +314,7 @@ static void a_wrong_field_is_named_with_value_and_range(void **state) {
     json_destroy(root);
 }
 
-static void writes_what_was_asked(void **state) {
+static void writes_the_given_values(void **state) {
     struct json_writer w;
     struct buf out;
 
@@ -488,7 +488,7 @@ int main(void) {
         cmocka_unit_test(integers_are_exact),
         cmocka_unit_test(fields_are_read_within_their_range),
         cmocka_unit_test(a_wrong_field_is_named_with_value_and_range),
-        cmocka_unit_test(writes_what_was_asked),
+        cmocka_unit_test(writes_the_given_values),
         cmocka_unit_test(the_deepest_tree_can_be_written),
         cmocka_unit_test(doubles_are_short_and_read_back),
         cmocka_unit_test(refused_memory_is_an_answer),

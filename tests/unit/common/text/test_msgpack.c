@@ -155,7 +155,7 @@ static void expect_random(struct msgpack_reader *r, struct rng *rng, int depth) 
     }
 }
 
-static void what_was_written_is_read(void **state) {
+static void written_values_are_read_back(void **state) {
     (void)state;
     for (uint64_t i = 0; i < 300; i++) {
         struct msgpack_reader reader, skipper;
@@ -226,7 +226,7 @@ int main(void) {
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(numbers_take_their_shortest_form),
         cmocka_unit_test(lengths_take_their_shortest_form),
-        cmocka_unit_test(what_was_written_is_read),
+        cmocka_unit_test(written_values_are_read_back),
         cmocka_unit_test(an_array_of_numbers_is_its_numbers),
         cmocka_unit_test(a_container_larger_than_its_bytes_is_refused),
     };

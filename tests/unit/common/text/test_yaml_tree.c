@@ -67,7 +67,7 @@ static void aliases_are_links(void **state) {
     yaml_tree_destroy(t);
 }
 
-static void what_is_no_yaml_is_refused_with_its_line(void **state) {
+static void invalid_yaml_is_refused_with_its_line(void **state) {
     struct yaml_tree *t = NULL;
     struct error err = {0};
 
@@ -84,7 +84,7 @@ int main(void) {
         cmocka_unit_test(asking_none_gives_none),
         cmocka_unit_test(json_is_read_too),
         cmocka_unit_test(aliases_are_links),
-        cmocka_unit_test(what_is_no_yaml_is_refused_with_its_line),
+        cmocka_unit_test(invalid_yaml_is_refused_with_its_line),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

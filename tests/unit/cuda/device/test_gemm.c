@@ -157,7 +157,7 @@ static uint32_t algo_of(struct fixture *w, struct example *e, uint32_t m) {
     return fake_cuda.last_algo;
 }
 
-static void each_bucket_takes_what_is_fastest_and_fits(void **state) {
+static void each_bucket_takes_the_fastest_algorithm_that_fits(void **state) {
     struct fixture w = fixture_open(false);
     struct example e = example_of((struct gemm_shape){8, 8, false, false, false}, 200, 3);
     uint32_t n;
@@ -268,7 +268,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(products_are_row_major_as_checkpoints_are),
         cmocka_unit_test(strides_and_biases_may_change_from_call_to_call),
-        cmocka_unit_test(each_bucket_takes_what_is_fastest_and_fits),
+        cmocka_unit_test(each_bucket_takes_the_fastest_algorithm_that_fits),
         cmocka_unit_test(a_deterministic_shape_has_one_algorithm_that_splits_nothing),
         cmocka_unit_test(small_weights_are_timed_cold),
         cmocka_unit_test(a_shape_that_was_not_tuned_sticks),

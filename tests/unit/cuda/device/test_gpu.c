@@ -135,7 +135,7 @@ static void memory_that_is_refused_is_named_with_both_figures(void **state) {
     assert_int_equal(fake_cuda.allocated_bytes, 0);
 }
 
-static void freeing_what_was_not_given_sticks(void **state) {
+static void freeing_an_unknown_pointer_fails_for_good(void **state) {
     struct gpu *gpu = opened();
     int x;
 
@@ -359,7 +359,7 @@ static void an_event_may_be_closed_while_it_is_announced(void **state) {
 
 /* --- graphs */
 
-static void what_is_recorded_runs_at_each_launch(void **state) {
+static void recorded_work_runs_at_each_launch(void **state) {
     struct gpu *gpu = opened();
     struct gpu_stream *s = stream_of(gpu);
     struct gpu_graph *g = NULL;
@@ -436,7 +436,7 @@ int main(void) {
         cmocka_unit_test(a_busy_device_differs_from_a_missing_one),
         cmocka_unit_test(a_device_is_described),
         cmocka_unit_test(memory_that_is_refused_is_named_with_both_figures),
-        cmocka_unit_test(freeing_what_was_not_given_sticks),
+        cmocka_unit_test(freeing_an_unknown_pointer_fails_for_good),
         cmocka_unit_test(each_thread_uses_the_device_that_it_calls),
         cmocka_unit_test(the_first_mistake_sticks),
         cmocka_unit_test(a_kernel_that_was_not_launched_is_noticed),
@@ -445,7 +445,7 @@ int main(void) {
         cmocka_unit_test(rows_are_copied_with_their_pitches),
         cmocka_unit_test(an_announced_event_makes_the_fd_readable),
         cmocka_unit_test(an_event_may_be_closed_while_it_is_announced),
-        cmocka_unit_test(what_is_recorded_runs_at_each_launch),
+        cmocka_unit_test(recorded_work_runs_at_each_launch),
         cmocka_unit_test(a_failed_recording_is_reported),
         cmocka_unit_test(an_unrecordable_kernel_is_reported_first),
         cmocka_unit_test(a_recording_without_room_is_no_fault_of_the_device),

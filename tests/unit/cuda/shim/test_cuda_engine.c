@@ -139,7 +139,7 @@ static void cancels_at_any_moment_leave_nothing(void **state) {
 
 /* Each request ends with a step behind which nothing can go: the engine sleeps on the event fd, and two
  * ranks must ring it each time. */
-static void two_devices_end_what_they_begin(void **state) {
+static void two_devices_finish_their_requests(void **state) {
     static struct cases c;
     struct engine_fixture w;
 
@@ -167,7 +167,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_same_answer_however_it_is_run),
         cmocka_unit_test(cancels_at_any_moment_leave_nothing),
-        cmocka_unit_test(two_devices_end_what_they_begin),
+        cmocka_unit_test(two_devices_finish_their_requests),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -79,7 +79,7 @@ static void check_refused(const struct geometry *g, const struct backend_limits 
     backend_cuda.close(dev);
 }
 
-static void what_it_lacks_is_refused_by_name(void **state) {
+static void unsupported_features_are_refused_by_name(void **state) {
     float inv_freq[128];
     uint8_t kind[64];
     const struct geometry good = tiny_geometry(&cuda_fixture_llama, inv_freq, kind);
@@ -127,7 +127,7 @@ static void open_with(struct cuda_fixture_side *side, uint64_t memory_bytes) {
 }
 
 /* The free memory of info after load_end can be allocated, and a block more cannot. */
-static void the_pool_may_take_what_is_free(void **state) {
+static void the_pool_may_take_all_free_memory(void **state) {
     struct cuda_fixture_side side;
     struct backend_info info;
     struct backend_kv_info kv;
@@ -237,7 +237,7 @@ static void a_pool_that_failed_may_be_asked_for_again(void **state) {
 }
 
 /* A graph of few rows has kernels that no larger step runs: a device must not load them while it records. */
-static void what_a_graph_holds_has_run_before(void **state) {
+static void a_graph_holds_kernels_that_have_run_before(void **state) {
     struct cuda_fixture_setup twelve = {.max_rows = 12, .max_step_tokens = 32};
     struct cuda_fixture *s;
     struct shim_stats products, parts;
@@ -256,12 +256,12 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(devices_are_found_by_number_and_by_uuid),
         cmocka_unit_test(a_device_that_is_not_there_is_a_sentence),
-        cmocka_unit_test(what_it_lacks_is_refused_by_name),
-        cmocka_unit_test(the_pool_may_take_what_is_free),
+        cmocka_unit_test(unsupported_features_are_refused_by_name),
+        cmocka_unit_test(the_pool_may_take_all_free_memory),
         cmocka_unit_test(missing_weights_are_named),
         cmocka_unit_test(every_refusal_on_the_way_is_survived),
         cmocka_unit_test(a_pool_that_failed_may_be_asked_for_again),
-        cmocka_unit_test(what_a_graph_holds_has_run_before),
+        cmocka_unit_test(a_graph_holds_kernels_that_have_run_before),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

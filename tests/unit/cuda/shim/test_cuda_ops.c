@@ -224,7 +224,7 @@ static void every_operator_agrees_with_the_reference(void **state) {
     close_both(&b);
 }
 
-static void what_the_kernels_lack_is_a_sentence(void **state) {
+static void unsupported_shapes_are_refused_with_a_sentence(void **state) {
     struct diff b = {0};
     struct error err = {0};
 
@@ -246,7 +246,7 @@ static void what_the_kernels_lack_is_a_sentence(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_operator_agrees_with_the_reference),
-        cmocka_unit_test(what_the_kernels_lack_is_a_sentence),
+        cmocka_unit_test(unsupported_shapes_are_refused_with_a_sentence),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -148,7 +148,7 @@ static void graphs_replay_pointers_not_contents(void **state) {
     gpu_graph_close(graph);
     rig_close(&r);
 }
-static void a_recording_refuses_what_cannot_be_recorded(void **state) {
+static void a_recording_refuses_unrecordable_calls(void **state) {
     struct gpu_graph *graph;
     struct error err;
     struct rig r;
@@ -420,7 +420,7 @@ int main(void) {
         cmocka_unit_test(pinned_memory_is_read_when_the_copy_is_done),
         cmocka_unit_test(polling_gets_there_and_an_announced_event_shows_on_the_fd),
         cmocka_unit_test(graphs_replay_pointers_not_contents),
-        cmocka_unit_test(a_recording_refuses_what_cannot_be_recorded),
+        cmocka_unit_test(a_recording_refuses_unrecordable_calls),
         cmocka_unit_test(recorded_streams_must_come_back),
         cmocka_unit_test(memory_has_an_end),
         cmocka_unit_test(every_fallible_call_can_be_made_to_fail),

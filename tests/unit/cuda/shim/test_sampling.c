@@ -336,7 +336,7 @@ static bool histories_grow(struct kernel_fixture *s, uint64_t seed) {
     return is_right;
 }
 
-static void histories_grow_by_what_was_sampled(void **state) {
+static void histories_grow_by_the_sampled_tokens(void **state) {
     struct kernel_fixture *s = kernel_fixture_create(300, support_seed());
 
     (void)state;
@@ -540,7 +540,7 @@ int main(void) {
         cmocka_unit_test(neither_row_nor_batch_changes_a_bit),
         cmocka_unit_test(masses_are_those_of_the_host),
         cmocka_unit_test(draws_are_fair),
-        cmocka_unit_test(histories_grow_by_what_was_sampled),
+        cmocka_unit_test(histories_grow_by_the_sampled_tokens),
         cmocka_unit_test(histories_grow_in_steps_of_many_outputs),
         cmocka_unit_test(the_presence_penalty_sees_the_output_alone),
         cmocka_unit_test(a_real_vocabulary),

@@ -71,7 +71,7 @@ static void a_file_gives_keys_and_limits(void **state) {
     keys_destroy(k);
 }
 
-static void what_is_wrong_is_named_by_its_line_and_changes_nothing(void **state) {
+static void an_error_is_named_by_its_line_and_changes_nothing(void **state) {
     static const struct {
         const char *text, *words;
     } cases[] = {
@@ -298,7 +298,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(without_keys_every_client_may_enter),
         cmocka_unit_test(a_file_gives_keys_and_limits),
-        cmocka_unit_test(what_is_wrong_is_named_by_its_line_and_changes_nothing),
+        cmocka_unit_test(an_error_is_named_by_its_line_and_changes_nothing),
         cmocka_unit_test(a_limit_refuses_with_its_name_and_retry_time),
         cmocka_unit_test(a_key_has_a_name_for_the_log),
         cmocka_unit_test(a_reload_keeps_usage_and_refuses_removed_keys),

@@ -128,7 +128,7 @@ static void the_most_frequent_client_is_named_among_thousands(void **state) {
     fini(&fx);
 }
 
-static void what_has_no_line_yet_is_written_at_the_end(void **state) {
+static void pending_counts_are_written_at_the_end(void **state) {
     struct fixture fx;
 
     (void)state;
@@ -148,7 +148,7 @@ int main(void) {
         cmocka_unit_test(after_a_period_of_peace_the_next_is_written_at_once),
         cmocka_unit_test(reasons_are_apart),
         cmocka_unit_test(the_most_frequent_client_is_named_among_thousands),
-        cmocka_unit_test(what_has_no_line_yet_is_written_at_the_end),
+        cmocka_unit_test(pending_counts_are_written_at_the_end),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -23,7 +23,7 @@ static void it_begins_full_and_fills_at_its_rate(void **state) {
     assert_false(take(&b, 10, 5, 1, 7 + 100000));
 }
 
-static void what_is_larger_than_it_passes_when_it_is_full_and_is_paid_for_later(void **state) {
+static void a_request_above_the_burst_passes_a_full_bucket_and_leaves_debt(void **state) {
     struct token_bucket b = {0};
 
     (void)state;
@@ -33,7 +33,7 @@ static void what_is_larger_than_it_passes_when_it_is_full_and_is_paid_for_later(
     assert_true(take(&b, 100, 10, 60, 1 + 600000));
 }
 
-static void what_was_charged_too_much_comes_back(void **state) {
+static void an_overcharge_is_refunded(void **state) {
     struct token_bucket b = {0};
 
     (void)state;
@@ -71,8 +71,8 @@ static void over_any_time_no_more_passes_than_the_rate_and_one_burst(void **stat
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(it_begins_full_and_fills_at_its_rate),
-        cmocka_unit_test(what_is_larger_than_it_passes_when_it_is_full_and_is_paid_for_later),
-        cmocka_unit_test(what_was_charged_too_much_comes_back),
+        cmocka_unit_test(a_request_above_the_burst_passes_a_full_bucket_and_leaves_debt),
+        cmocka_unit_test(an_overcharge_is_refunded),
         cmocka_unit_test(over_any_time_no_more_passes_than_the_rate_and_one_burst),
     };
 

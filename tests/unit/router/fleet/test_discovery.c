@@ -43,7 +43,7 @@ static void no_line_is_no_worker(void **state) {
     discovery_set_fini(&set);
 }
 
-static void what_is_wrong_is_named_with_its_line(void **state) {
+static void an_error_is_named_with_its_line(void **state) {
     static const struct {
         const char *text, *line, *words;
     } rows[] = {
@@ -218,7 +218,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lines_become_workers),
         cmocka_unit_test(no_line_is_no_worker),
-        cmocka_unit_test(what_is_wrong_is_named_with_its_line),
+        cmocka_unit_test(an_error_is_named_with_its_line),
         cmocka_unit_test(a_set_holds_no_more_than_it_may),
         cmocka_unit_test(the_command_line_is_reported_once),
         cmocka_unit_test(a_file_is_read_again_on_change_or_on_demand),

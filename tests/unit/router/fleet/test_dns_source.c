@@ -161,7 +161,7 @@ static void more_than_there_is_room_for_are_left_out(void **state) {
     finish(&fx);
 }
 
-static void what_is_no_name_and_port_is_refused(void **state) {
+static void an_invalid_name_or_port_is_refused(void **state) {
     static const char *const names[] = {"",        "name",       "name:",          ":80",
                                         "name:0",  "name:65536", "http://name:80", "name:80/path",
                                         "na me:80"};
@@ -186,7 +186,7 @@ int main(void) {
         cmocka_unit_test(an_answer_is_a_set_in_one_order),
         cmocka_unit_test(the_last_answer_holds_while_there_is_no_other),
         cmocka_unit_test(more_than_there_is_room_for_are_left_out),
-        cmocka_unit_test(what_is_no_name_and_port_is_refused),
+        cmocka_unit_test(an_invalid_name_or_port_is_refused),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -105,7 +105,7 @@ static void server_info_gives_the_size_of_an_older_sglang(void **state) {
     assert_near(s.block_size, 16);
 }
 
-static void what_is_not_a_sample_is_passed_over(void **state) {
+static void lines_that_are_no_samples_are_skipped(void **state) {
     struct prom_sample s;
     struct str page = STR("\n   \n# a 1\n{} 1\nname\nname{ 1\nname{a=\"b} 1\nname{a=\"b\\\"} 1\n"
                           "name x\nname 1x\nname NaN\nname +Inf\nname \n"
@@ -172,7 +172,7 @@ int main(void) {
         cmocka_unit_test(of_old_and_new_spellings_the_new_one_counts),
         cmocka_unit_test(an_sglang_page_is_read),
         cmocka_unit_test(server_info_gives_the_size_of_an_older_sglang),
-        cmocka_unit_test(what_is_not_a_sample_is_passed_over),
+        cmocka_unit_test(lines_that_are_no_samples_are_skipped),
         cmocka_unit_test(numbers_out_of_range_are_ignored),
         cmocka_unit_test(a_page_of_another_program_gives_no_stats),
         cmocka_unit_test(labels_are_found_by_name),

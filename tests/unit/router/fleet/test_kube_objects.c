@@ -165,7 +165,7 @@ static void without_a_uid_the_name_is_the_key(void **state) {
     kube_object_fini(&o);
 }
 
-static void what_is_no_pod_is_refused(void **state) {
+static void an_object_that_is_no_pod_is_refused(void **state) {
     static const char *const texts[] = {
         "",
         "null",
@@ -309,7 +309,7 @@ int main(void) {
         cmocka_unit_test(ports_are_named_in_the_ways_of_several_routers),
         cmocka_unit_test(one_half_of_a_pair_is_left_out),
         cmocka_unit_test(without_a_uid_the_name_is_the_key),
-        cmocka_unit_test(what_is_no_pod_is_refused),
+        cmocka_unit_test(an_object_that_is_no_pod_is_refused),
         cmocka_unit_test(endpoints_are_ready_unless_marked),
         cmocka_unit_test(a_slice_may_be_empty),
         cmocka_unit_test(both_versions_of_a_pool_select),

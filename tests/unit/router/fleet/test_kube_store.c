@@ -59,7 +59,7 @@ static const char *shown(struct kube_store *s, uint32_t max, struct kube_store_s
 
 #define SHOWS(s, text) assert_string_equal(shown(s, 100, NULL), text)
 
-static void what_a_list_does_not_name_is_forgotten(void **state) {
+static void pods_missing_in_a_list_are_removed(void **state) {
     struct kube_store *s = kube_store_create(KUBE_PODS, ROLE);
 
     (void)state;
@@ -492,7 +492,7 @@ static void after_any_events_the_workers_are_those_of_the_cluster(void **state) 
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_a_list_does_not_name_is_forgotten),
+        cmocka_unit_test(pods_missing_in_a_list_are_removed),
         cmocka_unit_test(a_late_event_changes_nothing),
         cmocka_unit_test(an_address_belongs_to_its_current_pod),
         cmocka_unit_test(every_port_is_a_worker),

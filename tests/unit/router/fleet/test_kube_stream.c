@@ -143,7 +143,7 @@ static void an_error_event_carries_a_status(void **state) {
     assert_int_equal(s.code, 0);
 }
 
-static void what_is_no_event_is_refused_with_a_reason(void **state) {
+static void an_invalid_event_is_refused_with_a_reason(void **state) {
     static const char *const lines[] = {
         "",
         "x",
@@ -248,7 +248,7 @@ static void an_empty_list_may_be_null(void **state) {
     buf_fini(&out);
 }
 
-static void what_is_no_list_is_refused(void **state) {
+static void an_invalid_list_is_refused(void **state) {
     static const char *const lists[] = {
         "",
         "[]",
@@ -335,10 +335,10 @@ int main(void) {
         cmocka_unit_test(an_event_of_a_megabyte_is_one_line_and_more_is_too_much),
         cmocka_unit_test(events_have_type_object_and_version),
         cmocka_unit_test(an_error_event_carries_a_status),
-        cmocka_unit_test(what_is_no_event_is_refused_with_a_reason),
+        cmocka_unit_test(an_invalid_event_is_refused_with_a_reason),
         cmocka_unit_test(a_list_is_the_same_however_it_is_cut),
         cmocka_unit_test(an_empty_list_may_be_null),
-        cmocka_unit_test(what_is_no_list_is_refused),
+        cmocka_unit_test(an_invalid_list_is_refused),
         cmocka_unit_test(an_item_without_end_is_too_large),
         cmocka_unit_test(nesting_has_a_limit),
     };

@@ -128,7 +128,7 @@ static void make_token(struct token_file *f, const char *token) {
     write_token(f, token);
 }
 
-static void a_new_token_is_shown_by_what_is_new(void **state) {
+static void a_new_token_is_sent_by_new_requests(void **state) {
     struct token_file file;
     struct fixture fx;
 
@@ -230,7 +230,7 @@ int main(void) {
         cmocka_unit_test(a_role_that_stays_missing_is_named_once_in_half_a_minute),
         cmocka_unit_test(each_refusal_is_read_by_itself),
         cmocka_unit_test(a_forbidden_request_backs_off),
-        cmocka_unit_test(a_new_token_is_shown_by_what_is_new),
+        cmocka_unit_test(a_new_token_is_sent_by_new_requests),
         cmocka_unit_test(a_token_that_cannot_be_read_leaves_the_old_one),
         cmocka_unit_test(after_401_the_token_is_read_again_at_once_and_tried_once),
         cmocka_unit_test(each_rotation_may_be_met_with_one_401),

@@ -29,7 +29,7 @@ static void each_device_goes_by_its_uuid_or_its_number(void **state) {
     assert_int_equal(d.n, 0);
 }
 
-static void what_is_no_list_of_devices_is_refused(void **state) {
+static void an_invalid_device_list_is_refused(void **state) {
     static const char *const wrong[] = {
         "",
         "[]",
@@ -119,7 +119,7 @@ static void a_failed_program_differs_from_one_without_devices(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_device_goes_by_its_uuid_or_its_number),
-        cmocka_unit_test(what_is_no_list_of_devices_is_refused),
+        cmocka_unit_test(an_invalid_device_list_is_refused),
         cmocka_unit_test(more_than_a_machine_holds_is_refused),
         cmocka_unit_test(the_program_runs_with_the_given_arguments),
         cmocka_unit_test(a_failed_program_differs_from_one_without_devices),

@@ -142,7 +142,7 @@ static void a_child_gets_its_arguments_and_a_clean_environment(void **state) {
     unsetenv("INCIPIT_API_KEY");
 }
 
-static void one_that_dies_is_started_again_after_a_pause_that_doubles(void **state) {
+static void a_dead_worker_restarts_after_a_doubling_pause(void **state) {
     struct fixture fx;
     uint64_t began_us = clock_now_us();
     int before;
@@ -177,7 +177,7 @@ static void a_killed_one_keeps_its_port(void **state) {
     finish(&fx);
 }
 
-static void a_pinned_one_comes_back_on_its_device(void **state) {
+static void a_pinned_worker_restarts_on_its_device(void **state) {
     const char *const devices[] = {"GPU-0a", "GPU-1b", "GPU-2c"};
     struct fixture fx;
 
@@ -234,7 +234,7 @@ static void stopping_is_reported_once_after_the_last_exit(void **state) {
     finish(&fx);
 }
 
-static void stopping_one_that_waits_to_be_restarted_ends_at_once(void **state) {
+static void stopping_a_worker_that_waits_for_its_restart_ends_at_once(void **state) {
     struct fixture fx;
 
     (void)state;
@@ -245,7 +245,7 @@ static void stopping_one_that_waits_to_be_restarted_ends_at_once(void **state) {
     finish(&fx);
 }
 
-static void what_does_not_listen_to_reason_is_killed(void **state) {
+static void a_worker_that_ignores_sigterm_is_killed(void **state) {
     struct fixture fx;
 
     (void)state;
@@ -277,14 +277,14 @@ static void a_program_that_is_not_there_is_named(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_child_gets_its_arguments_and_a_clean_environment),
-        cmocka_unit_test(one_that_dies_is_started_again_after_a_pause_that_doubles),
+        cmocka_unit_test(a_dead_worker_restarts_after_a_doubling_pause),
         cmocka_unit_test(a_killed_one_keeps_its_port),
-        cmocka_unit_test(a_pinned_one_comes_back_on_its_device),
+        cmocka_unit_test(a_pinned_worker_restarts_on_its_device),
         cmocka_unit_test(a_first_start_that_refuses_its_options_is_fatal_once),
         cmocka_unit_test(a_later_one_is_only_tried_again),
         cmocka_unit_test(stopping_is_reported_once_after_the_last_exit),
-        cmocka_unit_test(stopping_one_that_waits_to_be_restarted_ends_at_once),
-        cmocka_unit_test(what_does_not_listen_to_reason_is_killed),
+        cmocka_unit_test(stopping_a_worker_that_waits_for_its_restart_ends_at_once),
+        cmocka_unit_test(a_worker_that_ignores_sigterm_is_killed),
         cmocka_unit_test(a_program_that_is_not_there_is_named),
     };
 

@@ -173,7 +173,7 @@ static void pods_are_found_by_the_flags_of_others(void **state) {
     }
 }
 
-static void what_is_not_done_here_is_refused_with_a_way_out(void **state) {
+static void unsupported_flags_are_refused_with_an_alternative(void **state) {
     static const struct {
         const char *line, *message;
     } cases[] = {
@@ -306,7 +306,7 @@ int main(void) {
         cmocka_unit_test(greek_names_of_the_cost_weights_are_accepted),
         cmocka_unit_test(a_command_line_of_sglang_router_is_understood),
         cmocka_unit_test(pods_are_found_by_the_flags_of_others),
-        cmocka_unit_test(what_is_not_done_here_is_refused_with_a_way_out),
+        cmocka_unit_test(unsupported_flags_are_refused_with_an_alternative),
         cmocka_unit_test(compat_flags_have_a_purpose),
         cmocka_unit_test(rows_change_while_running_exactly_where_they_are_live),
     };

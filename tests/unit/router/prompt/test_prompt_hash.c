@@ -65,7 +65,7 @@ static void schemes_differ_by_secret_and_block_size(void **state) {
 }
 
 /* One byte changed, dropped or doubled anywhere changes that block's hash and all behind it. */
-static void equal_hashes_mean_equal_openings(void **state) {
+static void equal_hashes_imply_equal_openings(void **state) {
     static const uint32_t sizes[] = {16, 128, 200, 256, 300};
     char a[700], b[700];
     uint64_t ca[44], cb[44];
@@ -146,7 +146,7 @@ int main(void) {
         cmocka_unit_test(equal_openings_share_hashes),
         cmocka_unit_test(the_chain_is_as_the_header_defines),
         cmocka_unit_test(schemes_differ_by_secret_and_block_size),
-        cmocka_unit_test(equal_hashes_mean_equal_openings),
+        cmocka_unit_test(equal_hashes_imply_equal_openings),
         cmocka_unit_test(a_short_block_is_not_a_long_one),
         cmocka_unit_test(each_field_of_the_scope_counts),
         cmocka_unit_test(a_remembered_seed_is_the_computed_one),

@@ -28,7 +28,7 @@ static void calls_of_some_go_to_those(void **state) {
     assert_int_equal(forward_find(&none, STR("/encode")).kinds, WORKER_KIND_BIT(WORKER_SGLANG));
 }
 
-static void what_is_spelt_otherwise_goes_nowhere(void **state) {
+static void a_path_in_another_spelling_is_not_forwarded(void **state) {
     static const char *const paths[] = {"/v1/load_lora_adapter", "/v1/unload_lora_adapter",
                                         "/v1/completions/",      "/v1//completions",
                                         "/v1/completion%73",     "/V1/completions",
@@ -106,7 +106,7 @@ static void kinds_are_recognized_by_owned_by(void **state) {
     assert_int_equal(worker_kind_of(true, "foreign"), WORKER_OTHER);
 }
 
-static void only_what_is_listed_may_be_sent_twice(void **state) {
+static void only_listed_paths_may_be_sent_twice(void **state) {
     (void)state;
     assert_true(forward_find(&none, STR("/v1/chat/completions")).is_listed);
     assert_true(forward_find(&none, STR("/generate")).is_listed);
@@ -120,12 +120,12 @@ int main(void) {
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(calls_of_every_worker_go_to_all),
         cmocka_unit_test(calls_of_some_go_to_those),
-        cmocka_unit_test(what_is_spelt_otherwise_goes_nowhere),
+        cmocka_unit_test(a_path_in_another_spelling_is_not_forwarded),
         cmocka_unit_test(the_operator_adds_paths),
         cmocka_unit_test(options_that_name_nothing_are_refused),
         cmocka_unit_test(fields_that_steer_a_worker_are_refused),
         cmocka_unit_test(kinds_are_recognized_by_owned_by),
-        cmocka_unit_test(only_what_is_listed_may_be_sent_twice),
+        cmocka_unit_test(only_listed_paths_may_be_sent_twice),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

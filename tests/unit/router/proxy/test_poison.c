@@ -47,7 +47,7 @@ static void a_body_of_others_is_a_rumour(void **state) {
     poison_destroy(p);
 }
 
-static void what_was_entered_lately_can_be_forgiven(void **state) {
+static void a_recent_entry_can_be_removed(void **state) {
     struct poison *p = poison_create(MEMORY_US);
 
     (void)state;
@@ -99,7 +99,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_body_is_remembered_for_its_time),
         cmocka_unit_test(a_body_of_others_is_a_rumour),
-        cmocka_unit_test(what_was_entered_lately_can_be_forgiven),
+        cmocka_unit_test(a_recent_entry_can_be_removed),
         cmocka_unit_test(without_a_table_no_request_is_poison),
         cmocka_unit_test(the_oldest_are_forgotten_first),
     };

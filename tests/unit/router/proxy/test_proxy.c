@@ -508,7 +508,7 @@ static void a_tenant_named_twice_is_refused(void **state) {
     finish(&fx);
 }
 
-static void what_was_never_sent_costs_no_tokens(void **state) {
+static void an_unsent_request_costs_no_tokens(void **state) {
     static const char unknown[] =
         "POST /v1/completions HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer k\r\n"
         "Content-Length: 54\r\n\r\n"
@@ -566,7 +566,7 @@ int main(void) {
         cmocka_unit_test(a_worker_with_request_events_gets_the_chain),
         cmocka_unit_test(a_long_chain_is_cut_where_the_head_would_be_too_long),
         cmocka_unit_test(a_tenant_named_twice_is_refused),
-        cmocka_unit_test(what_was_never_sent_costs_no_tokens),
+        cmocka_unit_test(an_unsent_request_costs_no_tokens),
         cmocka_unit_test(every_framing_is_rewritten),
         cmocka_unit_test(an_error_of_a_worker_teaches_nothing),
         cmocka_unit_test(a_tokenize_call_fills_no_cache),

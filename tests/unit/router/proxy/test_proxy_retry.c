@@ -266,7 +266,7 @@ static void a_worker_that_reports_draining_gets_no_more(void **state) {
     finish(&fx);
 }
 
-static void what_is_not_http_is_replaced(void **state) {
+static void an_answer_that_is_not_http_is_replaced(void **state) {
     static const char *const bytes[] = {"220 smtp ready\r\n", "HTTP/1.1 101 Switching\r\n\r\n",
                                         "HTTP/1.1 200 OK\r\ncontent-length: 1\r\ncontent-length: "
                                         "1\r\n\r\nx",
@@ -635,7 +635,7 @@ int main(void) {
         cmocka_unit_test(a_request_that_killed_workers_is_refused_at_the_door),
         cmocka_unit_test(a_request_that_killed_workers_of_another_is_tried_on_one),
         cmocka_unit_test(a_worker_that_reports_draining_gets_no_more),
-        cmocka_unit_test(what_is_not_http_is_replaced),
+        cmocka_unit_test(an_answer_that_is_not_http_is_replaced),
         cmocka_unit_test(a_refusal_is_passed_on_only_without_another_worker),
         cmocka_unit_test(a_worker_that_drains_costs_no_attempt_and_no_strike),
         cmocka_unit_test(when_all_drain_the_refusal_is_passed_on),

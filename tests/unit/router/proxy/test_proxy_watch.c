@@ -5,7 +5,7 @@
 
 #include <signal.h>
 
-static void what_waits_for_a_hung_worker_goes_to_another(void **state) {
+static void requests_waiting_for_a_hung_worker_go_to_another(void **state) {
     struct fixture fx;
     struct client c;
 
@@ -56,7 +56,7 @@ static void many_leave_a_hung_worker_at_once(void **state) {
     finish(&fx);
 }
 
-static void what_a_client_has_begun_to_read_stays(void **state) {
+static void a_stream_already_begun_stays(void **state) {
     struct fixture fx;
     struct client c;
 
@@ -172,7 +172,7 @@ static void at_the_end_all_clients_get_an_error(void **state) {
     finish(&fx);
 }
 
-static void a_silent_worker_ends_in_a_timeout(void **state) {
+static void a_worker_without_answer_ends_in_a_timeout(void **state) {
     struct proxy_config config = usual;
     struct fixture fx;
     struct client c;
@@ -192,15 +192,15 @@ static void a_silent_worker_ends_in_a_timeout(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_waits_for_a_hung_worker_goes_to_another),
+        cmocka_unit_test(requests_waiting_for_a_hung_worker_go_to_another),
         cmocka_unit_test(many_leave_a_hung_worker_at_once),
-        cmocka_unit_test(what_a_client_has_begun_to_read_stays),
+        cmocka_unit_test(a_stream_already_begun_stays),
         cmocka_unit_test(no_first_byte_in_time_is_a_failure),
         cmocka_unit_test(a_stalled_stream_is_ended),
         cmocka_unit_test(a_stream_of_a_worker_that_hangs_is_ended_sooner),
         cmocka_unit_test(a_worker_that_answers_again_has_the_usual_time),
         cmocka_unit_test(at_the_end_all_clients_get_an_error),
-        cmocka_unit_test(a_silent_worker_ends_in_a_timeout),
+        cmocka_unit_test(a_worker_without_answer_ends_in_a_timeout),
     };
 
     signal(SIGPIPE, SIG_IGN);

@@ -90,7 +90,7 @@ static void whole_answers_are_read_with_usage_at_any_position(void **state) {
                    false, &(struct expected){0, 3, 0, INT32_MAX, false, false});
 }
 
-static void what_only_looks_like_a_number_is_none(void **state) {
+static void an_invalid_number_is_ignored(void **state) {
     (void)state;
     assert_learned(STR("{\"text\":\"\\\"prompt_tokens\\\":5, \\\"cached_tokens\\\":6\","
                        "\"cached_tokens\":null,\"xprompt_tokens\":4,\"prompt_tokens\":     1,"
@@ -237,7 +237,7 @@ int main(void) {
         cmocka_unit_test(a_usage_event_is_read),
         cmocka_unit_test(an_sglang_stream_counts_up),
         cmocka_unit_test(whole_answers_are_read_with_usage_at_any_position),
-        cmocka_unit_test(what_only_looks_like_a_number_is_none),
+        cmocka_unit_test(an_invalid_number_is_ignored),
         cmocka_unit_test(errors_are_no_tokens),
         cmocka_unit_test(only_data_makes_an_event),
         cmocka_unit_test(it_detects_a_partial_event),

@@ -38,7 +38,7 @@ static void urls_are_taken_apart(void **state) {
     }
 }
 
-static void what_is_not_such_a_url_is_refused(void **state) {
+static void an_invalid_worker_url_is_refused(void **state) {
     static const char *const wrong[] = {
         "",
         "http://",
@@ -171,7 +171,7 @@ static void strangers_may_add_workers_in_private_networks_alone(void **state) {
         if (judge(&g, refused[i]) != ST_FORBIDDEN) fail_msg("accepted %s", refused[i]);
 }
 
-static void a_network_is_allowed_by_its_bits_and_never_what_is_never(void **state) {
+static void a_network_is_allowed_by_its_bits_except_forbidden_ones(void **state) {
     struct address_guard g;
     struct error err = {0};
 
@@ -272,9 +272,9 @@ static void lookups_left_open_are_forgotten(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(urls_are_taken_apart),
-        cmocka_unit_test(what_is_not_such_a_url_is_refused),
+        cmocka_unit_test(an_invalid_worker_url_is_refused),
         cmocka_unit_test(strangers_may_add_workers_in_private_networks_alone),
-        cmocka_unit_test(a_network_is_allowed_by_its_bits_and_never_what_is_never),
+        cmocka_unit_test(a_network_is_allowed_by_its_bits_except_forbidden_ones),
         cmocka_unit_test(a_lookup_answers_on_the_loop),
         cmocka_unit_test(lookups_left_open_are_forgotten),
     };

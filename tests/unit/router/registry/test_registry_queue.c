@@ -327,7 +327,7 @@ static void while_the_last_worker_is_away_requests_wait_for_it(void **state) {
 }
 
 /* Batches of one: two are enough for a worker, and four the most. */
-static void a_prompt_goes_where_it_is_cached_past_what_is_enough(void **state) {
+static void a_prompt_goes_to_its_cache_beyond_the_soft_limit(void **state) {
     enum { BLOCKS = 64 };
     struct registry *r = make_announced(2, 1, 0, 0, 10, 0);
     struct mailbox *box = mailbox_open_waiting();
@@ -643,7 +643,7 @@ int main(void) {
         cmocka_unit_test(a_full_queue_displaces_or_refuses),
         cmocka_unit_test(a_limit_on_all_and_a_worker_that_comes_back),
         cmocka_unit_test(while_the_last_worker_is_away_requests_wait_for_it),
-        cmocka_unit_test(a_prompt_goes_where_it_is_cached_past_what_is_enough),
+        cmocka_unit_test(a_prompt_goes_to_its_cache_beyond_the_soft_limit),
         cmocka_unit_test(a_waiting_request_respects_slow_start),
         cmocka_unit_test(two_loops_hand_slots_to_each_other),
         cmocka_unit_test(other_limits_hold_at_once),

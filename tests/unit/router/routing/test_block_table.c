@@ -84,7 +84,7 @@ static void compare(struct block_table *t, const struct model *m) {
 }
 
 /* With each worker's going all room is found again: the table is the model, full or not. */
-static void it_does_what_the_model_does(void **state) {
+static void the_table_matches_the_model(void **state) {
     struct block_table *t = block_table_create(N_MAX, N_WORKERS);
     struct model m = {0};
     struct rng rng;
@@ -212,7 +212,7 @@ static void refused_memory_is_an_answer(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(it_does_what_the_model_does),
+        cmocka_unit_test(the_table_matches_the_model),
         cmocka_unit_test(blocks_of_a_removed_worker_vanish_at_once),
         cmocka_unit_test(room_is_found_again_in_passing),
         cmocka_unit_test(a_worker_that_returns_as_it_was_keeps_its_blocks),

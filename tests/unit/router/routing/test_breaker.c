@@ -41,7 +41,7 @@ static void half_open_admits_one_at_a_time(void **state) {
     assert_int_equal(b.n_seen, 0);
 }
 
-static void pause_is_twenty_times_what_an_unseen_failure_cost(void **state) {
+static void the_pause_is_twenty_times_the_cost_of_an_unseen_failure(void **state) {
     static const uint64_t cost_us[] = {0, 20000, 100000, 2000000, 3000000, UINT64_MAX};
     static const uint64_t pause_us[] = {500000, 500000, 2000000, 40000000, 60000000, 60000000};
 
@@ -58,7 +58,7 @@ static void pause_is_twenty_times_what_an_unseen_failure_cost(void **state) {
     }
 }
 
-static void answered_probe_closes_what_probes_can_judge(void **state) {
+static void an_answered_probe_closes_breakers_opened_by_probes(void **state) {
     static const struct {
         enum breaker_cause cause;
         bool was_away, is_closed;
@@ -145,8 +145,8 @@ static void random_events_never_lock_a_worker_out(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(seen_failure_opens_it_for_a_second),
-        cmocka_unit_test(pause_is_twenty_times_what_an_unseen_failure_cost),
-        cmocka_unit_test(answered_probe_closes_what_probes_can_judge),
+        cmocka_unit_test(the_pause_is_twenty_times_the_cost_of_an_unseen_failure),
+        cmocka_unit_test(an_answered_probe_closes_breakers_opened_by_probes),
         cmocka_unit_test(half_open_admits_one_at_a_time),
         cmocka_unit_test(the_pause_doubles_up_to_a_minute),
         cmocka_unit_test(those_that_were_under_way_are_one_event),

@@ -45,7 +45,7 @@ static void prefill_is_linear_plus_attention(void **state) {
     load_fini(&l);
 }
 
-static void the_wait_is_what_was_sent_less_what_the_head_has_had(void **state) {
+static void the_wait_is_the_sent_work_less_the_progress_of_the_head(void **state) {
     struct load_ticket a = {0}, b = {0}, c = {0};
     struct load l;
     const struct load_worker *k;
@@ -93,7 +93,7 @@ static void memory_is_waited_for_only_when_it_is_short(void **state) {
     load_fini(&l);
 }
 
-static void only_finished_requests_teach_the_means(void **state) {
+static void only_finished_requests_change_the_means(void **state) {
     struct load_ticket t = {0};
     struct load l;
     (void)state;
@@ -112,7 +112,7 @@ static void only_finished_requests_teach_the_means(void **state) {
     load_fini(&l);
 }
 
-static void what_is_being_generated_is_guessed_from_time(void **state) {
+static void running_output_is_estimated_from_time(void **state) {
     struct load_ticket a = {0}, b = {0};
     struct load l;
     const struct load_worker *k;
@@ -396,10 +396,10 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_worker_is_eligible_iff_no_reason_is_set),
         cmocka_unit_test(prefill_is_linear_plus_attention),
-        cmocka_unit_test(the_wait_is_what_was_sent_less_what_the_head_has_had),
+        cmocka_unit_test(the_wait_is_the_sent_work_less_the_progress_of_the_head),
         cmocka_unit_test(memory_is_waited_for_only_when_it_is_short),
-        cmocka_unit_test(only_finished_requests_teach_the_means),
-        cmocka_unit_test(what_is_being_generated_is_guessed_from_time),
+        cmocka_unit_test(only_finished_requests_change_the_means),
+        cmocka_unit_test(running_output_is_estimated_from_time),
         cmocka_unit_test(how_fast_busy_workers_generate_is_learned),
         cmocka_unit_test(a_full_worker_is_dropped_unless_all_are),
         cmocka_unit_test(a_worker_with_enough_has_no_room_and_may_yet_be_picked),

@@ -56,7 +56,7 @@ static void pardoned_answers_do_not_count(void **state) {
     assert_int_equal(outcomes_sum(&o, 1).n_bad, 0);
 }
 
-static void what_is_old_is_forgotten(void **state) {
+static void old_outcomes_are_forgotten(void **state) {
     struct outcomes o = {0};
 
     (void)state;
@@ -113,7 +113,7 @@ int main(void) {
         cmocka_unit_test(half_of_the_answers_stand_out),
         cmocka_unit_test(peers_that_fail_as_often_are_no_contrast),
         cmocka_unit_test(pardoned_answers_do_not_count),
-        cmocka_unit_test(what_is_old_is_forgotten),
+        cmocka_unit_test(old_outcomes_are_forgotten),
         cmocka_unit_test(random_answers_are_counted_right),
     };
 

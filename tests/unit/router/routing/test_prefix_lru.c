@@ -59,7 +59,7 @@ static void a_pending_request_matches_at_once(void **state) {
     books_close(&b);
 }
 
-static void an_abort_leaves_what_was_there_before(void **state) {
+static void an_abort_restores_the_earlier_blocks(void **state) {
     struct books b = books_open(64, 2, 100);
     (void)state;
 
@@ -107,7 +107,7 @@ static void output_takes_room_and_goes_before_its_prompt(void **state) {
     books_close(&b);
 }
 
-static void what_is_in_use_stays(void **state) {
+static void blocks_in_use_stay(void **state) {
     struct books b = books_open(64, 1, 4);
     (void)state;
 
@@ -505,11 +505,11 @@ static void a_starved_pool_stays_whole(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_pending_request_matches_at_once),
-        cmocka_unit_test(an_abort_leaves_what_was_there_before),
+        cmocka_unit_test(an_abort_restores_the_earlier_blocks),
         cmocka_unit_test(the_deepest_block_goes_first),
         cmocka_unit_test(use_makes_young_again),
         cmocka_unit_test(output_takes_room_and_goes_before_its_prompt),
-        cmocka_unit_test(what_is_in_use_stays),
+        cmocka_unit_test(blocks_in_use_stay),
         cmocka_unit_test(more_pins_than_can_be_counted_are_refused),
         cmocka_unit_test(a_full_pool_takes_from_the_largest),
         cmocka_unit_test(a_dropped_worker_is_forgotten_alone),

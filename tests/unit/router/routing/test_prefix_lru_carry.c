@@ -76,7 +76,7 @@ static void same_matches(const struct books *a, const struct books *b, uint32_t 
 }
 
 /* Whatever the pieces; and then both forget alike, which shows their order. */
-static void what_is_carried_over_is_held_and_forgotten_alike(void **state) {
+static void carried_blocks_are_held_and_evicted_as_before(void **state) {
     enum { N_WORKERS = 3, ROOM = 40000 };
     uint64_t *items = mem_calloc(ROOM, sizeof(*items));
 
@@ -118,7 +118,7 @@ static void what_is_carried_over_is_held_and_forgotten_alike(void **state) {
 }
 
 /* Open requests count as youngest, and what they alone use is not lost. */
-static void what_is_in_use_is_carried_over_first(void **state) {
+static void blocks_in_use_are_carried_over_first(void **state) {
     struct books a = books_open(1, 1000), b = books_open(1, 1000);
     uint64_t chain[CHAIN], items[256];
     uint32_t n;
@@ -172,7 +172,7 @@ static void a_walk_bears_requests_between_its_pieces(void **state) {
 }
 
 /* Who has sent before the snapshot came keeps what is younger; what is full takes no more. */
-static void what_is_held_already_is_younger(void **state) {
+static void blocks_already_held_are_younger(void **state) {
     struct books a = books_open(1, 1000), b = books_open(1, 3 * CHAIN);
     uint64_t items[256];
     uint32_t n;
@@ -216,10 +216,10 @@ static void a_name_stands_for_its_block_and_for_no_other(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_carried_over_is_held_and_forgotten_alike),
-        cmocka_unit_test(what_is_in_use_is_carried_over_first),
+        cmocka_unit_test(carried_blocks_are_held_and_evicted_as_before),
+        cmocka_unit_test(blocks_in_use_are_carried_over_first),
         cmocka_unit_test(a_walk_bears_requests_between_its_pieces),
-        cmocka_unit_test(what_is_held_already_is_younger),
+        cmocka_unit_test(blocks_already_held_are_younger),
         cmocka_unit_test(a_name_stands_for_its_block_and_for_no_other),
     };
 

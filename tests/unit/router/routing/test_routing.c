@@ -111,7 +111,7 @@ static void pending_counts_and_an_abort_takes_it_back(void **state) {
     routing_destroy(r);
 }
 
-static void a_restart_drops_what_the_worker_held(void **state) {
+static void a_restart_drops_the_workers_blocks(void **state) {
     struct routing *r = fleet(2, "prefix");
     struct prompt p = prompt_of(5, 40, 0, 40);
     struct route_ticket t = {0}, open = {0};
@@ -602,7 +602,7 @@ int main(void) {
         cmocka_unit_test(a_hot_worker_sheds),
         cmocka_unit_test(cold_requests_spread),
         cmocka_unit_test(pending_counts_and_an_abort_takes_it_back),
-        cmocka_unit_test(a_restart_drops_what_the_worker_held),
+        cmocka_unit_test(a_restart_drops_the_workers_blocks),
         cmocka_unit_test(a_removed_worker_is_not_picked_and_its_requests_still_count),
         cmocka_unit_test(a_retry_goes_elsewhere),
         cmocka_unit_test(two_instances_agree_on_cold_prompts),

@@ -29,7 +29,7 @@ static void bytes_per_token_are_learned(void **state) {
 
 /* The worker reports 4000 blocks and forgets everything after 20 prompts: by and by the
  * router expects no more of it than it keeps. */
-static void capacity_follows_what_was_really_cached(void **state) {
+static void capacity_follows_the_reported_cached_tokens(void **state) {
     struct routing *r = fleet(1, "prefix");
     struct route_ticket t = {0};
     uint32_t n_wrong_late = 0;
@@ -91,7 +91,7 @@ static void counters_of_a_worker_that_others_use_teach_nothing(void **state) {
     assert_float_equal(ratio_learned_from_counters(5), 4.0, 0.001);
 }
 
-/* As capacity_follows_what_was_really_cached, but only sums are reported, now and then. */
+/* As capacity_follows_the_reported_cached_tokens, but only sums are reported, now and then. */
 static void counters_teach_the_capacity(void **state) {
     struct routing *r = fleet(1, "prefix");
     struct route_report report = {0};
@@ -289,7 +289,7 @@ static uint64_t held_after(struct routing *r, uint64_t family, uint64_t short_by
     return stats.n_held_blocks;
 }
 
-static void what_fills_no_block_alone_is_counted_with_the_next(void **state) {
+static void a_partial_block_is_counted_with_the_next(void **state) {
     struct routing *r = fleet(1, "prefix");
     (void)state;
 
@@ -411,7 +411,7 @@ static void prompts_without_blocks_teach_no_capacity(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bytes_per_token_are_learned),
-        cmocka_unit_test(capacity_follows_what_was_really_cached),
+        cmocka_unit_test(capacity_follows_the_reported_cached_tokens),
         cmocka_unit_test(counters_teach_bytes_per_token),
         cmocka_unit_test(counters_of_a_worker_that_others_use_teach_nothing),
         cmocka_unit_test(counters_teach_the_capacity),
@@ -422,7 +422,7 @@ int main(void) {
         cmocka_unit_test(frequent_misses_shrink_the_capacity),
         cmocka_unit_test(an_unpredicted_hit_opens_a_search_that_a_miss_ends),
         cmocka_unit_test(a_half_predicted_hit_leaves_the_capacity),
-        cmocka_unit_test(what_fills_no_block_alone_is_counted_with_the_next),
+        cmocka_unit_test(a_partial_block_is_counted_with_the_next),
         cmocka_unit_test(a_prompt_being_computed_takes_room_from_the_cache),
         cmocka_unit_test(prompts_without_blocks_teach_no_capacity),
         cmocka_unit_test(the_worked_example_of_a_report_holds),

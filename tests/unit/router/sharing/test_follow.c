@@ -314,7 +314,7 @@ static uint32_t home_of(struct fixture *fx, uint64_t prompt, uint32_t n_blocks, 
 
 /* --- scenarios ------------------------------------------------------------------------------------*/
 
-static void what_others_send_is_load_and_then_content(void **state) {
+static void requests_of_others_count_as_load_and_then_as_content(void **state) {
     struct fixture fx;
     double cached = 0;
     (void)state;
@@ -545,7 +545,7 @@ static void a_worker_without_request_events_is_not_followed(void **state) {
 
 /* The worker's machine has been up for longer than ours: an old event is from before our clock began.
  * It fills the index all the same, and no prefill counts as having taken no time. */
-static void what_happened_before_our_clock_began_took_unknown_time(void **state) {
+static void events_before_our_clock_have_no_duration(void **state) {
     struct fixture fx;
     struct publisher *t;
     double before_s, cached = 0;
@@ -843,7 +843,7 @@ static void after_any_cuts_the_books_are_those_of_the_sender(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_others_send_is_load_and_then_content),
+        cmocka_unit_test(requests_of_others_count_as_load_and_then_as_content),
         cmocka_unit_test(our_own_are_passed_over),
         cmocka_unit_test(a_replay_gives_the_books_back),
         cmocka_unit_test(a_lost_stream_goes_on_where_it_ended),
@@ -854,7 +854,7 @@ int main(void) {
         cmocka_unit_test(the_stream_of_a_former_start_is_dropped),
         cmocka_unit_test(workers_that_leave_take_theirs_along),
         cmocka_unit_test(a_worker_without_request_events_is_not_followed),
-        cmocka_unit_test(what_happened_before_our_clock_began_took_unknown_time),
+        cmocka_unit_test(events_before_our_clock_have_no_duration),
         cmocka_unit_test(a_replay_teaches_no_capacity),
         cmocka_unit_test(foreign_hashes_count_as_load_alone),
         cmocka_unit_test(load_reported_before_the_follower_came_is_old),

@@ -77,7 +77,7 @@ static void accept_one(struct books *b, uint64_t request, uint64_t prompt, uint6
     remote_set_accepted(&b->set, b->worker, b->incarnation, &e, t_us, false);
 }
 
-static void what_is_kept_of_them_is_bounded(void **state) {
+static void kept_requests_are_bounded(void **state) {
     struct books b;
     (void)state;
 
@@ -131,7 +131,7 @@ static void any_events_keep_the_books_right(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_kept_of_them_is_bounded),
+        cmocka_unit_test(kept_requests_are_bounded),
         cmocka_unit_test(any_events_keep_the_books_right),
     };
 

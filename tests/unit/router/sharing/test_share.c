@@ -204,7 +204,7 @@ static void a_request_of_one_router_is_counted_by_all(void **state) {
     end(&s);
 }
 
-static void one_that_starts_learns_what_there_was(void **state) {
+static void a_starting_router_reads_earlier_entries(void **state) {
     struct asked a[8];
     struct share_fixture s;
 
@@ -304,7 +304,7 @@ static void without_a_server_each_goes_on_alone(void **state) {
 
 /* More than a router remembers between two looks at it is lost: the others must see that, or they
  * would wait for ever for the ends of what they heard to begin. */
-static void what_the_outbox_could_not_hold_is_a_gap(void **state) {
+static void an_overflow_of_the_outbox_is_a_gap(void **state) {
     struct asked a, other;
     struct share_fixture s;
 
@@ -382,12 +382,12 @@ static void nonsense_is_passed_over(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_request_of_one_router_is_counted_by_all),
-        cmocka_unit_test(one_that_starts_learns_what_there_was),
+        cmocka_unit_test(a_starting_router_reads_earlier_entries),
         cmocka_unit_test(a_router_without_entries_is_forgotten),
         cmocka_unit_test(a_writing_router_is_alive_despite_clock_skew),
         cmocka_unit_test(other_hashes_count_as_load_alone),
         cmocka_unit_test(without_a_server_each_goes_on_alone),
-        cmocka_unit_test(what_the_outbox_could_not_hold_is_a_gap),
+        cmocka_unit_test(an_overflow_of_the_outbox_is_a_gap),
         cmocka_unit_test(the_history_waits_for_the_workers),
         cmocka_unit_test(nonsense_is_passed_over),
     };

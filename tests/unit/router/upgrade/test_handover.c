@@ -145,7 +145,7 @@ static void sockets_seed_and_index_are_handed_over(void **state) {
 }
 
 /* After any message or none: the next one is served. */
-static void a_successor_that_goes_or_babbles_is_forgotten(void **state) {
+static void a_successor_that_disconnects_or_sends_garbage_is_dropped(void **state) {
     static const char *const messages[] = {"{\"type\":\"hello\"}", "{", "\xff", "7",
                                            "{\"type\":3}"};
     struct handover_packet p;
@@ -264,7 +264,7 @@ static enum status ask(const char *const *lines, struct handover_state *state, s
     "{\"type\":\"sockets\",\"hash_seed\":\"" seed "\",\"n_client\":" n ",\"n_admin\":1}"
 #define SEED "00000000000000ff"
 
-static void a_successor_takes_what_is_whole(void **state) {
+static void a_successor_takes_complete_parts(void **state) {
     static const char *const good[] = {"{\"type\":\"of a later version\",\"n\":[1]}",
                                        "+" SOCKETS(SEED, "2"), "+" SOCKETS(SEED, "2"),
                                        "+" SOCKETS(SEED, "2"), NULL};
@@ -321,9 +321,9 @@ static void a_successor_takes_nothing_else(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sockets_seed_and_index_are_handed_over),
-        cmocka_unit_test(a_successor_that_goes_or_babbles_is_forgotten),
+        cmocka_unit_test(a_successor_that_disconnects_or_sends_garbage_is_dropped),
         cmocka_unit_test(the_file_is_this_users_and_replaces_a_stale_one),
-        cmocka_unit_test(a_successor_takes_what_is_whole),
+        cmocka_unit_test(a_successor_takes_complete_parts),
         cmocka_unit_test(tenants_salts_are_handed_over_where_they_are_random),
         cmocka_unit_test(a_successor_takes_nothing_else),
     };

@@ -238,7 +238,7 @@ static void the_log_has_the_cached_tokens(void **state) {
     fclose(file);
 }
 
-static void drain_finishes_what_is_there(void **state) {
+static void drain_finishes_present_requests(void **state) {
     static struct answer a[4];
     static uint32_t prompt[30];
     struct request_params p = long_params(prompt, 30);
@@ -266,7 +266,7 @@ static void drain_finishes_what_is_there(void **state) {
     fixture_close(&w);
 }
 
-static void destroy_drops_what_runs(void **state) {
+static void destroy_drops_running_requests(void **state) {
     static uint32_t prompt[30];
     static struct answer a[6];
     struct request_params p = long_params(prompt, 30);
@@ -432,8 +432,8 @@ int main(void) {
         cmocka_unit_test(a_lost_device_ends_everything),
         cmocka_unit_test(numbers_that_are_not_finite_end_one_request),
         cmocka_unit_test(the_log_has_the_cached_tokens),
-        cmocka_unit_test(drain_finishes_what_is_there),
-        cmocka_unit_test(destroy_drops_what_runs),
+        cmocka_unit_test(drain_finishes_present_requests),
+        cmocka_unit_test(destroy_drops_running_requests),
         cmocka_unit_test(the_waiting_limit_is_kept),
         cmocka_unit_test(reset_forgets_and_answers_stay_the_same),
         cmocka_unit_test(case_73_too_little_memory_names_the_longest),

@@ -69,7 +69,7 @@ static void a_kept_block_is_found_and_moves_once(void **state) {
     kv_host_destroy(host);
 }
 
-static void what_this_step_moves_is_not_reused_in_it(void **state) {
+static void blocks_moved_by_a_step_are_not_reused_in_it(void **state) {
     struct kv_host *host = make(3);
     block_id ids[3], none;
     bool must_move;
@@ -288,7 +288,7 @@ static void random_steps_never_lose_bytes(void **state) {
 int main(void) {
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_kept_block_is_found_and_moves_once),
-        cmocka_unit_test(what_this_step_moves_is_not_reused_in_it),
+        cmocka_unit_test(blocks_moved_by_a_step_are_not_reused_in_it),
         cmocka_unit_test(a_chain_is_eaten_from_its_end),
         cmocka_unit_test(holding_is_all_or_nothing),
         cmocka_unit_test(reset_forgets_content_and_keeps_holders),

@@ -139,7 +139,7 @@ static void end(struct tier_fixture *w, uint32_t s) {
     w->is_live[s] = w->is_scheduled[s] = false;
 }
 
-static void what_was_evicted_comes_back(void **state) {
+static void evicted_blocks_are_restored(void **state) {
     struct tier_fixture w;
     uint32_t n;
 
@@ -206,7 +206,7 @@ static void a_block_published_for_this_step_is_not_kept(void **state) {
     fixture_fini(&w);
 }
 
-static void a_swapped_sequence_comes_back_whole(void **state) {
+static void a_swapped_sequence_is_restored_whole(void **state) {
     struct tier_fixture w;
 
     (void)state;
@@ -404,10 +404,10 @@ static void random_steps_read_what_was_written(void **state) {
 
 int main(void) {
     static const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_was_evicted_comes_back),
+        cmocka_unit_test(evicted_blocks_are_restored),
         cmocka_unit_test(a_hit_can_begin_on_the_device_and_end_in_host_memory),
         cmocka_unit_test(a_block_published_for_this_step_is_not_kept),
-        cmocka_unit_test(a_swapped_sequence_comes_back_whole),
+        cmocka_unit_test(a_swapped_sequence_is_restored_whole),
         cmocka_unit_test(swapping_is_all_or_nothing),
         cmocka_unit_test(forks_share_their_prefix_when_swapped),
         cmocka_unit_test(a_swapped_sequence_can_end_where_it_is),

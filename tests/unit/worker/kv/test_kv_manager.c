@@ -196,7 +196,7 @@ static void new_entries_are_reported_once(void **state) {
     kv_manager_destroy(mgr);
 }
 
-static void freeing_what_holds_nothing_is_fine(void **state) {
+static void freeing_an_empty_request_is_allowed(void **state) {
     struct kv_manager *mgr = make(3, 4);
     struct kv_req r;
 
@@ -210,7 +210,7 @@ static void freeing_what_holds_nothing_is_fine(void **state) {
     kv_manager_destroy(mgr);
 }
 
-static void waste_is_what_holds_no_token(void **state) {
+static void waste_counts_slots_without_tokens(void **state) {
     struct kv_manager *mgr = make(12, 4);
     struct kv_req r0, r1, child;
 
@@ -243,7 +243,7 @@ static void waste_is_what_holds_no_token(void **state) {
 }
 
 /* Both branches fill the block they share alike: the one that is done second keeps its own. */
-static void dedup_leaves_what_a_fork_holds(void **state) {
+static void dedup_keeps_blocks_of_a_fork(void **state) {
     struct kv_alloc late = {.n_new = 10, .delay_publish = true};
     struct kv_manager_config config = kv_fixture_config(12, 4);
     struct kv_req parent, child, other;
@@ -328,9 +328,9 @@ int main(void) {
         cmocka_unit_test(adapters_do_not_share),
         cmocka_unit_test(extras_are_hashed_alike_in_one_piece_and_token_by_token),
         cmocka_unit_test(new_entries_are_reported_once),
-        cmocka_unit_test(freeing_what_holds_nothing_is_fine),
-        cmocka_unit_test(waste_is_what_holds_no_token),
-        cmocka_unit_test(dedup_leaves_what_a_fork_holds),
+        cmocka_unit_test(freeing_an_empty_request_is_allowed),
+        cmocka_unit_test(waste_counts_slots_without_tokens),
+        cmocka_unit_test(dedup_keeps_blocks_of_a_fork),
         cmocka_unit_test(a_fork_hashes_nothing_twice),
         cmocka_unit_test(refused_memory_and_extras_are_a_status),
     };

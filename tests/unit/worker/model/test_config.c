@@ -64,7 +64,7 @@ static void keys_are_read(void **state) {
     assert_false(m.generation.has_repetition_penalty);
 }
 
-static void what_is_not_built_or_not_sane_is_named(void **state) {
+static void unsupported_or_invalid_settings_are_named(void **state) {
     static const struct {
         const char *text, *message;
         enum status st;
@@ -322,7 +322,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(absent_keys_get_the_documented_defaults),
         cmocka_unit_test(keys_are_read),
-        cmocka_unit_test(what_is_not_built_or_not_sane_is_named),
+        cmocka_unit_test(unsupported_or_invalid_settings_are_named),
         cmocka_unit_test(architectures_read_their_own_keys),
         cmocka_unit_test(windows_are_per_layer),
         cmocka_unit_test(mistral_without_the_key_has_a_window),

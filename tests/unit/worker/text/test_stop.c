@@ -54,7 +54,7 @@ static void the_stop_string_may_be_included(void **state) {
     buf_fini(&out);
 }
 
-static void what_was_held_is_given_at_the_end(void **state) {
+static void held_text_is_returned_at_the_end(void **state) {
     struct stop_set *set = set_of((struct str[]){STR("abcd")}, 1);
     struct stop_matcher m, none;
     struct buf out;
@@ -198,7 +198,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_possible_beginning_is_held_back),
         cmocka_unit_test(the_stop_string_may_be_included),
-        cmocka_unit_test(what_was_held_is_given_at_the_end),
+        cmocka_unit_test(held_text_is_returned_at_the_end),
         cmocka_unit_test(limits_are_named),
         cmocka_unit_test(the_first_in_the_list_wins_among_those_of_a_token),
         cmocka_unit_test(a_string_that_begins_in_passed_text_is_found),

@@ -140,7 +140,7 @@ static void assert_as_model(const struct request_log *log, const struct model *m
     buf_fini(&out);
 }
 
-static void it_holds_what_a_list_would(void **state) {
+static void the_ring_equals_a_list(void **state) {
     static uint64_t blocks[CHAIN_BLOCKS_MAX];
     struct model *m = calloc(1, sizeof(*m));
     struct rng rng;
@@ -225,7 +225,7 @@ int main(void) {
         cmocka_unit_test(a_new_log_has_nothing),
         cmocka_unit_test(a_read_gives_whole_frames_up_to_the_limit_and_one_at_least),
         cmocka_unit_test(the_oldest_make_room),
-        cmocka_unit_test(it_holds_what_a_list_would),
+        cmocka_unit_test(the_ring_equals_a_list),
         cmocka_unit_test(an_event_that_memory_was_refused_for_is_a_gap),
         cmocka_unit_test(creation_fails_whole),
     };

@@ -282,7 +282,7 @@ static void stream_options_need_a_stream(void **state) {
     refuses("{\"stream\":true,\"stream_options\":{\"include_usage\":1}}", "include_usage");
 }
 
-static void what_would_change_the_answer_and_is_not_built_is_refused(void **state) {
+static void unsupported_fields_that_change_the_answer_are_refused(void **state) {
     static const char *const fields[] = {
         "prompt_embeds",     "structured_outputs", "guided_json", "guided_regex",
         "guided_choice",     "json_schema",        "suffix",      "thinking_token_budget",
@@ -478,7 +478,7 @@ int main(void) {
         cmocka_unit_test(the_newer_name_of_max_tokens_wins),
         cmocka_unit_test(no_tokens_may_be_asked_for_with_an_echo_only),
         cmocka_unit_test(stream_options_need_a_stream),
-        cmocka_unit_test(what_would_change_the_answer_and_is_not_built_is_refused),
+        cmocka_unit_test(unsupported_fields_that_change_the_answer_are_refused),
         cmocka_unit_test(tokens_may_be_allowed_and_words_banned),
         cmocka_unit_test(prompt_fields_are_read),
         cmocka_unit_test(unknown_fields_are_ignored),

@@ -30,7 +30,7 @@ static void assert_matches(const char *source, const char *text, const char *wan
     regex_destroy(r);
 }
 
-static void what_tokenizers_write_is_matched(void **state) {
+static void expressions_of_tokenizers_are_matched(void **state) {
     (void)state;
     assert_matches("a", "banana", "a|a|a");
     assert_matches("[a-c]+", "abxcab", "ab|cab");
@@ -53,7 +53,7 @@ static void what_tokenizers_write_is_matched(void **state) {
     assert_matches("\\u00e9|\\x41", "\xC3\xA9 A", "\xC3\xA9|A");
 }
 
-static void what_is_not_covered_is_refused(void **state) {
+static void unsupported_expressions_are_refused(void **state) {
     static const char *const sources[] = {
         "",         "a*",    "(?:a|b*)",  "(a|)",        "(?<=a)b", "(?<!a)b",  "a+?",
         "\\bx",     "(ab)+", "(?:ab){2}", "[[:alpha:]]", "[a&&b]",  "a{2,3}+",  "[b-a]",
@@ -121,8 +121,8 @@ static void a_text_made_to_cost_meets_the_budget(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_tokenizers_write_is_matched),
-        cmocka_unit_test(what_is_not_covered_is_refused),
+        cmocka_unit_test(expressions_of_tokenizers_are_matched),
+        cmocka_unit_test(unsupported_expressions_are_refused),
         cmocka_unit_test(it_cuts_as_the_matchers_by_hand),
         cmocka_unit_test(a_text_made_to_cost_meets_the_budget),
     };

@@ -331,7 +331,7 @@ static enum status parse_changed(const char *from, const char *to, struct error 
     return st;
 }
 
-static void what_is_not_built_is_refused_by_name(void **state) {
+static void unsupported_parts_are_refused_by_name(void **state) {
     static const struct {
         const char *from, *to, *message;
         enum status st;
@@ -486,7 +486,7 @@ int main(void) {
         cmocka_unit_test(bytes_of_a_token_are_bounded_unless_text_is_dropped),
         cmocka_unit_test(broken_text_is_refused),
         cmocka_unit_test(a_byte_is_a_token_in_the_built_in_one),
-        cmocka_unit_test(what_is_not_built_is_refused_by_name),
+        cmocka_unit_test(unsupported_parts_are_refused_by_name),
         cmocka_unit_test(a_decoder_that_multiplies_meets_a_limit),
         cmocka_unit_test(a_folder_without_tokenizer_gets_a_sentence),
         cmocka_unit_test(other_tokenizers_are_refused_with_the_command_that_converts_them),
