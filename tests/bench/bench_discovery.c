@@ -15,7 +15,7 @@
 
 #define N_EVENTS 400
 
-struct stand {
+struct fixture {
     struct loop *loop;
     struct registry *registry;
     struct http_client *client;
@@ -29,7 +29,7 @@ static void must(enum status st) {
     if (st != ST_OK) abort();
 }
 
-static void start(struct stand *s) {
+static void start(struct fixture *s) {
     struct registry_config rc = {0};
     struct health_config hc = {.interval_us = 3600000000u,
                                .timeout_ms = 100,
@@ -51,7 +51,7 @@ static void start(struct stand *s) {
     s->store = kube_store_create(KUBE_PODS, "incipit.dev/role");
 }
 
-static void finish(struct stand *s) {
+static void finish(struct fixture *s) {
     kube_store_destroy(s->store);
     fleet_destroy(s->fleet);
     health_destroy(s->health);
@@ -60,7 +60,7 @@ static void finish(struct stand *s) {
     loop_destroy(s->loop);
 }
 
-static void write_pod(struct stand *s, struct buf *json, uint32_t i, const char *ready) {
+static void write_pod(struct fixture *s, struct buf *json, uint32_t i, const char *ready) {
     char name[32], ip[32];
 
     snprintf(name, sizeof(name), "worker-7d9f-%u", i);
@@ -70,7 +70,7 @@ static void write_pod(struct stand *s, struct buf *json, uint32_t i, const char 
         json, &(struct pod_text){.name = name, .ip = ip, .ready = ready, .version = ++s->version});
 }
 
-static void look(struct stand *s, uint64_t *set_ns, uint64_t *fleet_ns) {
+static void look(struct fixture *s, uint64_t *set_ns, uint64_t *fleet_ns) {
     struct discovery_set set = {0};
     struct kube_store_stats stats;
     uint64_t t0 = clock_now_ns(), t1;
@@ -85,7 +85,7 @@ static void look(struct stand *s, uint64_t *set_ns, uint64_t *fleet_ns) {
 
 static void measure(uint32_t n_pods) {
     uint64_t read_ns = 0, set_ns = 0, fleet_ns = 0, unused = 0, t;
-    struct stand s = {0};
+    struct fixture s = {0};
     struct buf json;
 
     start(&s);

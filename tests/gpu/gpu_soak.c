@@ -7,11 +7,11 @@
  * swapped out and come back elsewhere, one step is submitted before the one before it was read. Most
  * outputs score a token drawn beforehand, which is then fed back on the device, so that both sides go
  * on with the same text whatever their roundings. Logprobs, of alternatives and greedy choices too,
- * must agree within TOLERANCE, and within TYPICAL on the whole. At the end of each world the keys and
+ * must agree within TOLERANCE, and within TYPICAL on the whole. At the end of each episode the keys and
  * values of every block in use are compared.
  *
- * A world is 200 steps; every third is deterministic. A line now and then, and a last one of JSON. Exit
- * code 1 on the first difference, which names the world: its number is its seed. */
+ * An episode is 200 steps; every third is deterministic. A line now and then, and a last one of JSON. Exit
+ * code 1 on the first difference, which names the episode: its number is its seed. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,16 +22,16 @@
 #include "kernels/dtype.h"
 #include "tests/gpu/random_model.h"
 
-#define BLOCK       16u
-#define MAX_ROWS    6u
-#define MAX_CONTEXT 160u
-#define MAX_TOKENS  48u
-#define N_BLOCKS    96u
-#define N_HOST      24u
-#define WORLD_STEPS 200u
-#define TOLERANCE   0.12 /* of a logprob: bf16 activations through two layers, at their worst */
-#define TYPICAL     0.02 /* root of their mean square over a world: a mistake moves them all */
-#define TOP         4u
+#define BLOCK         16u
+#define MAX_ROWS      6u
+#define MAX_CONTEXT   160u
+#define MAX_TOKENS    48u
+#define N_BLOCKS      96u
+#define N_HOST        24u
+#define EPISODE_STEPS 200u
+#define TOLERANCE     0.12 /* of a logprob: bf16 activations through two layers, at their worst */
+#define TYPICAL       0.02 /* root of their mean square over an episode: a mistake moves them all */
+#define TOP           4u
 
 extern const struct backend_ops backend_cuda;
 
@@ -61,7 +61,7 @@ struct soak {
 };
 
 static NORETURN void differ(const struct soak *s, const char *what, double got, double want) {
-    printf("world %llu, step %llu: %s: device %.6g, oracle %.6g\n", (unsigned long long)s->seed,
+    printf("episode %llu, step %llu: %s: device %.6g, oracle %.6g\n", (unsigned long long)s->seed,
            (unsigned long long)s->n_steps, what, got, want);
     exit(1);
 }
@@ -381,7 +381,7 @@ static void land(struct soak *s, uint32_t slot, struct flight *f) {
     f->is_up = false;
 }
 
-/* --- a world -------------------------------------------------------------------------------------- */
+/* --- an episode -------------------------------------------------------------------------------------- */
 
 static void compare_pool(struct soak *s) {
     uint64_t n_bytes = s->device.kv.block_bytes;
@@ -410,8 +410,8 @@ static void compare_pool(struct soak *s) {
     mem_free(b);
 }
 
-static void run_world(uint64_t seed, const char *shape, uint64_t *n_steps, uint64_t *n_outputs,
-                      double *worst) {
+static void run_episode(uint64_t seed, const char *shape, uint64_t *n_steps, uint64_t *n_outputs,
+                        double *worst) {
     struct random_limits limits = {.max_rows = MAX_ROWS,
                                    .max_step_tokens = MAX_TOKENS,
                                    .max_context = MAX_CONTEXT,
@@ -430,7 +430,7 @@ static void run_world(uint64_t seed, const char *shape, uint64_t *n_steps, uint6
     random_model_open(&s->oracle, &backend_cpu, random_shape_find(shape), &limits, seed);
     for (uint32_t i = 0; i < MAX_ROWS; i++)
         feedback[0][i] = feedback[1][i] = -1;
-    for (uint32_t i = 0; i < WORLD_STEPS; i++) {
+    for (uint32_t i = 0; i < EPISODE_STEPS; i++) {
         uint32_t slot = i % 2;
         bool is_quiet = flight[1 - slot].is_up && draw(s, 2);
 
@@ -456,20 +456,20 @@ static void run_world(uint64_t seed, const char *shape, uint64_t *n_steps, uint6
 
 int main(int argc, char **argv) {
     double end_s = clock_s() + (argc > 1 ? strtod(argv[1], NULL) : 480), worst = 0;
-    uint64_t seed = argc > 2 ? strtoull(argv[2], NULL, 10) : 1, n_worlds = 0, n_steps = 0,
+    uint64_t seed = argc > 2 ? strtoull(argv[2], NULL, 10) : 1, n_episodes = 0, n_steps = 0,
              n_outputs = 0;
 
     setvbuf(stdout, NULL, _IOLBF, 0);
     do {
-        run_world(seed + n_worlds, "tiny", &n_steps, &n_outputs, &worst);
-        n_worlds++;
-        if (n_worlds % 20 == 1)
-            printf("world %llu: %llu steps, %llu outputs, worst logprob off by %.4f\n",
-                   (unsigned long long)n_worlds, (unsigned long long)n_steps,
+        run_episode(seed + n_episodes, "tiny", &n_steps, &n_outputs, &worst);
+        n_episodes++;
+        if (n_episodes % 20 == 1)
+            printf("episode %llu: %llu steps, %llu outputs, worst logprob off by %.4f\n",
+                   (unsigned long long)n_episodes, (unsigned long long)n_steps,
                    (unsigned long long)n_outputs, worst);
     } while (clock_s() < end_s);
-    printf("{\"row\":\"soak\",\"worlds\":%llu,\"steps\":%llu,\"outputs\":%llu,\"worst\":%.5f}\n",
-           (unsigned long long)n_worlds, (unsigned long long)n_steps, (unsigned long long)n_outputs,
-           worst);
+    printf("{\"row\":\"soak\",\"episodes\":%llu,\"steps\":%llu,\"outputs\":%llu,\"worst\":%.5f}\n",
+           (unsigned long long)n_episodes, (unsigned long long)n_steps,
+           (unsigned long long)n_outputs, worst);
     return 0;
 }

@@ -82,7 +82,7 @@ static inline void withdraw_permits(void) {
     }
 }
 
-/* --- a world: a loop, an engine, and what has come back ---------------------------------------- */
+/* --- a fixture: a loop, an engine, and its results ---------------------------------------------- */
 
 struct answer {
     uint32_t token[MAX_OUT], n;
@@ -292,7 +292,7 @@ static inline void assert_same(const struct answer *a, const struct answer *b, c
     assert_int_equal(a->stop_token, b->stop_token);
 }
 
-/* Once, before the first world. */
+/* Once, before the first fixture. */
 static inline void gate_init(void) {
     sem_init(&gate, 0, 0);
     gated = backend_ref;

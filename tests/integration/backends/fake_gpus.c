@@ -51,8 +51,7 @@ static void describe(struct backend_info *info, uint32_t gpu) {
     snprintf(info->path, sizeof(info->path), "fake");
     info->n_devices = N_GPUS;
     info->flags |= BACKEND_BF16_ONLY;
-    info->flags |=
-        BACKEND_OWN_MEMORY; /* 1 GiB is another program's; a model takes 3, plus KV */
+    info->flags |= BACKEND_OWN_MEMORY; /* 1 GiB is another program's; a model takes 3, plus KV */
     info->memory_total = 24 * GIB;
     info->memory_free = (is_loaded ? 20 : 23) * GIB;
 }

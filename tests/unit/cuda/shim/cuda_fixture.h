@@ -370,12 +370,12 @@ static UNUSED uint32_t cuda_fixture_left(const struct cuda_fixture *s, uint32_t 
 /* Runs steps on random models of one shape, over memory filled with NaN. */
 static UNUSED void cuda_fixture_run_random_models(const struct tiny_shape *shape,
                                                   const struct cuda_fixture_setup *setup,
-                                                  void (*story)(struct cuda_fixture *s)) {
+                                                  void (*steps)(struct cuda_fixture *s)) {
     for (uint64_t seed = 1; seed <= 2; seed++) {
         struct cuda_fixture *s = cuda_fixture_open(shape, setup, seed);
 
         cuda_fixture_poison(&s->cuda, s->setup.n_blocks);
-        story(s);
+        steps(s);
         cuda_fixture_close(s);
     }
 }

@@ -1,6 +1,6 @@
 /* tests/unit/cuda/shim/test_cuda_model.c - decoders of all kinds, on the CUDA backend and on ref.
  *
- * Each shape runs the same little story: two prompts, one whole and one in pieces, in steps that
+ * Each shape runs the same steps: two prompts, one whole and one in pieces, in steps that
  * mix them with decoding; then decoding alone, through the graphs of several buckets. */
 #include "tests/unit/cuda/shim/cuda_fixture.h"
 

@@ -108,7 +108,8 @@ __global__ void commit(const __grid_constant__ struct trial_fault_args p) {
     uint32_t r[4];
 
     barriers(p.fault);
-    if (p.fault == TRIAL_MISALIGNED) *reinterpret_cast<int4 *>(p.memory + 2) = make_int4(1, 2, 3, 4);
+    if (p.fault == TRIAL_MISALIGNED)
+        *reinterpret_cast<int4 *>(p.memory + 2) = make_int4(1, 2, 3, 4);
     if (p.fault == TRIAL_COPY_MISALIGNED) copy_async16(shared + 4, p.memory + 1);
     if (p.fault == TRIAL_MATRIX_ELSEWHERE) load_matrix4(r, p.memory);
     if (p.fault == TRIAL_BEHIND_SHARED) *(behind + threadIdx.x) = 1;

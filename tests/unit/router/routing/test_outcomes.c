@@ -1,4 +1,4 @@
-/* tests/unit/router/routing/test_outcomes.c - who stands out among his peers, and who does not. */
+/* tests/unit/router/routing/test_outcomes.c - outliers among peers. */
 #include "tests/support/cm.h"
 
 #include "common/base/rng.h"
