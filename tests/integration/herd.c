@@ -8,7 +8,7 @@
  *
  *      up 127.1.0.5        begins to listen; another life, with another generation
  *      leave 127.1.0.5     as a pod that was asked to end: finishes what it has, takes no connection
- *      kill 127.1.0.5      as one that did not hear it: resets what it has
+ *      kill 127.1.0.5      as one that gets no signal: resets what it has
  *      asked 127.1.0.5     requests that it has answered in this life */
 #include <arpa/inet.h>
 #include <errno.h>

@@ -224,7 +224,7 @@ def test_every_request_ends_once(programs):
 
 
 def test_a_lost_worker_ends_its_requests(programs):
-    """A second signal does not wait: those who follow still hear of every end, and then that there is no more."""
+    """A second signal does not wait: followers still receive every end, and then the end of the stream."""
     worker = programs(Worker, "--backend", "sim", "--sim-speed", 1).ready()
     follower = Follower(worker)
     streams = [events(worker.url + "/v1/completions", {"prompt": "a", "max_tokens": 50000, "stream": True}) for _ in range(5)]

@@ -152,7 +152,7 @@ NUMBERS = re.compile(r"127\.0\.0\.1:\d+")
 
 
 class Client:
-    """One connection to the client port, as one key's holder. What it hears, less ids, times and ports."""
+    """One connection to the client port, as one key's holder. Its answers, less ids, times and ports."""
 
     def __init__(self, url, key):
         self.connection = http.client.HTTPConnection(urllib.parse.urlparse(url).netloc, timeout=40)
@@ -219,7 +219,7 @@ def calls(prompt):
 
 
 def observe(deployment, key, prompts):
-    """(what was asked, what was heard) of all of it, for each prompt."""
+    """(call, answer) of all of it, for each prompt."""
     client = Client(deployment.router.url, key)
     for prompt in prompts:
         for method, path, body, headers in calls(prompt):

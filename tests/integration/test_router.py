@@ -303,7 +303,7 @@ def test_a_second_signal_does_not_wait(sim_fleet):
     client, first = begin_stream(router, 100000)
     assert first.startswith(b"HTTP/1.1 200")
     router.process.send_signal(signal.SIGTERM)
-    wait_for(lambda: " router_draining" in router.log, "the first signal to be heard")
+    wait_for(lambda: " router_draining" in router.log, "the drain to begin")
     assert router.stop(signal.SIGTERM) == 0
     wait_for(lambda: not any(alive(p) for p in pids), "the worker to end")
     client.close()

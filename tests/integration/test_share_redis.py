@@ -1,4 +1,4 @@
-"""Two routers in front of workers that are not ours, telling each other through a real Redis what they sent."""
+"""Two routers in front of workers that are not ours, which share their requests through a real Redis."""
 import shutil
 import subprocess
 
@@ -104,7 +104,7 @@ def test_without_its_server_nothing_fails(fleet, redis):
     wait_for(lambda: all(r.metric("incipit_redis_connected") == 1 for r in (first, second)), "both to be back", 60)
     events = second.metric("incipit_redis_events_total")
     ask(first, "again")
-    wait_for(lambda: second.metric("incipit_redis_events_total") >= events + 2, "requests to be heard of again")
+    wait_for(lambda: second.metric("incipit_redis_events_total") >= events + 2, "requests to arrive again")
 
 
 def test_it_needs_the_same_secret(programs, monkeypatch):

@@ -101,7 +101,7 @@ def test_a_successor_takes_over_the_whole_state(programs, workers, tmp_path):
     next(stream)
     second = programs(Router, *args, "--threads", 3, "--admin-port", admin_port, port=port)
     second.field("router_listening", "port")
-    wait_for(lambda: " router_replaced" in first.log, "the first to hear of it")
+    wait_for(lambda: " router_replaced" in first.log, "the first to be replaced")
     second.ready(2)
     assert second.url == first.url and second.admin_url == first.admin_url
     assert http(second.admin_url + "/readyz").code == 200
@@ -114,7 +114,7 @@ def test_a_successor_takes_over_the_whole_state(programs, workers, tmp_path):
     assert "index_restored" in second.log and "handover_is_incomplete" not in second.log
     third = programs(Router, *args, "--threads", 1, port=port)  # fewer loops than sockets
     third.field("router_listening", "port")
-    wait_for(lambda: " router_replaced" in second.log, "the second to hear of it")
+    wait_for(lambda: " router_replaced" in second.log, "the second to be replaced")
     third.ready(2)
     for _ in range(20):
         assert third.get("/v1/models").code == 200

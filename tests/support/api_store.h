@@ -3,7 +3,7 @@
  * Objects in versions that never change, and the list of changes that led here. Each change gives its
  * object the next resourceVersion, which is one number for the whole store. A watch from version V is
  * sent the changes after V; one whose V is older than the last compaction gets 410, one
- * whose V is from a future that a restored backup has forgotten hears nothing.
+ * whose V is from a future that a restored backup has forgotten receives nothing.
  *
  *      put, patch, delete ──▶ objects (by resource, namespace, name)
  *              └───────────▶ changes: rv 7 ADDED, rv 8 MODIFIED (before, after) ...

@@ -268,7 +268,7 @@ static inline void note_reset(struct engine_reset *reset) {
     reset->reset_running = false; /* the sign that it came */
 }
 
-/* The engine hears of it before it takes any of n_permits more steps. */
+/* The engine receives it before it takes any of n_permits more steps. */
 static inline void reset_cache(struct engine_fixture *w, int n_permits) {
     struct engine_reset reset = {.reset_running = true, .on_done = note_reset};
 

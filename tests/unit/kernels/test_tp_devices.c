@@ -6,7 +6,7 @@
 #include "tests/support/cm.h"
 #include "tests/support/tiny_model.h"
 
-/* --- what the engine hears ------------------------------------------------------------------- */
+/* --- events for the engine ------------------------------------------------------------------- */
 
 static void info_covers_all_ranks(void **state) {
     struct backend_config config = {.ranks = &backend_cpu, .tp_size = 2, .n_threads = 4};

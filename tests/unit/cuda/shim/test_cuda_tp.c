@@ -97,7 +97,7 @@ static void blocks_move_between_one_device_and_two(void **state) {
     cuda_fixture_close(b);
 }
 
-/* Whichever device it is and wherever in the step: the call that hears of it ends, and so does all
+/* Whichever device it is and wherever in the step: the call that sees it ends, and so does all
  * that comes after. */
 static void a_device_that_fails_leaves_no_rank_waiting(void **state) {
     (void)state;

@@ -295,7 +295,7 @@ static void a_watch_without_data_is_ended(void **state) {
     start(&fx, (struct kube_config){.intervals.silence_ms = 50});
     UNTIL(&fx, fx.n_requests == 5);
     assert_true(is_new_list(&fx, 2));
-    assert_true(is_watch(&fx, 4, "11")); /* this one had been heard */
+    assert_true(is_watch(&fx, 4, "11")); /* this watch had events */
     finish(&fx);
 }
 

@@ -27,7 +27,7 @@ static void while_the_server_is_away_everything_stays(void **state) {
     start_server(&fx);
     UNTIL(&fx, fx.open);
     assert_true(is_watch(&fx, 2, "12"));
-    UNTIL(&fx, kube_watch_stale_s(fx.watch) == 0); /* though nothing has been heard yet */
+    UNTIL(&fx, kube_watch_stale_s(fx.watch) == 0); /* though no event has come yet */
     watch_write(&fx, EVENT("ADDED", "b", "13"));
     UNTIL(&fx, fx.n_changes == 2);
     assert_string_equal(held(&fx), "ab");

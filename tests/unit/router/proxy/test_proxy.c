@@ -250,7 +250,7 @@ static void a_client_that_leaves_frees_the_worker(void **state) {
             loop_turn(fx.loop, 1000);
         client_close(&c);
         TURN_UNTIL(fx.loop, n_open(&fx) == 0);
-        TURN_UNTIL(fx.loop, fx.fake.n_open == 0); /* that is how the worker hears of it */
+        TURN_UNTIL(fx.loop, fx.fake.n_open == 0); /* the worker sees the close */
         assert_true(counted(&fx, "499") == 1);
         finish(&fx);
     }

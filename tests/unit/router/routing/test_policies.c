@@ -103,7 +103,7 @@ static void a_session_is_bounded_by_factor_and_floor(void **state) {
 
 /* --- prefix: homes --------------------------------------------------------------------------- */
 
-/* Two routers that hear nothing of each other see different loads. */
+/* Two routers that share nothing see different loads. */
 static void with_a_home_weight_uncached_prompts_go_home_at_any_load(void **state) {
     struct policy_options options;
     uint32_t n_moved[2] = {0};

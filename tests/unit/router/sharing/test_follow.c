@@ -753,7 +753,7 @@ static void a_worker_may_not_fill_our_memory(void **state) {
     finish(&fx);
 }
 
-/* Two routers, A with all requests and B that hears of them: after any traffic and any cuts that are
+/* Two routers, A with all requests and B that follows them: after any traffic and any cuts that are
  * mended in time, B's books are A's. */
 static void after_any_cuts_the_books_are_those_of_the_sender(void **state) {
     struct fixture fx;

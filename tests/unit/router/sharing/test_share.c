@@ -303,7 +303,7 @@ static void without_a_server_each_goes_on_alone(void **state) {
 }
 
 /* More than a router remembers between two looks at it is lost: the others must see that, or they
- * would wait for ever for the ends of what they heard to begin. */
+ * would wait for ever for the ends of requests whose start they received. */
 static void an_overflow_of_the_outbox_is_a_gap(void **state) {
     struct asked a, other;
     struct share_fixture s;
