@@ -18,7 +18,7 @@
  * backend writes the K and V of those tokens into the paged pool at `kv_slot` = block * block_size +
  * offset, and every query reads K and V from the pool only, through the row's block table.
  *
- * Identity: a backend that says BACKEND_INVARIANT gives, for one instruction path, bit-identical
+ * Identity: a backend with BACKEND_INVARIANT gives, for one instruction path, bit-identical
  * outputs for a position whatever else is in the step, however the prompt was chunked, and however
  * many threads there are.
  *
@@ -119,7 +119,7 @@ struct backend_config {
     const char *device_id;     /* GPU by UUID, or the beginning of one; NULL: by ordinal */
     uint32_t tp_rank, tp_size; /* one rank of a tensor-parallel model; size 0 or 1: all of it */
     struct tp_group *group;    /* the ranks; NULL when there is one */
-    const struct backend_ops *ranks; /* tp: the backend of which each rank is one device */
+    const struct backend_ops *ranks; /* tp: the backend of each rank */
 };
 
 #define BACKEND_INVARIANT 1u /* outputs do not depend on batch, chunking or threads */
@@ -239,8 +239,8 @@ struct backend_ops {
     /* With a model loaded, the estimates are of that model. */
     void (*info)(struct backend_device *dev, struct backend_info *info);
 
-    /* Weights arrive in any order; the backend fuses, packs and converts. load_end says which role
-     * and layer is missing. Memory that is refused is ST_NOMEM with the figure. */
+    /* Weights arrive in any order; the backend fuses, packs and converts. load_end names the role
+     * and layer that is missing. Memory that is refused is ST_NOMEM with the figure. */
     enum status (*load_begin)(struct backend_device *dev, struct backend_model **out,
                               const struct geometry *g, const struct backend_limits *limits,
                               struct error *err);

@@ -140,7 +140,7 @@ static void on_settled(void *arg) {
     http_server_drain_idle(f->server, f->settle_us, on_drained, f);
 }
 
-/* What the control loop sends beside drain and hurry. */
+/* What the control loop sends beside drain and its end. */
 struct note {
     struct mail mail;
     void (*take)(struct frontend *f, struct note *note);

@@ -108,7 +108,7 @@ static bool looks_for_gpus(const struct router_options *o) {
 }
 
 /* An error when a device for all workers conflicts with one for each. */
-static enum status check_told(const struct router_options *o, struct error *err) {
+static enum status check_devices(const struct router_options *o, struct error *err) {
     static const char *const names[] = {"--device", "--device-id", NULL};
     const char *device = worker_arg(o, names);
 
@@ -161,7 +161,7 @@ static enum status find_devices(struct local_devices *found, const struct router
                                 const char *program, struct log *log, struct error *err) {
     bool is_auto = o->launch == LAUNCH_AUTO;
     struct error why = {0};
-    enum status st = is_auto ? check_told(o, err) : ST_OK;
+    enum status st = is_auto ? check_devices(o, err) : ST_OK;
 
     if (st != ST_OK || !looks_for_gpus(o)) return st;
     st = ask(found, o, program, &why);

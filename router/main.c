@@ -35,8 +35,7 @@ static enum status check_health(const struct router_options *values, struct erro
     return healthcheck_ask(&check, err);
 }
 
-/* --- the first word
- * -------------------------------------------------------------------------------- */
+/* --- the first word --------------------------------------------------------------------------- */
 
 struct command {
     const char *word; /* NULL: none */

@@ -58,8 +58,7 @@
 #define FORGIVEN_US    2000000u /* window before all workers of a model were lost */
 #define WORKER_STOP_US 5000000u /* time of launched workers after SIGTERM */
 
-/* --- stopping
- * ------------------------------------------------------------------------------------ */
+/* --- stopping --------------------------------------------------------------------------------- */
 
 static void end_loop(void *arg) {
     struct router *r = arg;
@@ -209,8 +208,7 @@ static void on_worker_fatal(const struct error *err, void *arg) {
     if (!r->has_announced) loop_stop(r->loop); /* it has not served yet */
 }
 
-/* --- readiness
- * ----------------------------------------------------------------------------------- */
+/* --- readiness -------------------------------------------------------------------------------- */
 
 static const char *scheme(const struct router *r) {
     return certificates_for_clients(r->certificates) ? "https" : "http";
@@ -287,8 +285,7 @@ static void on_tick(void *arg) {
     loop_timer_start(&r->tick, TICK_US);
 }
 
-/* --- building
- * ------------------------------------------------------------------------------------ */
+/* --- building --------------------------------------------------------------------------------- */
 
 /* Warns when every user of the machine can read the file. */
 static void warn_of_readable(struct router *r, const char *path) {

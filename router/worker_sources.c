@@ -25,8 +25,7 @@ struct worker_sources {
     _Atomic bool are_synced;
 };
 
-/* --- what they tell
- * ------------------------------------------------------------------------------ */
+/* --- their sets ------------------------------------------------------------------------------- */
 
 static void on_static_set(const struct discovery_set *set, void *arg) {
     fleet_set(((struct worker_sources *)arg)->fleet, FLEET_STATIC, set);
@@ -74,8 +73,7 @@ static double value_of(const char *url, void *arg) {
     return (double)view.routing.n_held_blocks + 100.0 * view.in_flight;
 }
 
-/* --- building
- * ------------------------------------------------------------------------------------ */
+/* --- building --------------------------------------------------------------------------------- */
 
 enum status worker_sources_guards(struct fleet_config *config, const struct router_options *o,
                                   struct error *err) {
@@ -162,8 +160,7 @@ void worker_sources_destroy(struct worker_sources *s) {
     mem_free(s);
 }
 
-/* --- while it runs
- * ------------------------------------------------------------------------------- */
+/* --- while it runs ---------------------------------------------------------------------------- */
 
 void worker_sources_reload(struct worker_sources *s) {
     for (int i = 0; s && i < N_SOURCES; i++)

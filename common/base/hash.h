@@ -19,7 +19,7 @@ struct hash128 hash_128(const void *data, size_t n);
 /* Big-endian canonical form of a 128-bit XXH3 digest, as xxhash's reference prints it. */
 void hash_128_canonical(struct hash128 h, uint8_t out[16]);
 
-/* A secret for hash_keyed_128. Whoever does not know `seed` cannot search for collisions. */
+/* A secret for hash_keyed_128. Collisions cannot be searched for without `seed`. */
 #define HASH_KEY_BYTES 192
 struct hash_key {
     uint8_t secret[HASH_KEY_BYTES];

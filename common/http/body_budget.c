@@ -106,8 +106,7 @@ uint64_t body_budget_largest(struct body_budget *b) {
     return bytes;
 }
 
-/* --- long bodies
- * --------------------------------------------------------------------------------- */
+/* --- long bodies ------------------------------------------------------------------------------ */
 
 static uint64_t held_by(const struct body_budget *b, uint64_t id) {
     const struct owner *o = id ? map_find(&b->owners, id) : NULL;
@@ -233,8 +232,7 @@ bool body_budget_is_short(const struct body_budget *b) {
     return atomic_load_explicit(&b->n_waiting, memory_order_relaxed) > 0;
 }
 
-/* --- short ones
- * ---------------------------------------------------------------------------------- */
+/* --- short ones ------------------------------------------------------------------------------- */
 
 struct body_pool *body_pool_open(struct body_budget *b) {
     struct body_pool *pool = mem_zalloc(sizeof(*pool));
@@ -261,8 +259,7 @@ void body_pool_give(struct body_pool *pool, uint32_t bytes) {
     atomic_store_explicit(&pool->used_bytes, used - bytes, memory_order_relaxed);
 }
 
-/* --- looking
- * ------------------------------------------------------------------------------------- */
+/* --- looking ---------------------------------------------------------------------------------- */
 
 struct body_budget_stats body_budget_stats(struct body_budget *b) {
     struct body_budget_stats s = {0};

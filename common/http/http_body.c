@@ -155,7 +155,7 @@ static size_t read_usual_size(struct http_body *b, const char *in, size_t n) {
     for (; i < n && i < 6 && (digit = str_hex_value((uint8_t)in[i])) >= 0; i++)
         size = size << 4 | (unsigned)digit;
     if (i == 0 || size == 0 || n - i < 2 || in[i] != '\r' || in[i + 1] != '\n') return 0;
-    if (is_over_limit(b, size)) return 0; /* the machine says so */
+    if (is_over_limit(b, size)) return 0; /* the state machine refuses it */
     b->remaining = size;
     b->n_line_bytes = 0;
     b->state = BODY_CHUNK;

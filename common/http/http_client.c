@@ -70,8 +70,7 @@ static void init_curl(void) {
     curl_global_init(CURL_GLOBAL_DEFAULT);
 }
 
-/* --- the end of a call
- * ---------------------------------------------------------------------------- */
+/* --- the end of a call ------------------------------------------------------------------------ */
 
 static CURL *take_handle(struct http_client *client) {
     return client->n_spares ? client->spares[--client->n_spares] : curl_easy_init();
@@ -143,8 +142,7 @@ static void finish_done(struct http_client *client) {
     }
 }
 
-/* --- streams
- * --------------------------------------------------------------------------------------- */
+/* --- streams ---------------------------------------------------------------------------------- */
 
 static void silence_is_over(void *arg) {
     struct http_call *call = arg;
@@ -173,7 +171,7 @@ static void deliver_piece(struct http_call *call) {
 }
 
 /* Delivers pieces, then ends: a stream's last piece precedes its end. */
-static void tell(struct http_client *client) {
+static void deliver_pieces(struct http_client *client) {
     struct list *link;
 
     while ((link = list_pop_front(&client->fresh))) {
@@ -182,8 +180,7 @@ static void tell(struct http_client *client) {
     finish_done(client);
 }
 
-/* --- curl's sockets and time on the loop
- * -------------------------------------------------------------- */
+/* --- curl's sockets and time on the loop ------------------------------------------------------ */
 
 static void socket_is_ready(unsigned ready, void *arg) {
     struct socket_watch *s = arg;
@@ -192,7 +189,7 @@ static void socket_is_ready(unsigned ready, void *arg) {
 
     curl_multi_socket_action(client->multi, s->watch.fd,
                              ready == LOOP_READ ? CURL_CSELECT_IN : CURL_CSELECT_OUT, &n_running);
-    tell(client); /* the watch may be gone */
+    deliver_pieces(client); /* the watch may be gone */
 }
 
 static void time_is_up(void *arg) {
@@ -200,7 +197,7 @@ static void time_is_up(void *arg) {
     int n_running;
 
     curl_multi_socket_action(client->multi, CURL_SOCKET_TIMEOUT, 0, &n_running);
-    tell(client);
+    deliver_pieces(client);
 }
 
 static int set_timer(CURLM *multi, long timeout_ms, void *arg) {
@@ -242,8 +239,7 @@ static int set_socket(CURL *easy, curl_socket_t fd, int what, void *arg, void *s
     return 0;
 }
 
-/* --- the client
- * ---------------------------------------------------------------------------------------- */
+/* --- the client ------------------------------------------------------------------------------- */
 
 enum status http_client_create(struct http_client **out, struct loop *loop, struct error *err) {
     static pthread_once_t once = PTHREAD_ONCE_INIT; /* curl's own global state */
@@ -296,8 +292,7 @@ void http_client_destroy(struct http_client *client) {
     mem_free(client);
 }
 
-/* --- starting a call
- * ------------------------------------------------------------------------------------ */
+/* --- starting a call -------------------------------------------------------------------------- */
 
 static size_t take_answer(char *data, size_t size, size_t n, void *arg) {
     struct http_call *call = arg;

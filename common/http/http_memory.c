@@ -27,8 +27,7 @@
 #define REQUEST_BYTES 1024u /* beside its bytes: what its buffer has in excess, its records */
 #define RETRY_AFTER_S "1"
 
-/* --- refusing
- * -------------------------------------------------------------------------------------- */
+/* --- refusing --------------------------------------------------------------------------------- */
 
 static void refuse(struct peer *p, enum http_refusal why) {
     uint64_t total = body_budget_stats(p->server->limits.budget).total_bytes;
@@ -49,8 +48,7 @@ static void refuse(struct peer *p, enum http_refusal why) {
     conn_flush(&p->conn);
 }
 
-/* --- paying
- * ---------------------------------------------------------------------------------------- */
+/* --- paying ----------------------------------------------------------------------------------- */
 
 static void give_back_pooled(struct exchange *x) {
     if (x->pooled_bytes) body_pool_give(x->peer->server->pool, x->pooled_bytes);
@@ -202,8 +200,7 @@ bool memory_hold(struct peer *p, bool is_whole) {
     return hold_short(p, (is_whole ? (uint32_t)n : settle(p, n)) + REQUEST_BYTES);
 }
 
-/* --- those that wait
- * ------------------------------------------------------------------------------- */
+/* --- those that wait -------------------------------------------------------------------------- */
 
 static void try_again(struct exchange *x, uint64_t now_us) {
     struct peer *p = x->peer;
@@ -225,8 +222,7 @@ static void try_again(struct exchange *x, uint64_t now_us) {
     }
 }
 
-/* --- those that come slowly
- * ------------------------------------------------------------------------ */
+/* --- those that come slowly ------------------------------------------------------------------- */
 
 static void measure(struct exchange *x, uint64_t now_us) {
     uint64_t us = now_us - x->sample_us;

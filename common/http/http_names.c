@@ -4,8 +4,7 @@
 #include "common/http/http_parse_internal.h"
 #include "common/protocol/wire.h"
 
-/* --- header names
- * ------------------------------------------------------------------------------- */
+/* --- header names ----------------------------------------------------------------------------- */
 
 static inline uint64_t word_at(const char *p) {
     uint64_t v;
@@ -122,8 +121,7 @@ enum http_name http_name_of(struct str name) {
     return family_of(name);
 }
 
-/* --- headers of a head
- * -------------------------------------------------------------------------- */
+/* --- headers of a head ------------------------------------------------------------------------ */
 
 struct str http_head_find(const struct http_head *h, const char *data, struct str name) {
     enum http_name id = http_name_of(name);
@@ -188,8 +186,7 @@ bool http_value_has_token(struct str value, struct str token) {
     return false;
 }
 
-/* --- methods and reasons
- * ------------------------------------------------------------------------ */
+/* --- methods and reasons ---------------------------------------------------------------------- */
 
 static const struct str method_names[] = {
     [HTTP_GET] = {"GET", 3},     [HTTP_HEAD] = {"HEAD", 4},     [HTTP_POST] = {"POST", 4},

@@ -135,8 +135,7 @@ static enum status refuse_byte(struct http_head *h, struct error *err, const cha
                        where);
 }
 
-/* --- elements of the head
- * ------------------------------------------------------------------------ */
+/* --- elements of the head --------------------------------------------------------------------- */
 
 static struct http_span span_from_mark(const struct http_head *h) {
     return (struct http_span){(uint16_t)h->mark, (uint16_t)(h->pos - h->mark)};
@@ -265,8 +264,7 @@ static enum status end_value(struct http_head *h, const char *data, struct error
     return end_header(h, data, err);
 }
 
-/* --- the machine
- * ------------------------------------------------------------------------------- */
+/* --- the machine ------------------------------------------------------------------------------ */
 
 void http_request_init(struct http_head *h) {
     memset(h, 0, offsetof(struct http_head, headers));

@@ -27,7 +27,7 @@
  *   501  a Transfer-Encoding that is not "chunked", CONNECT
  *   505  a version other than 1.0 and 1.1
  *
- * Accepted on purpose, because the RFC says so: empty lines (CRLF, at most 4) before a request
+ * Accepted on purpose, as in the RFC: empty lines (CRLF, at most 4) before a request
  * line, optional blanks around header values, bytes above 0x7F in values, bodies on any method,
  * chunk extensions (";..." right after the size, printable, at most 256 bytes) which are ignored,
  * trailers (at most 4 KiB, well formed) which are dropped. Pure; any thread. */
@@ -206,8 +206,7 @@ MUST_USE enum status http_body_next(struct http_body *b, const char *in, size_t 
 /* The stream ended here: ST_OK when the body may end so (HTTP_CLOSE_BODY), else ST_CLOSED. */
 MUST_USE enum status http_body_eof(struct http_body *b, struct error *err);
 
-/* --- small shared things
- * ----------------------------------------------------------------------- */
+/* --- small shared things ---------------------------------------------------------------------- */
 
 const char *http_method_name(enum http_method m); /* "GET"; "" for HTTP_OTHER_METHOD */
 enum http_method http_method_of(struct str name);

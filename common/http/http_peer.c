@@ -40,8 +40,7 @@ void peer_set_state(struct peer *p, enum peer_state state) {
     if (UNLIKELY(server->is_full) && state == PEER_IDLE) server_has_room(server);
 }
 
-/* --- leaving
- * ------------------------------------------------------------------------------------ */
+/* --- leaving ---------------------------------------------------------------------------------- */
 
 void peer_close(struct peer *p) {
     struct http_server *server = p->server;
@@ -56,7 +55,7 @@ void peer_close(struct peer *p) {
     server_peer_gone(server);
 }
 
-/* Tells the handler, if it has the request. */
+/* Notifies the handler, if it has the request. */
 static void abort_exchange(struct peer *p) {
     struct exchange *x = p->exchange;
 
@@ -185,8 +184,7 @@ void peer_check_stall(struct peer *p, uint64_t now_us) {
     }
 }
 
-/* --- from bytes to a request
- * ---------------------------------------------------------------------- */
+/* --- from bytes to a request ------------------------------------------------------------------ */
 
 static void begin_request(struct peer *p) {
     p->exchange = server_lend_exchange(p->server);
@@ -365,8 +363,7 @@ static void peer_advance(struct peer *p) {
     p->is_advancing = false;
 }
 
-/* --- the beginning: TLS
- * -------------------------------------------------------------------------- */
+/* --- the beginning: TLS ----------------------------------------------------------------------- */
 
 static void on_connected(struct conn *c, void *owner) {
     struct peer *p = owner;
@@ -466,8 +463,7 @@ void peer_open(struct http_server *server, struct tls *tls, int fd,
     peer_set_state(p, tls ? PEER_HANDSHAKE : PEER_NEW);
 }
 
-/* --- questions about a request
- * ------------------------------------------------------------------ */
+/* --- questions about a request ---------------------------------------------------------------- */
 
 const struct http_head *http_request_head(const struct http_request *req) {
     return &exchange_of(req)->head;

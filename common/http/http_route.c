@@ -64,8 +64,7 @@ void http_route_request(const struct http_route *routes, struct http_request *re
     answer_unrouted(routes, req);
 }
 
-/* --- web pages
- * ------------------------------------------------------------------------------------- */
+/* --- web pages -------------------------------------------------------------------------------- */
 
 /* An address or "localhost". The owner of any other name may point it at this machine, so that a
  * page of that name has this origin. */

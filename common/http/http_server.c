@@ -122,7 +122,7 @@ static void listener_close(struct listener *l) {
 
 static bool accept_one(struct listener *l);
 
-/* Whoever waits to be accepted would be reset. */
+/* Connections that wait to be accepted would be reset. */
 static void accept_the_last(struct http_server *server) {
     LIST_FOR_EACH(it, &server->listeners) {
         struct listener *l = LIST_ENTRY(it, struct listener, link);
@@ -158,8 +158,7 @@ void http_server_destroy(struct http_server *server) {
     mem_free(server);
 }
 
-/* --- listening
- * --------------------------------------------------------------------------------- */
+/* --- listening -------------------------------------------------------------------------------- */
 
 static bool is_at_capacity(const struct http_server *server) {
     return server->stats.open_connections >= server->limits.max_connections;
@@ -326,8 +325,7 @@ uint16_t http_server_port(const struct http_server *server) {
     return first ? LIST_ENTRY(first, struct listener, link)->port : 0;
 }
 
-/* --- timeouts
- * ---------------------------------------------------------------------------------- */
+/* --- timeouts --------------------------------------------------------------------------------- */
 
 /* One look for what is due. A connection that ends costs its socket, and many may be due at once: a
  * turn of the loop ends a few. */
@@ -439,8 +437,7 @@ void http_server_set_limits(struct http_server *server, const struct http_limits
     watch_listeners(server);
 }
 
-/* --- draining
- * ---------------------------------------------------------------------------------- */
+/* --- draining --------------------------------------------------------------------------------- */
 
 static void report_drained(void *arg) {
     struct http_server *server = arg;
@@ -517,8 +514,7 @@ struct http_server_stats http_server_stats(const struct http_server *server) {
     return server->stats;
 }
 
-/* --- small shared things
- * ------------------------------------------------------------------------- */
+/* --- small shared things ---------------------------------------------------------------------- */
 
 struct str server_date(struct http_server *server) {
     uint64_t now_us = loop_now_us(server->loop);

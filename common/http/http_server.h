@@ -196,8 +196,7 @@ void http_reply(struct http_request *req, int code, const char *content_type, st
  * NULL: the status's name. */
 void http_reply_error(struct http_request *req, enum status st, const struct error *err);
 
-/* --- answering as a stream
- * --------------------------------------------------------------------- */
+/* --- answering as a stream -------------------------------------------------------------------- */
 
 /* Sends the head. The body is chunked for HTTP/1.1, ended by closing for 1.0. */
 void http_stream_begin(struct http_request *req, int code, const char *content_type);
@@ -213,11 +212,10 @@ void http_stream_end(struct http_request *req); /* ends the request */
  * cannot take it for complete. */
 void http_stream_break(struct http_request *req);
 
-/* --- answering raw: the caller supplies every byte of the response (the proxy)
- * ------------------ */
+/* --- answering raw: the caller supplies every byte of the response (the proxy) ---------------- */
 
-/* Head included. The caller announces keep_alive: http_wants_close tells whether "connection:
- * close" is due. */
+/* Head included. The caller announces keep_alive: http_wants_close returns whether
+ * "connection: close" is due. */
 void http_raw_write(struct http_request *req, struct str bytes);
 void http_raw_writev(struct http_request *req, const struct str *pieces, int n);
 void http_raw_chunk(struct http_request *req, struct str payload); /* framed; "" is ignored */
@@ -226,13 +224,11 @@ void http_raw_flush(
 void http_raw_end(struct http_request *req, bool keep_alive); /* flushes, ends the request */
 bool http_wants_close(const struct http_request *req);
 
-/* --- flow
- * -------------------------------------------------------------------------------------- */
+/* --- flow ------------------------------------------------------------------------------------- */
 
 size_t http_pending_bytes(const struct http_request *req); /* written and not taken by the kernel */
 
-/* --- routes
- * ------------------------------------------------------------------------------------ */
+/* --- routes ----------------------------------------------------------------------------------- */
 
 /* A table of handlers. A path that ends in '*' stands for all that begin like it and are longer.
  * The last row has path NULL. */

@@ -47,7 +47,7 @@
 #define REST_BYTES 4096u
 
 /* Not through recv(3) and sendmsg(3): those are points where a thread may be cancelled, and pay for
- * it with two atomic operations each, 1 % of a proxied request. Nobody cancels threads here. */
+ * it with two atomic operations each, 1 % of a proxied request. No thread is cancelled here. */
 static ssize_t tcp_recv(struct conn *c, void *to, size_t n) {
     return syscall(SYS_recvfrom, c->watch.fd, to, n, 0, NULL, NULL);
 }
@@ -142,7 +142,7 @@ static void fail_later(struct conn *c, enum conn_end end, int error) {
     watch(c);
 }
 
-/* Tells the owner; the last thing that happens to a connection. */
+/* Notifies the owner; the last thing that happens to a connection. */
 static void report_closed(struct conn *c) {
     loop_defer_cancel(&c->flush);
     c->is_closed = true;

@@ -12,10 +12,10 @@
  *
  * When now reaches the beginning of a slot of a higher row, its timers are sorted into lower rows;
  * each timer moves at most once per row in its life, and only if it lives that long. Starting and
- * stopping are a few instructions, allocate nothing and ask nobody.
+ * stopping are a few instructions, allocate nothing and make no system call.
  *
- * Between now and the next slot with a timer in it nothing happens, so nothing ticks: the wheel says
- * when it wants to be looked at, and jumps there.
+ * Between now and the next slot with a timer in it nothing happens, so nothing ticks: the wheel returns
+ * the time of the next look, and jumps there.
  *
  * Knows no clock: time comes as an argument, and early or late is by that. Follows: Varghese and
  * Lauck, Hashed and Hierarchical Timing Wheels, SOSP 1987, scheme 7; the choice of the row by

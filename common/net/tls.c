@@ -56,8 +56,7 @@ struct tls_session {
     char name[]; /* of the server; "" on its side */
 };
 
-/* --- settings
- * ---------------------------------------------------------------------------------- */
+/* --- settings --------------------------------------------------------------------------------- */
 
 static int keep_ticket(SSL *ssl, SSL_SESSION *session);
 
@@ -132,8 +131,7 @@ int64_t tls_expires_s(struct tls *tls) {
     return s;
 }
 
-/* --- tickets
- * ------------------------------------------------------------------------------------ */
+/* --- tickets ---------------------------------------------------------------------------------- */
 
 void tls_ticket_forget(struct tls_ticket **ticket) {
     if (!*ticket) return;
@@ -172,8 +170,7 @@ static void show_ticket(struct tls_session *s) {
     }
 }
 
-/* --- failures
- * ----------------------------------------------------------------------------------- */
+/* --- failures --------------------------------------------------------------------------------- */
 
 /* The errno of the last call on s->ssl, which returned `rc`: EAGAIN when it must be repeated, 0
  * after the peer's close_notify. */
@@ -198,8 +195,7 @@ static int errno_of(struct conn *c, int rc) {
     return EPROTO;
 }
 
-/* --- the handshake
- * ------------------------------------------------------------------------------ */
+/* --- the handshake ---------------------------------------------------------------------------- */
 
 static bool expect_server(struct tls_session *s) {
     X509_VERIFY_PARAM *param = SSL_get0_param(s->ssl);
@@ -279,10 +275,9 @@ static enum conn_handshake tls_handshake(struct conn *c) {
     return CONN_HANDSHAKE_FAILED;
 }
 
-/* --- bytes
- * -------------------------------------------------------------------------------------- */
+/* --- bytes ------------------------------------------------------------------------------------ */
 
-static ssize_t told(int error) {
+static ssize_t as_errno(int error) {
     if (error == 0) return 0;
     errno = error;
     return -1;
@@ -294,7 +289,7 @@ static ssize_t tls_recv(struct conn *c, void *to, size_t n) {
     int rc, error;
 
     c->has_more = false;
-    if (s->has_ended) return told(s->end_errno);
+    if (s->has_ended) return as_errno(s->end_errno);
     do {
         ERR_clear_error();
         errno = 0;
@@ -307,7 +302,7 @@ static ssize_t tls_recv(struct conn *c, void *to, size_t n) {
                 s->end_errno = error;
                 c->has_more = got > 0;
             }
-            return got ? (ssize_t)got : told(error);
+            return got ? (ssize_t)got : as_errno(error);
         }
         got += more;
     } while (got < n && SSL_has_pending(s->ssl));
@@ -357,14 +352,13 @@ static ssize_t tls_send(struct conn *c, struct iovec *iov, int n) {
             int error = errno_of(c, rc);
 
             if (sent) return (ssize_t)sent; /* an error is there next time as well */
-            return told(error ? error : EPIPE);
+            return as_errno(error ? error : EPIPE);
         }
         sent += more;
     }
 }
 
-/* --- the end
- * ------------------------------------------------------------------------------------ */
+/* --- the end ---------------------------------------------------------------------------------- */
 
 /* After a failure OpenSSL wants to hear no more of a connection. */
 static void send_close_notify(struct tls_session *s) {
@@ -397,8 +391,7 @@ static const struct conn_transport tls_transport = {
     .close = tls_close,
 };
 
-/* --- beginning
- * ---------------------------------------------------------------------------------- */
+/* --- beginning -------------------------------------------------------------------------------- */
 
 static struct tls_session *session_create(struct tls *tls, const char *name) {
     size_t n = strlen(name) + 1;

@@ -28,7 +28,8 @@ struct tls_ticket;
 struct tls_config {   /* paths are borrowed for the life of the struct tls */
     const char *cert; /* PEM: certificate, then its chain. A client may have none */
     const char *key;  /* PEM: the certificate's key, without a passphrase */
-    const char *ca; /* PEM file, or a folder made by `openssl rehash`. Client: whom to trust, NULL:
+    const char
+        *ca; /* PEM file, or a folder made by `openssl rehash`. Client: trusted issuers, NULL:
                           the system's. Server: clients must show a certificate of one of these */
     uint32_t handshake_timeout_ms; /* clients; 0: 5000. A server's: http_limits */
     bool is_server;

@@ -37,8 +37,7 @@ static enum status check_readable(const char *what, const char *path, struct err
     return ST_OK;
 }
 
-/* --- the certificate
- * --------------------------------------------------------------------------- */
+/* --- the certificate -------------------------------------------------------------------------- */
 
 static void format_day(const ASN1_TIME *at, char out[32]) {
     struct tm tm;
@@ -84,10 +83,9 @@ static enum status use_cert(SSL_CTX *ctx, const char *path, int64_t now_s, struc
     return st;
 }
 
-/* --- the key
- * ----------------------------------------------------------------------------------- */
+/* --- the key ---------------------------------------------------------------------------------- */
 
-/* Nobody is there to be asked. */
+/* No terminal to ask. */
 static int refuse_passphrase(char *to, int size, int is_writing, void *was_asked) {
     (void)to;
     (void)size;
@@ -129,8 +127,7 @@ static enum status use_key(SSL_CTX *ctx, const struct tls_config *config, struct
     return st;
 }
 
-/* --- authorities
- * ------------------------------------------------------------------------------- */
+/* --- authorities ------------------------------------------------------------------------------ */
 
 /* OpenSSL looks for "<hash>.<n>" in a folder and for nothing else. */
 static bool has_hashed_names(const char *folder) {
@@ -187,8 +184,7 @@ static enum status use_trust(SSL_CTX *ctx, const struct tls_config *config, stru
     return ST_OK;
 }
 
-/* --- all of it
- * ---------------------------------------------------------------------------------- */
+/* --- all of it -------------------------------------------------------------------------------- */
 
 static const unsigned char our_protocols[] = {8, 'h', 't', 't', 'p', '/', '1', '.', '1'};
 

@@ -1,7 +1,7 @@
 /* common/options/options.h - the option table: one row drives everything.
  *
  * A program describes its options in a constant table of rows and its values in a plain struct; the
- * row says which field it fills. From the rows come the command line, the environment, the YAML
+ * row names the field it fills. From the rows come the command line, the environment, the YAML
  * file, changes at run time, --help, --version, --dump-config. A value is taken from the first of
  *
  *      flag --block-size 32  >  INCIPIT_BLOCK_SIZE=32  >  block-size: 32 in --config  >  default

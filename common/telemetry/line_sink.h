@@ -3,10 +3,10 @@
  *      put ─ append ─▶ filling ─ swap ─▶ flushing ─ write(2) ─▶ fd
  *      any thread           (one short lock)      the sink's thread
  *
- * Whoever puts a line never waits for the disk or for a reader: when the buffer is full the line is
+ * A caller that puts a line never waits for the disk or for a reader: when the buffer is full the line is
  * dropped and counted. The thread is woken by a first line only and then waits a moment for more, so
- * that a busy program pays one wake-up and one write for many lines. Writes end with a line and, but
- * for a line that is longer, are no larger than a pipe takes in one piece.
+ * that a busy program pays one wake-up and one write for many lines. Writes end with a line and, unless
+ * a line is longer, are no larger than a pipe takes in one piece.
  *
  * A file that ends amid a line, because the disk was full or the machine went down, gets a line break
  * first: what is torn spoils no other line.

@@ -2,7 +2,7 @@
  *
  * A program lists its metrics in a constant table of rows; the index of a row is the metric's id. A
  * row with labels has one *child* per combination of values, made on first use and then kept by
- * whoever updates it: updating a child is a relaxed atomic operation or two (a histogram has a
+ * its user: updating a child is a relaxed atomic operation or two (a histogram has a
  * bucket and a sum), never a lock or an allocation. The number of children is limited, so that a
  * client who chooses label values cannot grow the registry: past the limit all go to one child
  * whose values are "other".
@@ -19,7 +19,7 @@
  *
  * Any thread may update, look up and write the page. A thread that updates often takes a *part* of
  * the child, which it updates with plain loads and stores: the page shows the sum of all parts, and
- * nobody else writes to the same memory. */
+ * no other thread writes to its memory. */
 #ifndef COMMON_TELEMETRY_METRICS_H
 #define COMMON_TELEMETRY_METRICS_H
 

@@ -295,7 +295,7 @@ static enum status wrong(const struct json *v, const char *name, const char *exp
                            show(v, sent, sizeof(sent)));
 }
 
-/* The member, or NULL when it is absent or null; *is_present tells them apart. */
+/* The member, or NULL when it is absent or null; *is_present distinguishes the two. */
 static const struct json *present(const struct json *object, const char *name, bool *is_present) {
     const struct json *v = json_get(object, name);
 

@@ -12,7 +12,7 @@
  * The clock is read here, as an engine would ask a device. Thread: the engine's.
  *
  * LIMITS. Penalties, biases and filters do not change the text; a mask does (the next allowed token
- * is said). Logprobs are made up, and fixed by the same key as the text. */
+ * is written). Logprobs are made up, and fixed by the same key as the text. */
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>

@@ -56,8 +56,7 @@ struct keys_change {
     bool has_single;
 };
 
-/* --- digests
- * ------------------------------------------------------------------------------------- */
+/* --- digests ---------------------------------------------------------------------------------- */
 
 static void digest_of(struct sha256 *sha, struct str key, uint8_t out[SHA256_BYTES]) {
     sha256_begin(sha);
@@ -86,8 +85,7 @@ static struct key *find_by_text(struct keys *k, struct str text) {
     return find(&k->map, digest);
 }
 
-/* --- the file
- * ------------------------------------------------------------------------------------ */
+/* --- the file --------------------------------------------------------------------------------- */
 
 struct reader {
     struct sha256 *sha; /* separate: the router loops continue meanwhile */
@@ -264,8 +262,7 @@ static enum status read_text(struct reader *r, struct str text) {
     return st;
 }
 
-/* --- the table
- * ----------------------------------------------------------------------------------- */
+/* --- the table -------------------------------------------------------------------------------- */
 
 static void unlist(struct key *key) {
     key->is_listed = false;
@@ -471,8 +468,7 @@ enum status keys_read_first(const char *path, char out[KEYS_TEXT_MAX], struct er
                               path);
 }
 
-/* --- who is there
- * -------------------------------------------------------------------------------- */
+/* --- who is there ----------------------------------------------------------------------------- */
 
 bool keys_are_needed(const struct keys *k) {
     return k && k->are_needed;
@@ -535,8 +531,7 @@ void keys_name(struct keys *k, struct str text, char out[KEY_NAME_MAX]) {
     pthread_mutex_unlock(&k->lock);
 }
 
-/* --- limits
- * -------------------------------------------------------------------------------------- */
+/* --- limits ----------------------------------------------------------------------------------- */
 
 static enum status check_limits(struct key *key, double prompt_tokens, uint64_t now_us,
                                 uint64_t *wait_us, struct error *err) {

@@ -67,8 +67,7 @@ struct refusals *refusals_create(struct metrics *metrics, struct log *log) {
     return r;
 }
 
-/* --- under the lock
- * ------------------------------------------------------------------------------ */
+/* --- under the lock --------------------------------------------------------------------------- */
 
 static void count_client(struct reason *reason, struct str client) {
     struct place *rarest = reason->places;
@@ -124,8 +123,7 @@ static void write_line(struct refusals *r, struct reason *reason, uint64_t now_u
     reason->since_us = now_us;
 }
 
-/* --- from outside
- * -------------------------------------------------------------------------------- */
+/* --- from outside ----------------------------------------------------------------------------- */
 
 void refusals_note(struct refusals *r, enum refusal which, struct str client, uint64_t now_us) {
     struct reason *reason;

@@ -25,8 +25,7 @@ static const struct admin *admin_of(void *arg) {
     return ((const struct place *)arg)->admin;
 }
 
-/* --- who changes what
- * ---------------------------------------------------------------------------- */
+/* --- who changes what ------------------------------------------------------------------------- */
 
 static struct str key_of(const struct http_request *req) {
     return keys_from_headers(http_request_header(req, STR("authorization")),

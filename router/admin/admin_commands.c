@@ -289,8 +289,7 @@ static void add_worker(struct admin_call *c) {
     fleet_add(c->commands->fleet, FLEET_API, &worker, on_added, c);
 }
 
-/* --- DELETE, PATCH, GET /workers/ID; /remove_worker
- * ---------------------------------------------- */
+/* --- DELETE, PATCH, GET /workers/ID; /remove_worker ------------------------------------------- */
 
 static void delete_worker(struct admin_call *c, const struct registry_view *view) {
     char force[8] = "", message[80];

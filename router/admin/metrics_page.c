@@ -41,8 +41,7 @@ static void collect_models(struct metrics *m, struct registry *registry) {
     }
 }
 
-/* --- of each worker
- * ------------------------------------------------------------------------------ */
+/* --- of each worker --------------------------------------------------------------------------- */
 
 struct worker_row {
     const char *kind, *name, *help, *aliases;

@@ -87,8 +87,8 @@ MUST_USE enum status discovery_static_create(struct discovery **out, const struc
  *      http://10.0.0.8:8000
  *
  * Read again on SIGHUP, and once a changed file has stayed the same for a second. A file that
- * cannot be read, or a line that is wrong, changes nothing; the log names the line and says what to
- * do. Better than writing into it: write another and rename it. */
+ * cannot be read, or a line that is wrong, changes nothing; the log names the line and the
+ * remedy. Better than writing into it: write another and rename it. */
 MUST_USE enum status discovery_file_create(struct discovery **out, const char *path,
                                            struct loop *loop, struct log *log, discovery_fn *fn,
                                            void *arg, struct error *err);
@@ -97,8 +97,7 @@ MUST_USE enum status discovery_file_create(struct discovery **out, const char *p
 MUST_USE enum status discovery_file_parse(struct str text, const char *name,
                                           struct discovery_set *out, struct error *err);
 
-/* --- found, not named: these tell their first set later, and until then nothing
- * ------------------ */
+/* --- found, not named: their first set comes later, and until then nothing -------------------- */
 
 #define DISCOVERY_DNS_POLL_US 5000000u
 

@@ -11,12 +11,11 @@
 #define NUMBER_MAX_BYTES 40
 #define COUNT_MAX        9007199254740992.0 /* 2^53: beyond it doubles do not count */
 #define BLOCKS_MAX       1099511627776.0    /* 2^40, like that of wire.c */
-#define BLOCK_SIZE_MAX   1048576.0          /* tokens; likewise */
+#define BLOCK_SIZE_MAX   1048576.0          /* tokens; more is refused */
 
 const char *const engine_kind_names[] = {"unknown", "vllm", "sglang"};
 
-/* --- lines
- * --------------------------------------------------------------------------------------- */
+/* --- lines ------------------------------------------------------------------------------------ */
 
 static struct str take_up_to(struct str *s, char end) {
     const char *at = s->len ? memchr(s->ptr, end, s->len) : NULL;
@@ -122,8 +121,7 @@ bool prom_next(struct str *page, struct prom_sample *out) {
     return false;
 }
 
-/* --- names
- * --------------------------------------------------------------------------------------- */
+/* --- names ------------------------------------------------------------------------------------ */
 
 #define AT(member) offsetof(struct engine_stats, member)
 

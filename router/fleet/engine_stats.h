@@ -40,8 +40,7 @@ bool engine_stats_read_page(struct engine_stats *out, struct str page);
 /* SGLang's /get_server_info: sets n_blocks and block_size if they are there. */
 void engine_stats_read_info(struct engine_stats *stats, struct str json);
 
-/* --- the parser
- * --------------------------------------------------------------------------------- */
+/* --- the parser ------------------------------------------------------------------------------- */
 
 struct prom_sample {
     struct str name;

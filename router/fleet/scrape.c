@@ -42,8 +42,7 @@ struct scrape {
 
 static void pump(struct scrape *s);
 
-/* --- what a page says
- * --------------------------------------------------------------------------- */
+/* --- what a page holds ------------------------------------------------------------------------ */
 
 static bool fell(double before, double now) {
     return before >= 0 && now >= 0 && now < before;
@@ -104,8 +103,7 @@ static void use_page(struct engine *e) {
     e->last = e->now;
 }
 
-/* --- calls
- * --------------------------------------------------------------------------------------- */
+/* --- calls ------------------------------------------------------------------------------------ */
 
 static void done(struct engine *e) {
     e->call = NULL;

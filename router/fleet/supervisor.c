@@ -1,6 +1,6 @@
 /* router/fleet/supervisor.c - start, watch, restart and stop local workers.
  *
- * A pidfd tells the loop that a child has ended: no signal handler, no global, no race with reused
+ * A pidfd wakes the loop when a child has ended: no signal handler, no global, no race with reused
  * process ids. */
 #include "router/fleet/supervisor.h"
 

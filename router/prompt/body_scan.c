@@ -73,8 +73,7 @@ struct walk {
     uint64_t others[BODY_KEYS_MAX];       /* hashes; a collision rejects the request that has it */
 };
 
-/* --- what is wrong: the error, and NULL for the cursor
- * ----------------------------------------- */
+/* --- what is wrong: the error, and NULL for the cursor ---------------------------------------- */
 
 static size_t offset_of(const struct walk *k, const uint8_t *p) {
     return (size_t)(p - k->body);

@@ -1,7 +1,7 @@
 /* router/prompt/string_scan_internal.h - what the versions of string_scan.h share: the search for a string's
  * end, written once over three functions that each instruction set has of its own, which are inlined.
  *
- * A group is the 64 bytes from any position on. Bit i of a mask says what byte i of a group is.
+ * A group is the 64 bytes from any position on. Bit i of a mask is a property of byte i of a group.
  * Text without anything special is skipped by skip(), a few instructions for each group; masks are
  * made where it stops. After Langdale and Lemire, Parsing Gigabytes of JSON per Second, 2019. */
 #ifndef ROUTER_PROMPT_STRING_SCAN_INTERNAL_H

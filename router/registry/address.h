@@ -65,8 +65,7 @@ MUST_USE enum status address_resolve_number(const struct address_url *url,
 MUST_USE enum status address_resolve_all(const struct address_url *url, struct address *out,
                                          uint32_t max, uint32_t *n, struct error *err);
 
-/* --- the guard
- * --------------------------------------------------------------------------------- */
+/* --- the guard -------------------------------------------------------------------------------- */
 
 #define ADDRESS_GUARD_MAX 64
 

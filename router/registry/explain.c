@@ -15,8 +15,7 @@
 
 #define TIE_MARGIN 0.01 /* as policy/prefix.c has it */
 
-/* --- beside a request
- * ---------------------------------------------------------------------------- */
+/* --- beside a request ------------------------------------------------------------------------- */
 
 /* Inserts a candidate after the choice, cheapest first. */
 static void add(struct explanation *e, const struct registry_candidate *c) {
@@ -83,8 +82,7 @@ void explain_append(struct buf *out, const struct explanation *e, uint32_t worke
     append_term(out, "next_", next);
 }
 
-/* --- /debug/route
- * -------------------------------------------------------------------------------- */
+/* --- /debug/route ----------------------------------------------------------------------------- */
 
 static int by_cost(const void *a, const void *b) {
     const struct registry_candidate *x = a, *y = b;

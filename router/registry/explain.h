@@ -38,8 +38,7 @@ void explain_append(struct buf *out, const struct explanation *e, uint32_t worke
 struct json_writer;
 void explain_put_terms(struct json_writer *w, const struct registry_candidate *c);
 
-/* --- /debug/route
- * -------------------------------------------------------------------------------- */
+/* --- /debug/route ----------------------------------------------------------------------------- */
 
 struct dry_run {
     struct registry *registry;

@@ -55,8 +55,7 @@ void registry_destroy(struct registry *r) {
     mem_free(r);
 }
 
-/* --- workers that come and go
- * ------------------------------------------------------------------- */
+/* --- workers that come and go ----------------------------------------------------------------- */
 
 static uint32_t worker_in_flight(const struct worker *w, uint32_t id) {
     return w->model ? routing_load(w->model->routing)->workers[id].in_flight : 0;
@@ -123,8 +122,7 @@ enum status registry_remove(struct registry *r, uint32_t id) {
     return st;
 }
 
-/* --- their models
- * -------------------------------------------------------------------------------- */
+/* --- their models ----------------------------------------------------------------------------- */
 
 static struct model *model_find(struct registry *r, struct str name) {
     for (uint32_t i = 0; i < r->n_models; i++) {
@@ -190,8 +188,7 @@ static enum status model_ensure(struct registry *r, const char *name, struct err
     return ST_OK;
 }
 
-/* --- what is said of them
- * ------------------------------------------------------------------------ */
+/* --- their properties ------------------------------------------------------------------------- */
 
 /* A worker gets more requests than it computes at once, so that its own scheduler never idles; and
  * twice that of requests whose prompts are cached there (load.h). An operator's limit is the

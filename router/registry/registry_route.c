@@ -30,8 +30,7 @@ static void lock_and_measure(struct registry *r) {
     if (UNLIKELY(pthread_mutex_trylock(&r->lock) != 0)) wait_for_lock(r);
 }
 
-/* --- which model, which worker
- * -------------------------------------------------------------------- */
+/* --- which model, which worker ---------------------------------------------------------------- */
 
 /* No worker serves the model: lists those that are served. */
 static enum status fail_no_model(const struct registry *r, struct str name, struct error *err) {
@@ -166,8 +165,7 @@ enum status registry_explain(struct registry *r, struct str model, const struct 
     return st;
 }
 
-/* --- places, and who waits for them
- * --------------------------------------------------------------- */
+/* --- places, and who waits for them ----------------------------------------------------------- */
 
 static bool has_room(const struct registry *r, const struct model *m, uint64_t now_us) {
     if (r->config.max_concurrent && r->n_open >= r->config.max_concurrent) return false;
@@ -328,8 +326,7 @@ bool registry_leave(struct registry *r, struct registry_waiter *w) {
     return was_waiting;
 }
 
-/* --- what becomes of it
- * --------------------------------------------------------------------------- */
+/* --- what becomes of it ----------------------------------------------------------------------- */
 
 /* Ejecting more than half of the fleet costs more than the faults of its workers. */
 static bool may_eject(const struct registry *r, const struct model *m, uint32_t candidate) {

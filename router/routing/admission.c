@@ -131,8 +131,7 @@ void admission_destroy(struct admission *a) {
     mem_free(a);
 }
 
-/* --- flows
- * --------------------------------------------------------------------------------------- */
+/* --- flows ------------------------------------------------------------------------------------ */
 
 static uint32_t band_of(int32_t priority) {
     return (uint32_t)(MIN(MAX(priority, -BAND_MIDDLE), BAND_MIDDLE - 1) + BAND_MIDDLE);
@@ -175,8 +174,7 @@ static void take_out(struct admission *a, struct admission_ticket *t) {
     if (a->n == 0) a->popped_us = 0;
 }
 
-/* --- the pace
- * -------------------------------------------------------------------------------------- */
+/* --- the pace --------------------------------------------------------------------------------- */
 
 static void learn_pace(struct admission *a, uint64_t now_us) {
     double gap_us = (double)(now_us - MIN(a->popped_us, now_us));
@@ -203,8 +201,7 @@ static uint64_t predict_wait_us(const struct admission *a, const struct admissio
     return (uint64_t)((double)(n_ahead + 1) * a->gap_us);
 }
 
-/* --- who waits
- * ------------------------------------------------------------------------------------- */
+/* --- who waits -------------------------------------------------------------------------------- */
 
 /* The ticket that gives way to a newcomer of `band` with n_own waiting: the last of the longest
  * flow in the last band that has any. */

@@ -39,7 +39,7 @@
  *                       6: N' . . .  7: D O A' .  8: . . . .    9: . . . .
  *
  *    is_alt of A is set, the ring neighbours of A are linked to its new slot, and n_moves of its worker
- *    grows by one, which tells a chain's `guesses` to look A up again. */
+ *    grows by one, so that a chain's `guesses` look A up again. */
 #ifndef ROUTER_ROUTING_PREFIX_INDEX_INTERNAL_H
 #define ROUTER_ROUTING_PREFIX_INDEX_INTERNAL_H
 

@@ -14,8 +14,7 @@
 #define RUN_MASK       UINT64_C(0xFFFF) /* of an item without a hash: its blocks */
 #define STEPS_PER_ITEM 4u               /* records visited per item: runs become one item */
 
-/* --- walking
- * ----------------------------------------------------------------------------------- */
+/* --- walking ---------------------------------------------------------------------------------- */
 
 /* The record where a walk resumes, on its ring. */
 static uint32_t walk_resume(const struct prefix_lru *l, uint32_t w, struct prefix_walk *walk) {
@@ -90,8 +89,7 @@ uint32_t prefix_lru_walk(const struct prefix_lru *l, uint32_t w, struct prefix_w
     return n;
 }
 
-/* --- entering
- * ---------------------------------------------------------------------------------- */
+/* --- entering --------------------------------------------------------------------------------- */
 
 static bool has_room(const struct lru_worker *k) {
     return k->n_held < k->capacity;

@@ -83,8 +83,7 @@ struct follow {
     uint64_t blocks[CHAIN_BLOCKS_MAX]; /* of the current frame */
 };
 
-/* --- what is told
- * --------------------------------------------------------------------------------- */
+/* --- what is received ------------------------------------------------------------------------- */
 
 static void take_accepted(struct followed *w, const struct request_event *e, uint64_t t_us) {
     if (e->chain.origin == w->follow->config.origin) return;
@@ -106,8 +105,7 @@ static void take_cleared(struct followed *w) {
         registry_forget_cache(r, w->worker);
 }
 
-/* --- time
- * ----------------------------------------------------------------------------------------- */
+/* --- time ------------------------------------------------------------------------------------- */
 
 static void learn_offset(struct followed *w, uint64_t t_us, uint64_t now_us) {
     uint64_t offset_us = now_us - t_us; /* may wrap; it is added back */
@@ -133,8 +131,7 @@ static void begin_offset(struct followed *w, uint64_t t_us, uint64_t now_us) {
     w->window_end_us = now_us + OFFSET_WINDOW_US;
 }
 
-/* --- frames
- * --------------------------------------------------------------------------------------- */
+/* --- frames ----------------------------------------------------------------------------------- */
 
 static void set_replaying(struct followed *w, bool is_replaying) {
     w->follow->n_replaying += (uint32_t)is_replaying - w->is_replaying;
@@ -239,8 +236,7 @@ static enum status take_frames(struct followed *w, bool *is_more, struct error *
     return ST_OK;
 }
 
-/* --- streams
- * -------------------------------------------------------------------------------------- */
+/* --- streams ---------------------------------------------------------------------------------- */
 
 static void lost(struct followed *w, const char *why) {
     struct follow *f = w->follow;
@@ -364,8 +360,7 @@ static void on_silence_over(void *arg) {
     remote_set_close_all(&w->open);
 }
 
-/* --- who is followed
- * ------------------------------------------------------------------------------ */
+/* --- who is followed -------------------------------------------------------------------------- */
 
 static void watch(struct follow *f, const struct registry_publisher *t) {
     struct followed *w = &f->workers[t->id];

@@ -114,8 +114,7 @@ struct redis_stream {
 static void connection_begin(struct connection *c);
 static void read_more(struct redis_stream *s);
 
-/* --- a connection
- * ------------------------------------------------------------------------------ */
+/* --- a connection ----------------------------------------------------------------------------- */
 
 static void begin_again(void *arg) {
     connection_begin(arg);
@@ -345,8 +344,7 @@ static void connection_begin(struct connection *c) {
     on_found(st, &address, &err, c);
 }
 
-/* --- reading
- * ----------------------------------------------------------------------------------- */
+/* --- reading ---------------------------------------------------------------------------------- */
 
 static uint64_t age_of(const struct redis_stream *s, const char *id) {
     int64_t taken_us = strtoll(id, NULL, 10) * 1000;
@@ -420,8 +418,7 @@ static void read_more(struct redis_stream *s) {
     redisAsyncCommandArgv(s->reader.context, on_entries, NULL, argc, argv, NULL);
 }
 
-/* --- writing
- * ----------------------------------------------------------------------------------- */
+/* --- writing ---------------------------------------------------------------------------------- */
 
 static void on_appended(redisAsyncContext *context, void *answer, void *arg) {
     struct connection *c = heard(context);
@@ -458,8 +455,7 @@ void redis_stream_append(struct redis_stream *s, struct str bytes) {
     }
 }
 
-/* --- creation
- * ---------------------------------------------------------------------------------- */
+/* --- creation --------------------------------------------------------------------------------- */
 
 static void connection_init(struct connection *c, struct redis_stream *s, const char *name) {
     c->stream = s;

@@ -41,8 +41,7 @@ void remote_set_fini(struct remote_set *s) {
     map_fini(&s->requests);
 }
 
-/* --- a request begins
- * --------------------------------------------------------------------------- */
+/* --- a request begins ------------------------------------------------------------------------- */
 
 static void warn_of_scheme(struct remote_requests *m, uint64_t scheme) {
     for (uint32_t i = 0; i < m->n_schemes; i++) {
@@ -129,8 +128,7 @@ void remote_set_first_token(struct remote_set *s, const struct request_event *e,
     registry_remote_first_token(s->of->registry, &q->entry, &feedback, t_us);
 }
 
-/* --- and ends
- * ----------------------------------------------------------------------------------- */
+/* --- and ends --------------------------------------------------------------------------------- */
 
 static void end(struct remote_requests *m, struct remote_request *q, const struct route_end *how) {
     registry_remote_ended(m->registry, &q->entry, how, loop_now_us(m->loop));

@@ -58,8 +58,7 @@ struct share {
     uint64_t blocks[CHAIN_BLOCKS_MAX];
 };
 
-/* --- workers
- * ------------------------------------------------------------------------------------ */
+/* --- workers ---------------------------------------------------------------------------------- */
 
 static void look_for_workers(struct share *s, uint64_t now_us) {
     uint32_t n_unknown,
@@ -72,8 +71,7 @@ static void look_for_workers(struct share *s, uint64_t now_us) {
     if ((n && !n_unknown) || now_us - s->begun_us >= UNKNOWN_US) redis_stream_read(s->stream);
 }
 
-/* --- other routers
- * ------------------------------------------------------------------------------ */
+/* --- other routers ---------------------------------------------------------------------------- */
 
 static struct peer *find_peer(struct share *s, uint64_t origin) {
     struct peer *free_place = NULL;
@@ -154,8 +152,7 @@ static void on_entry(struct str bytes, uint64_t age_us, void *arg) {
     }
 }
 
-/* --- writing
- * ----------------------------------------------------------------------------------- */
+/* --- writing ---------------------------------------------------------------------------------- */
 
 static void write_entry(struct share *s, uint64_t now_us) {
     struct request_event hello = {.kind = REQUEST_HELLO, .t_us = now_us, .next = ++s->n_entries};
@@ -173,7 +170,7 @@ static void write_entry(struct share *s, uint64_t now_us) {
 
 /* Lost events came after those that fitted: their entry's number is skipped, and the next entry
  * follows at once, so that readers notice the gap. */
-static void write_told(struct share *s, uint64_t now_us) {
+static void write_events(struct share *s, uint64_t now_us) {
     bool is_whole =
         registry_take_outbox(s->registry, &s->outbox) && buf_status(&s->outbox) == ST_OK;
 
@@ -190,7 +187,7 @@ static void on_timer(void *arg) {
 
     loop_timer_start(&s->timer, FLUSH_US);
     if (now_us - s->workers_us >= WORKERS_US) look_for_workers(s, now_us);
-    write_told(s, now_us);
+    write_events(s, now_us);
     redis_stream_stats(s->stream, &stats);
     if (s->is_live || !stats.is_reading) forget_silent(s, now_us);
     metric_reach(s->dropped, stats.n_dropped);
@@ -209,8 +206,7 @@ static void on_lost(void *arg) {
     s->is_live = false;
 }
 
-/* --- creation
- * ---------------------------------------------------------------------------------- */
+/* --- creation --------------------------------------------------------------------------------- */
 
 enum status share_create(struct share **out, struct loop *loop, struct registry *registry,
                          struct metrics *metrics, struct log *log,

@@ -30,8 +30,7 @@ struct handover {
     struct snapshot_writer *writer;
 };
 
-/* --- the successor that is being made
- * ---------------------------------------------------------- */
+/* --- the successor that is being made --------------------------------------------------------- */
 
 static void stop_writing(struct handover *h) {
     loop_timer_stop(&h->timer);
@@ -179,8 +178,7 @@ static void on_successor(unsigned ready, void *arg) {
     if (is_ready) succeed(h);
 }
 
-/* --- who asks
- * ---------------------------------------------------------------------------------- */
+/* --- who asks --------------------------------------------------------------------------------- */
 
 static bool is_trusted(int fd) {
     struct ucred who = {0};
@@ -206,8 +204,7 @@ static void on_connection(unsigned ready, void *arg) {
     loop_fd_watch(&h->takeover_client_watch, LOOP_READ);
 }
 
-/* --- the socket
- * -------------------------------------------------------------------------------- */
+/* --- the socket ------------------------------------------------------------------------------- */
 
 /* A user who may write to the folder could replace the socket and receive everything. */
 static enum status check_folder(const char *path, struct error *err) {

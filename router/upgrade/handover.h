@@ -48,8 +48,7 @@ struct handover_state {
     bool has_salt_secret;
 };
 
-/* --- the successor
- * ----------------------------------------------------------------------------- */
+/* --- the successor ---------------------------------------------------------------------------- */
 
 struct takeover_client;
 
@@ -76,8 +75,7 @@ bool takeover_client_has_index(const struct takeover_client *h);
 void takeover_client_ready(struct takeover_client *h);          /* this process accepts */
 bool takeover_client_is_alone(const struct takeover_client *h); /* on_alone has been called */
 
-/* --- the predecessor
- * --------------------------------------------------------------------------- */
+/* --- the predecessor -------------------------------------------------------------------------- */
 
 struct handover;
 

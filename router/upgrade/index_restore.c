@@ -44,8 +44,7 @@ static void end_part(struct index_restore *r, struct part *part) {
     if (r->at_hand == part) r->at_hand = NULL;
 }
 
-/* --- looking
- * ----------------------------------------------------------------------------------- */
+/* --- looking ---------------------------------------------------------------------------------- */
 
 static bool is_same(const struct index_restore *r, const struct registry_memory *was,
                     const struct registry_memory *is) {
@@ -79,8 +78,7 @@ static void look(struct index_restore *r) {
         look_at(r, id);
 }
 
-/* --- entering
- * ---------------------------------------------------------------------------------- */
+/* --- entering --------------------------------------------------------------------------------- */
 
 static void enter_piece(struct index_restore *r) {
     uint64_t items[SNAPSHOT_PIECE];
@@ -120,8 +118,7 @@ static void on_timer(void *arg) {
     }
 }
 
-/* --- the contract
- * ------------------------------------------------------------------------------ */
+/* --- the contract ----------------------------------------------------------------------------- */
 
 struct index_restore *index_restore_start(struct loop *loop,
                                           const struct index_restore_config *config,

@@ -23,8 +23,7 @@ struct service_manager {
     int fd;               /* -1: no manager */
 };
 
-/* --- telling
- * ----------------------------------------------------------------------------------- */
+/* --- telling ---------------------------------------------------------------------------------- */
 
 /* Never blocks: drops the message when the manager does not read. */
 static void notify(struct service_manager *m, const char *text) {
@@ -106,8 +105,7 @@ void service_manager_stopping(struct service_manager *m) {
     notify(m, "STOPPING=1");
 }
 
-/* --- sockets
- * ----------------------------------------------------------------------------------- */
+/* --- sockets ---------------------------------------------------------------------------------- */
 
 enum status service_socket_check(int fd, struct error *err) {
     int type = 0, listens = 0, family = 0;

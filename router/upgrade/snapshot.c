@@ -50,8 +50,7 @@ static uint64_t get_u64(const char *from) {
     return little(v);
 }
 
-/* --- writing
- * ----------------------------------------------------------------------------------- */
+/* --- writing ---------------------------------------------------------------------------------- */
 
 struct snapshot_writer {
     struct registry *registry;
@@ -181,8 +180,7 @@ enum status snapshot_writer_step(struct snapshot_writer *w, struct error *err) {
     return write_all(w, err);
 }
 
-/* --- reading
- * ----------------------------------------------------------------------------------- */
+/* --- reading ---------------------------------------------------------------------------------- */
 
 struct part {
     struct registry_memory of;

@@ -26,8 +26,7 @@ struct follow;
 #define SNAPSHOT_PIECE     1024u /* blocks under one lock: some 0.1 ms */
 #define SNAPSHOT_BYTES_MAX (UINT64_C(2) << 30)
 
-/* --- writing
- * ----------------------------------------------------------------------------------- */
+/* --- writing ---------------------------------------------------------------------------------- */
 
 struct snapshot_writer;
 
@@ -45,8 +44,7 @@ void snapshot_writer_destroy(struct snapshot_writer *w); /* NULL is fine */
 MUST_USE enum status snapshot_writer_step(struct snapshot_writer *w, struct error *err);
 uint64_t snapshot_writer_n_items(const struct snapshot_writer *w);
 
-/* --- reading
- * ----------------------------------------------------------------------------------- */
+/* --- reading ---------------------------------------------------------------------------------- */
 
 struct snapshot;
 

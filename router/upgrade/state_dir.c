@@ -26,8 +26,7 @@ static struct path path_in(const char *dir, const char *name) {
     return p;
 }
 
-/* --- the seed
- * ---------------------------------------------------------------------------------- */
+/* --- the seed --------------------------------------------------------------------------------- */
 
 static enum status parse_seed(const char *path, struct str text, uint64_t *seed,
                               struct error *err) {
@@ -77,8 +76,7 @@ enum status state_dir_seed(const char *dir, uint64_t *seed, struct error *err) {
     return st;
 }
 
-/* --- the snapshot
- * ------------------------------------------------------------------------------ */
+/* --- the snapshot ----------------------------------------------------------------------------- */
 
 static enum status write_snapshot(int fd, const struct snapshot_source *source, uint64_t *n_blocks,
                                   struct error *err) {

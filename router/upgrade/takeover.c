@@ -49,8 +49,7 @@ struct takeover {
     pid_t child; /* a started successor; 0: none */
 };
 
-/* --- before anything listens
- * ------------------------------------------------------------------- */
+/* --- before anything listens ------------------------------------------------------------------ */
 
 /* Unless a predecessor handed over sockets, which are the same. */
 static void take_service_sockets(struct takeover *s, const struct service_sockets *from) {
@@ -180,8 +179,7 @@ int takeover_admin_socket(struct takeover *s) {
     return s->state.n_admin ? s->state.admin : -1;
 }
 
-/* --- becoming ready
- * ---------------------------------------------------------------------------- */
+/* --- becoming ready --------------------------------------------------------------------------- */
 
 static void start_restore(struct takeover *s, struct snapshot *snapshot, bool trusts_unnamed) {
     const struct index_restore_config config = {.registry = s->index.registry,
@@ -291,8 +289,7 @@ void takeover_prepare(struct takeover *s, struct loop *loop, struct fleet *fleet
     become_ready(s, ST_OK, NULL);
 }
 
-/* --- being succeeded
- * --------------------------------------------------------------------------- */
+/* --- being succeeded -------------------------------------------------------------------------- */
 
 static void on_succeeded(void *arg) {
     struct takeover *s = arg;
@@ -342,8 +339,7 @@ enum status takeover_serving(struct takeover *s, const int *client, uint32_t n_c
     return s->config.handover ? try_to_open(s, err) : ST_OK;
 }
 
-/* --- signals, and the end
- * ---------------------------------------------------------------------- */
+/* --- signals, and the end --------------------------------------------------------------------- */
 
 void takeover_reload(struct takeover *s, bool is_done) {
     if (is_done) {

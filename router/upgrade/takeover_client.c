@@ -20,8 +20,7 @@ struct takeover_client {
     bool has_index, is_ready, is_alone;
 };
 
-/* --- asking, before there is a loop
- * ------------------------------------------------------------ */
+/* --- asking, before there is a loop ----------------------------------------------------------- */
 
 static enum status connect_to(const char *path, int *out, struct error *err) {
     const struct timeval timeout = {.tv_sec = ANSWER_TIMEOUT_S};
@@ -161,8 +160,7 @@ enum status takeover_client_open(struct takeover_client **out, const char *path,
     return ST_OK;
 }
 
-/* --- hearing, on the loop
- * ---------------------------------------------------------------------- */
+/* --- hearing, on the loop --------------------------------------------------------------------- */
 
 static void become_alone(struct takeover_client *h) {
     if (h->is_alone) return;

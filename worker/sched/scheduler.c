@@ -264,14 +264,16 @@ static bool find_kv(struct scheduler *s, struct request *r, struct admission *a)
 static void count_admission(struct scheduler *s, struct schedule *sched, struct request *r,
                             const struct admission *a, uint64_t now_us) {
     bool is_first = r->n_admissions++ == 0;
-    bool is_heir = request_is_beam(r) && r->n_tokens > r->n_prompt; /* a beam that begins later */
+    bool is_later_beam =
+        request_is_beam(r) && r->n_tokens > r->n_prompt; /* a beam that begins later */
 
     sched->n_resumed += !is_first;
     sched->n_forked += a->is_forked;
     s->counts.forks += a->is_forked;
-    if (!r->kv.skip_reading && r->remote == REMOTE_NONE && !(is_first && (is_heir || r->is_child)))
+    if (!r->kv.skip_reading && r->remote == REMOTE_NONE &&
+        !(is_first && (is_later_beam || r->is_child)))
         kv_manager_record_admission(s->kv, r->n_tokens, a->n_have - a->n_external, !is_first);
-    if (!is_first || is_heir) return;
+    if (!is_first || is_later_beam) return;
     sched->prompt_tokens += r->n_prompt;
     sched->cached_prompt_tokens += a->n_have;
     if (r->group) {

@@ -93,7 +93,7 @@ struct attend_grid attend_bucket_grid(const struct attend_planner *p, uint32_t b
 /* Writes the list of a step into `list`, host memory of attend_list_bytes aligned to 16, and returns how
  * much of it counts. Tokens [n_tokens, n_padded) are padding, at most max_rows of them: their mix
  * becomes zero. bucket: 0 for the grid that fits this step; else that of attend_bucket_grid, all rows
- * having one token, n_padded at most bucket. window: 0, or the tokens a query sees. Pure but for the
+ * having one token, n_padded at most bucket. window: 0, or the tokens a query sees. Pure except for the
  * planner's scratch; some microseconds for 256 rows. */
 void attend_plan(struct attend_planner *p, const struct backend_row *rows, uint32_t n_rows,
                  uint32_t n_tokens, uint32_t n_padded, uint32_t bucket, uint32_t window, void *list,

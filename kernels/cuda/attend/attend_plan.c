@@ -1,7 +1,7 @@
 /* kernels/cuda/attend/attend_plan.c - the work lists of attention.
  *
  * A *span* is what one item would have to read if nothing were split: units [first, last) of pages in
- * decode, of tiles of 64 positions in prefill. Items and KV heads are thread blocks, of which the
+ * decode, of tiles of 64 positions in prefill. Items and KV heads are thread blocks; the
  * device holds so many at once, a wave; `slots` is a wave's items. Too few items leave multiprocessors
  * idle, many small ones cost what beginning an item costs. So spans are cut at multiples of one chunk
  * for all, chosen like this:

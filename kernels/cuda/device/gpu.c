@@ -4,8 +4,8 @@
  * fd for events, is in gpu_events.c.
  *
  * Errors. The runtime reports "driver version is insufficient" on a machine without a driver, on one
- * whose driver is old, and in a container that was started without its GPUs. why_no_device tells
- * them apart and names the remedy.
+ * whose driver is old, and in a container that was started without its GPUs. why_no_device
+ * distinguishes these and names the remedy.
  *
  * One mistake sticks. Calls that put work on a stream return nothing; what the runtime answers is
  * kept by gpu_check until gpu_status or an event reads it. Launches of kernels leave their mistake with

@@ -82,7 +82,7 @@ static __device__ __forceinline__ uint32_t needs_of(const struct sampling_pass &
 }
 
 /* The distance of the n best from the maximum is about that of the tiles' maxima: 4 after scaling,
- * the middle of what the bins of a histogram tell apart. */
+ * the middle of what the bins of a histogram separate. */
 static __device__ __forceinline__ float top_scale_of(float max, float least_top) {
     float spread = max - least_top;
 

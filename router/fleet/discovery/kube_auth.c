@@ -42,8 +42,7 @@ static const char *folder_file(struct kube_auth *a, const char *folder, const ch
     return path;
 }
 
-/* --- the token's file
- * ------------------------------------------------------------------------------ */
+/* --- the token's file ------------------------------------------------------------------------- */
 
 /* It goes into a header line. */
 static bool is_token(struct str s) {
@@ -122,8 +121,7 @@ const char *kube_auth_header(const struct kube_auth *a) {
     return a->header;
 }
 
-/* --- where from
- * ------------------------------------------------------------------------------------ */
+/* --- where from ------------------------------------------------------------------------------- */
 
 static const char *account_folder(const struct kube_config *config) {
     return is_given(config->account_folder) ? config->account_folder : KUBE_ACCOUNT_FOLDER;
@@ -206,8 +204,7 @@ static void apply_options(struct kube_auth *a, const struct kube_config *config)
     if (!is_given(access->namespace)) access->namespace = "default";
 }
 
-/* --- checks
- * ---------------------------------------------------------------------------------------- */
+/* --- checks ----------------------------------------------------------------------------------- */
 
 /* The URL without final slashes. With a separate TLS name the URL has that name, and connections go
  * to the host. */
@@ -309,8 +306,7 @@ static enum status check_credentials(struct kube_auth *a, struct error *err) {
     return st == ST_OK ? check_tls(access, err) : st;
 }
 
-/* --- all of it
- * ------------------------------------------------------------------------------------- */
+/* --- all of it -------------------------------------------------------------------------------- */
 
 enum status kube_auth_create(struct kube_auth **out, const struct kube_config *config,
                              struct log *log, struct error *err) {
@@ -332,7 +328,7 @@ enum status kube_auth_create(struct kube_auth **out, const struct kube_config *c
     if (st != ST_OK) goto fail;
     if (a->access.is_insecure) {
         log_event(log, LOG_WARN, "kube_insecure", log_z("server", a->server),
-                  log_z("remedy", "anybody may pose as this server: put certificate-authority in "
+                  log_z("remedy", "any host can pose as this server: put certificate-authority in "
                                   "the place of insecure-skip-tls-verify, or give --k8s-ca-file"));
     }
     *out = a;

@@ -98,8 +98,7 @@ void kube_client_refused(struct kube_client *c) {
     kube_auth_look(c->auth, true);
 }
 
-/* --- calls
- * ----------------------------------------------------------------------------------------- */
+/* --- calls ------------------------------------------------------------------------------------ */
 
 /* Fills in where and who. Requests of every kind may share a connection with a watch: it is
  * probed. */

@@ -11,8 +11,7 @@ struct reader {
     struct error *err;
 };
 
-/* --- parts
- * --------------------------------------------------------------------------------------- */
+/* --- parts ------------------------------------------------------------------------------------ */
 
 /* NULL when it is absent, null or "". */
 static const char *text_at(struct reader *r, int mapping, const char *key) {
@@ -91,8 +90,7 @@ static enum status find_entry(struct reader *r, const char *list, const char *in
                      name, list);
 }
 
-/* --- cluster, user, context
- * ------------------------------------------------------------------------ */
+/* --- cluster, user, context ------------------------------------------------------------------- */
 
 static enum status read_cluster(struct reader *r, int cluster, struct kube_access *out) {
     struct str skip =

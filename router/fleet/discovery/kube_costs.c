@@ -49,8 +49,7 @@ bool kube_costs_differ(int32_t before, int32_t now) {
     return change >= LEAST_CHANGE && change * 10 > of;
 }
 
-/* --- writing
- * ------------------------------------------------------------------------------------- */
+/* --- writing ---------------------------------------------------------------------------------- */
 
 static void write_next(struct kube_costs *c);
 
@@ -95,8 +94,7 @@ static void write_next(struct kube_costs *c) {
         c->n_open += write_cost(c, LIST_ENTRY(link, struct cost, link)) == ST_OK;
 }
 
-/* --- what is to be written
- * ----------------------------------------------------------------------- */
+/* --- what is to be written -------------------------------------------------------------------- */
 
 static struct cost *get_cost(struct kube_costs *c, const char *uid) {
     struct cost *cost = strmap_find(&c->by_uid, str_of(uid));

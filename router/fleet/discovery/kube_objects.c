@@ -57,8 +57,7 @@ static bool get_port(const struct json *object, const char *name, uint16_t *out)
     return true;
 }
 
-/* --- what is looked at
- * --------------------------------------------------------------------------- */
+/* --- what is looked at ------------------------------------------------------------------------ */
 
 /* Parses the requested members alone: most of a pod is managedFields, mounts and commands, and
  * parsing all of it takes five times as long. */
@@ -153,8 +152,7 @@ static enum status parse(struct json **root, struct str json, const struct part 
     return st;
 }
 
-/* --- what all objects have
- * ----------------------------------------------------------------------- */
+/* --- what all objects have -------------------------------------------------------------------- */
 
 static enum status read_identity(struct kube_object *out, const struct json *root,
                                  struct error *err) {
@@ -213,8 +211,7 @@ static void put_label(struct discovery_worker *words, const char *key, struct st
     if (discovery_worker_set(words, str_of(text), NULL) != ST_OK) return;
 }
 
-/* --- pods
- * ---------------------------------------------------------------------------------------- */
+/* --- pods ------------------------------------------------------------------------------------- */
 
 /* Parses "8000, 8001"; false: invalid. Duplicates count once. */
 static bool take_ports(struct kube_pod *pod, struct str list) {
@@ -362,8 +359,7 @@ enum status kube_pod_read(struct kube_object *out, struct str json, const char *
     return st;
 }
 
-/* --- slices
- * -------------------------------------------------------------------------------------- */
+/* --- slices ----------------------------------------------------------------------------------- */
 
 static enum kube_use use_of_endpoint(const struct json *conditions) {
     bool is_ready_now = is_true(conditions, "ready", true);
@@ -442,8 +438,7 @@ enum status kube_slice_read(struct kube_object *out, struct str json, struct err
     return st;
 }
 
-/* --- pools
- * --------------------------------------------------------------------------------------- */
+/* --- pools ------------------------------------------------------------------------------------ */
 
 /* Valid characters of a label's key or value; none of them has a meaning in a selector. */
 static bool is_plain(struct str s) {

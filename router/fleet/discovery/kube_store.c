@@ -62,8 +62,7 @@ void kube_store_set_ports(struct kube_store *s, uint16_t port, const uint16_t *t
         s->targets[i] = targets[i];
 }
 
-/* --- what is told
- * -------------------------------------------------------------------------------- */
+/* --- what is published ------------------------------------------------------------------------ */
 
 /* Removes deleted entries, and with `is_sweep` those missing in this round. */
 static void forget(struct kube_store *s, bool is_sweep) {
@@ -162,8 +161,7 @@ enum status kube_store_gone(struct kube_store *s, struct str json, struct error 
     return st == ST_OK ? put(s, &object, true, err) : st;
 }
 
-/* --- what follows
- * -------------------------------------------------------------------------------- */
+/* --- what follows ----------------------------------------------------------------------------- */
 
 struct candidate {
     const struct kube_pod *pod;

@@ -12,8 +12,7 @@
 
 #include <stdio.h>
 
-/* --- lines
- * --------------------------------------------------------------------------------------- */
+/* --- lines ------------------------------------------------------------------------------------ */
 
 void kube_lines_init(struct kube_lines *l) {
     buf_init(&l->part, KUBE_OBJECT_MAX_BYTES);
@@ -65,8 +64,7 @@ enum status kube_lines_next(struct kube_lines *l, struct str *piece, struct str 
     return st;
 }
 
-/* --- events
- * -------------------------------------------------------------------------------------- */
+/* --- events ----------------------------------------------------------------------------------- */
 
 static void copy_text(char *out, size_t cap, struct str s) {
     snprintf(out, cap, "%.*s", (int)MIN(s.len, cap - 1), s.len ? s.ptr : "");
@@ -152,8 +150,7 @@ enum status kube_event_read(struct kube_event *e, struct str line, struct error 
     return error_set(err, ST_INVALID, "an event of the watch has no metadata.resourceVersion");
 }
 
-/* --- lists
- * --------------------------------------------------------------------------------------- */
+/* --- lists ------------------------------------------------------------------------------------ */
 
 enum at {
     BEFORE, /* the first brace */

@@ -17,8 +17,7 @@
 #define KUBE_CONTINUE_MAX     4096 /* of metadata.continue */
 #define KUBE_STATUS_MAX_BYTES (64u << 10)
 
-/* --- lines
- * --------------------------------------------------------------------------------------- */
+/* --- lines ------------------------------------------------------------------------------------ */
 
 struct kube_lines {
     struct buf part;  /* incomplete line */
@@ -33,8 +32,7 @@ void kube_lines_clear(struct kube_lines *l); /* before another stream */
  * until the next call, or as long as the piece; ST_AGAIN: *piece is used up; ST_TOO_LARGE. */
 MUST_USE enum status kube_lines_next(struct kube_lines *l, struct str *piece, struct str *line);
 
-/* --- events
- * -------------------------------------------------------------------------------------- */
+/* --- events ----------------------------------------------------------------------------------- */
 
 /* A Status: the body of an error, or the object of an ERROR event. */
 struct kube_status {
@@ -62,8 +60,7 @@ struct kube_event { /* parts of the line */
 /* ST_INVALID: not an event, of unknown type, or without resourceVersion. */
 MUST_USE enum status kube_event_read(struct kube_event *e, struct str line, struct error *err);
 
-/* --- lists
- * --------------------------------------------------------------------------------------- */
+/* --- lists ------------------------------------------------------------------------------------ */
 
 typedef void kube_list_fn(struct str item, void *arg);
 

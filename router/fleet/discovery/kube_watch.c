@@ -84,8 +84,7 @@ struct kube_watch {
 
 static void begin_step(struct kube_watch *w);
 
-/* --- what comes next
- * --------------------------------------------------------------------------------- */
+/* --- what comes next -------------------------------------------------------------------------- */
 
 static void go(struct kube_watch *w, enum step step, uint64_t after_ms) {
     http_call_cancel(w->call);
@@ -179,8 +178,7 @@ static void notify_change(struct kube_watch *w) {
     if (w->events.change) w->events.change(w->arg);
 }
 
-/* --- refusals
- * ---------------------------------------------------------------------------------------- */
+/* --- refusals --------------------------------------------------------------------------------- */
 
 static void on_unauthorized(struct kube_watch *w) {
     kube_client_refused(w->client);
@@ -278,8 +276,7 @@ static void on_refused(struct kube_watch *w, int code, uint32_t retry_after_s) {
     }
 }
 
-/* --- the list
- * ---------------------------------------------------------------------------------------- */
+/* --- the list --------------------------------------------------------------------------------- */
 
 static void on_item(struct str item, void *arg) {
     struct kube_watch *w = arg;
@@ -356,8 +353,7 @@ static void on_page_end(const struct http_client_response *r, void *arg) {
     }
 }
 
-/* --- the watch
- * --------------------------------------------------------------------------------------- */
+/* --- the watch -------------------------------------------------------------------------------- */
 
 /* ERROR: the watch is over. */
 static void on_error_event(struct kube_watch *w, struct str object) {
@@ -447,8 +443,7 @@ static void on_watch_end(const struct http_client_response *r, void *arg) {
     }
 }
 
-/* --- requests
- * ---------------------------------------------------------------------------------------- */
+/* --- requests --------------------------------------------------------------------------------- */
 
 static void put(struct buf *url, const char *name, struct str value) {
     bool is_first = !memchr(buf_ptr(url), '?', buf_len(url));
@@ -532,8 +527,7 @@ static void on_relist(void *arg) {
     w->is_due = true;
 }
 
-/* --- from outside
- * ------------------------------------------------------------------------------------ */
+/* --- from outside ----------------------------------------------------------------------------- */
 
 static char *copy(const char *s) {
     return mem_strdup(s ? s : "");

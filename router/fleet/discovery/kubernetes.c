@@ -72,8 +72,7 @@ struct kube_source {
     uint64_t n_updates, n_refused, published_us;
 };
 
-/* --- telling
- * ------------------------------------------------------------------------------------- */
+/* --- telling ---------------------------------------------------------------------------------- */
 
 /* Logs a problem when it begins and when it grows, not with each event. */
 static void say_left_out(struct kube_source *s, const struct kube_store_stats *now) {
@@ -128,8 +127,7 @@ static void publish_soon(struct kube_source *s) {
     }
 }
 
-/* --- what the watches say
- * ------------------------------------------------------------------------ */
+/* --- what the watches say --------------------------------------------------------------------- */
 
 static void refused(struct kube_source *s, const struct error *err) {
     s->n_refused++;
@@ -213,8 +211,7 @@ static bool on_forbidden(void *arg) {
     return try_other_name(arg, true);
 }
 
-/* --- the pool
- * ------------------------------------------------------------------------------------ */
+/* --- the pool --------------------------------------------------------------------------------- */
 
 static bool pools_are_equal(const struct kube_pool *a, const struct kube_pool *b) {
     return strcmp(a->selector, b->selector) == 0 && a->n_ports == b->n_ports &&
@@ -280,8 +277,7 @@ static const struct kube_watch_events pool_events = {.begin = on_pool_begin,
                                                      .missing = on_missing,
                                                      .forbidden = on_forbidden};
 
-/* --- the watches
- * --------------------------------------------------------------------------------- */
+/* --- the watches ------------------------------------------------------------------------------ */
 
 static void put_path(const struct kube_source *s, const char *root, const char *plural,
                      char path[PATH_MAX_BYTES]) {
@@ -366,8 +362,7 @@ static void on_again(void *arg) {
     loop_timer_start(&f->again, MISSING_AGAIN_US);
 }
 
-/* --- the source
- * ---------------------------------------------------------------------------------- */
+/* --- the source ------------------------------------------------------------------------------- */
 
 static void kube_stats(struct discovery *d, struct discovery_stats *out) {
     struct kube_source *s = CONTAINER_OF(d, struct kube_source, discovery);

@@ -11,7 +11,7 @@
  * and the prompt's full blocks are entered for the chosen worker. Looking up does not refresh a
  * block, entering does; a block that was not entered for 20 minutes is forgotten.
  *
- * Constants, those of the code (its README says 16 and 2): --aibrix-imbalance-abs-count 8,
+ * Constants, those of the code (16 and 2 in its README): --aibrix-imbalance-abs-count 8,
  * --aibrix-stddev-factor 1, --aibrix-block-number 200,000, --aibrix-eviction-duration 20m.
  * Differs: its blocks are 4 bytes and ours 256, so its table of 200,000 blocks is 3,125 of ours:
  * the same 800 KB of distinct prompt text, which is why it seldom finds anything; raise it. The

@@ -17,14 +17,14 @@
 #include <assert.h>
 #include <string.h>
 
-#define NOBODY       WORKER_NONE
+#define NO_OWNER     WORKER_NONE
 #define TIDY_PER_PUT 4
 
 struct entry {
     uint64_t hash, put_us;
     uint32_t older, younger;
     uint32_t next;    /* in its bucket, or free */
-    uint32_t owner;   /* NOBODY while it is free */
+    uint32_t owner;   /* NO_OWNER while it is free */
     uint32_t tidy_at; /* n_drops when its bits were last looked at */
 };
 
@@ -117,7 +117,7 @@ static void forget(struct block_table *t, uint32_t i) {
     age_unlink(t, i);
     memset(mask_of(t, i), 0, t->n_words * sizeof(uint64_t));
     t->entries[i].next = t->free;
-    t->entries[i].owner = NOBODY;
+    t->entries[i].owner = NO_OWNER;
     t->free = i;
     t->n_blocks--;
 }
@@ -143,7 +143,7 @@ void block_table_tidy(struct block_table *t, uint32_t n) {
     for (n = MIN(n, t->n_tidy); n > 0; n--) {
         t->n_tidy--;
         t->tidied = t->tidied % t->n_used + 1;
-        if (t->entries[t->tidied].owner != NOBODY) tidy(t, t->tidied);
+        if (t->entries[t->tidied].owner != NO_OWNER) tidy(t, t->tidied);
     }
 }
 
@@ -233,7 +233,7 @@ void block_table_check(const struct block_table *t) {
     }
     assert(t->entries[0].older == older);
     for (uint32_t i = t->free; i; i = t->entries[i].next, n_free++)
-        assert(t->entries[i].owner == NOBODY);
+        assert(t->entries[i].owner == NO_OWNER);
     assert(n_untidy <= t->n_tidy && t->n_tidy <= t->n_used);
     assert(n == t->n_blocks && n <= t->n_max && n + n_free == t->n_used);
 }

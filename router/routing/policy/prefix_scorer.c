@@ -8,13 +8,13 @@
  *
  *     queue   (most - own) / (most - least) of the requests waiting; 1 for all when they are equal.
  *             The one whose prompt is being computed does not wait.
- *     total   blocks of the prompt, at most 256 of 64 bytes: a longer opening is not told apart
+ *     total   blocks of the prompt, at most 256 of 64 bytes: what follows is ignored
  *
  * random among equals. Constants: --queue-scorer-weight 2, --kv-cache-utilization-scorer-weight 2,
  * --prefix-cache-scorer-weight 3, --max-prefix-blocks-to-match 256.
  * Differs: the index and the per-worker LRU are those of the router (capacity as the worker
  * declares it, which is what autoTune does there), in blocks of 256 bytes. EPP scrapes queue and
- * utilisation from the engines; here they are the requests without a first token, but for one, and
+ * utilisation from the engines; here they are the requests without a first token, less one, and
  * the KV tokens expected in use, as the router itself counts them: never late, and without what
  * others send. */
 #include "common/base/mem.h"
