@@ -1,4 +1,4 @@
-/* tests/unit/common/base/test_backoff.c- delays that grow, spread, and restart. */
+/* tests/unit/common/base/test_backoff.c - delays that grow, spread, and restart. */
 #include "common/base/backoff.h"
 
 #include "tests/support/cm.h"

@@ -1,4 +1,4 @@
-/* tests/unit/common/net/test_file_watch.c- which changes are reported, once each. */
+/* tests/unit/common/net/test_file_watch.c - which changes are reported, once each. */
 #include "common/net/file_watch.h"
 
 #include "common/base/clock.h"

@@ -1,4 +1,4 @@
-/* tests/unit/router/proxy/test_poison.c- which requests are remembered, how long, and how many. */
+/* tests/unit/router/proxy/test_poison.c - which requests are remembered, how long, and how many. */
 #include "router/proxy/poison.h"
 
 #include "tests/support/cm.h"

@@ -1,4 +1,4 @@
-/* tests/unit/router/registry/test_explain.c- the explanation of a decision, and the page of a large fleet. */
+/* tests/unit/router/registry/test_explain.c - the explanation of a decision, and the page of a large fleet. */
 #include "tests/support/cm.h"
 
 #include "common/telemetry/metrics.h"

@@ -1,4 +1,4 @@
-/* tests/unit/router/sharing/test_follow.c- workers that publish request events, and a router that follows them, on one loop. */
+/* tests/unit/router/sharing/test_follow.c - workers that publish request events, and a router that follows them, on one loop. */
 #include "router/sharing/follow.h"
 
 #include "common/base/clock.h"

@@ -1,4 +1,4 @@
-/* tests/unit/router/sharing/test_remote_requests.c- requests of other routers in the load table, after any events. */
+/* tests/unit/router/sharing/test_remote_requests.c - requests of other routers in the load table, after any events. */
 #include "router/sharing/remote_requests.h"
 
 #include <string.h>
