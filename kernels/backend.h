@@ -15,8 +15,8 @@
  *
  * A *row* is a place for a running sequence: its block table and its token history live in the
  * backend under the row's number, from row_bind to row_free. A step lists rows with new tokens; the
- * backend writes the K and V of those tokens into the paged pool at `kv_slot` = block * block_size +
- * offset, and every query reads K and V from the pool only, through the row's block table.
+ * backend writes the K and V of those tokens into the paged pool at `kv_slot` = block * block_size
+ * + offset, and every query reads K and V from the pool only, through the row's block table.
  *
  * Identity: a backend with BACKEND_INVARIANT gives, for one instruction path, bit-identical
  * outputs for a position whatever else is in the step, however the prompt was chunked, and however
@@ -173,9 +173,9 @@ enum backend_want {
 };
 
 /* One output position. Order of work on the logits: biases, penalties, mask; logprobs are of the
- * *raw* logits (as other engines report them); then temperature, top-k, top-p, min-p, draw. The draw
- * is rng_at(seed, position) of common/base/rng.h, so it depends on nothing else. Ties go to the smaller
- * token id. */
+ * *raw* logits (as other engines report them); then temperature, top-k, top-p, min-p, draw. The
+ * draw is rng_at(seed, position) of common/base/rng.h, so it depends on nothing else. Ties go to
+ * the smaller token id. */
 struct backend_output {
     uint32_t row;
     uint32_t token_index; /* in the stage: whose hidden state */

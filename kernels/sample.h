@@ -20,8 +20,8 @@
  * same token. Any thread, with a scratch of its own.
  *
  * LIMITS. A top_p within 1e-7 of a boundary may fall on either side of it (always the same side). A
- * token less likely than 2^-42 of the best is never drawn: together they have less than 2^-24 of its
- * probability in a vocabulary of 2^18. At most 2^20 tokens. */
+ * token less likely than 2^-42 of the best is never drawn: together they have less than 2^-24 of
+ * its probability in a vocabulary of 2^18. At most 2^20 tokens. */
 #ifndef KERNELS_SAMPLE_H
 #define KERNELS_SAMPLE_H
 

@@ -36,8 +36,8 @@ uint32_t frontend_sockets(const struct frontend *f, int *fds, uint32_t max);
 
 MUST_USE enum status frontend_start(struct frontend *f, struct error *err); /* its thread */
 
-/* From the control thread: other limits, and other values of proxy (proxy_configure), for what comes
- * once the loop has taken them. Both are copied, and so is the worker key. */
+/* From the control thread: other limits, and other values of proxy (proxy_configure), for what
+ * comes once the loop has taken them. Both are copied, and so is the worker key. */
 void frontend_configure(struct frontend *f, const struct http_limits *limits,
                         const struct proxy_config *proxy);
 

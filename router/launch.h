@@ -1,4 +1,5 @@
-/* router/launch.h - the workers that --launch starts: how many, from which program, on which devices.
+/* router/launch.h - the workers that --launch starts: how many, from which program, on which
+ * devices.
  *
  * `--launch N` starts N workers, which share the machine's cores and GPUs: worker i is pinned to
  * the i-th GPU by its UUID, so that a restart uses the same; more workers than GPUs take turns.

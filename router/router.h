@@ -8,8 +8,8 @@ struct options;
 struct router;
 struct router_options;
 
-/* Builds everything, listens on both ports, then starts the launched workers. `live` fills *options,
- * and is changed while the router runs. */
+/* Builds everything, listens on both ports, then starts the launched workers. `live` fills
+ * *options, and is changed while the router runs. */
 MUST_USE enum status router_create(struct router **out, const struct router_options *options,
                                    struct options *live, struct error *err);
 

@@ -374,7 +374,7 @@ enum status router_build_admin(struct router *r, struct error *err) {
     return st == ST_OK ? st : error_prefix(err, "--admin-host, --admin-port");
 }
 
-/* --- keys and their files ------------------------------------------------------------------------*/
+/* --- keys and their files --------------------------------------------------------------------- */
 
 #define BEARER "authorization: Bearer "
 
@@ -418,7 +418,7 @@ void router_watch_secrets(struct router *r) {
     r->secrets = file_watch_create(r->loop, files, ARRAY_LEN(files), router_reload_secrets, r);
 }
 
-/* --- options that change while it runs -----------------------------------------------------------*/
+/* --- options that change while it runs -------------------------------------------------------- */
 
 /* The option's name if it is one that changes, else NULL. */
 static const char *changed(const struct options_change *c, const char *option) {

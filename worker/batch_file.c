@@ -66,7 +66,7 @@ struct batch_file {
     struct error err;
 };
 
-/* --- lines -----------------------------------------------------------------------------------------*/
+/* --- lines ------------------------------------------------------------------------------------ */
 
 /* The next line without its end, or max + 1 bytes of one that is longer; false at the end of the
  * file. *is_whole: its end was there. */
@@ -147,7 +147,7 @@ static enum status parse_line(struct str line, struct json **root, struct line_f
     return st;
 }
 
-/* --- opening ---------------------------------------------------------------------------------------*/
+/* --- opening ---------------------------------------------------------------------------------- */
 
 static enum status check_input(struct batch_file *b, struct error *err) {
     struct line_fields fields;
@@ -337,7 +337,7 @@ void batch_file_close(struct batch_file *b) {
     mem_free(b);
 }
 
-/* --- progress --------------------------------------------------------------------------------------*/
+/* --- progress --------------------------------------------------------------------------------- */
 
 static void show_bar(const struct batch_file *b, uint64_t done, double tokens_per_s,
                      double left_s) {
@@ -380,7 +380,7 @@ static void on_progress(void *arg) {
     loop_timer_start(&b->progress, b->is_terminal ? BAR_US : LINE_US);
 }
 
-/* --- the run ---------------------------------------------------------------------------------------*/
+/* --- the run ---------------------------------------------------------------------------------- */
 
 static void send_more(struct batch_file *b);
 

@@ -9,7 +9,7 @@
  * them all. MIGRATING.md is made from this table. */
 #include "worker/worker_options.h"
 
-/* --- reasons to refuse: the flag would change the answers ------------------------------------------*/
+/* --- reasons to refuse: the flag would change the answers ------------------------------------- */
 #define CHANGES "it would change the answers: "
 #define OWN_TYPES                                                                                  \
     CHANGES "weights keep the checkpoint's types: leave the flag out with an unquantized "         \
@@ -22,7 +22,7 @@
 #define NO_WEIGHT_CHANGE CHANGES "weights come from the model's folder alone"
 #define APPROXIMATE      CHANGES "attention covers the whole context, without approximation"
 
-/* --- reasons to have no effect --------------------------------------------------------------------*/
+/* --- reasons to have no effect ---------------------------------------------------------------- */
 #define NO_SPECULATION "tokens are computed one by one: equal answers, without the speed-up"
 #define OWN_KERNELS    "the kernels are chosen by --backend and --path"
 #define NO_GRAPHS      "there is nothing to compile; graphs are captured where they help"

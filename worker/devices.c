@@ -1,5 +1,5 @@
-/* worker/devices.c - see devices.h. Devices are counted by asking for one after the other: which are
- * there is known from any that can be used. */
+/* worker/devices.c - see devices.h. Devices are counted by asking for one after the other: which
+ * are there is known from any that can be used. */
 #include "worker/devices.h"
 
 #include <stdio.h>

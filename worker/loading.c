@@ -42,7 +42,7 @@ static void report(struct loading *l, const char *event, const char *file, uint6
                       rate > 0 ? (uint64_t)((double)(total - done) / MIB / rate + 0.5) : 0));
 }
 
-/* --- fetching ----------------------------------------------------------------------------------- */
+/* --- fetching --------------------------------------------------------------------------------- */
 static void on_begin(void *arg, const char *name, uint64_t total, uint64_t present) {
     struct loading *l = arg;
 
@@ -87,7 +87,7 @@ enum status loading_find(struct loading *l, const struct worker_options *o, cons
     return st;
 }
 
-/* --- weights ------------------------------------------------------------------------------------ */
+/* --- weights ---------------------------------------------------------------------------------- */
 void loading_begin_weights(struct loading *l) {
     begin(l, 0);
 }

@@ -26,7 +26,7 @@ static enum status serve(struct worker_options *values, struct options *options,
     return st;
 }
 
-/* --- batch -----------------------------------------------------------------------------------------*/
+/* --- batch ------------------------------------------------------------------------------------ */
 
 static void on_batch_done(void *arg) {
     worker_stop(arg);
@@ -85,7 +85,7 @@ static enum status batch(struct worker_options *values, struct error *err) {
     return run_batch(b, values, err);
 }
 
-/* --- healthcheck ---------------------------------------------------------------------------------*/
+/* --- healthcheck ------------------------------------------------------------------------------ */
 
 static enum status check_health(struct worker_options *values, struct error *err) {
     const struct healthcheck check = {
@@ -98,7 +98,7 @@ static enum status check_health(struct worker_options *values, struct error *err
     return healthcheck_ask(&check, err);
 }
 
-/* --- drain -----------------------------------------------------------------------------------------*/
+/* --- drain ------------------------------------------------------------------------------------ */
 
 static enum status ask_to_drain(struct worker_options *values, struct error *err) {
     const struct healthcheck ask = {
@@ -113,7 +113,7 @@ static enum status ask_to_drain(struct worker_options *values, struct error *err
     return healthcheck_ask(&ask, err);
 }
 
-/* --- the first word --------------------------------------------------------------------------------*/
+/* --- the first word --------------------------------------------------------------------------- */
 
 struct command {
     const char *word; /* NULL: none */

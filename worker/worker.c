@@ -10,8 +10,8 @@
  * accepted requests are answered and sent, and the event streams have delivered their ends. */
 #include "worker/worker.h"
 
-#include <signal.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -79,7 +79,7 @@ struct worker {
     struct error *why;   /* of `outcome`; the caller's */
 };
 
-/* --- stopping ------------------------------------------------------------------------------------*/
+/* --- stopping --------------------------------------------------------------------------------- */
 
 static void on_http_drained(void *arg) {
     struct worker *w = arg;
@@ -243,7 +243,7 @@ static void on_engine_failed(void *arg, const struct error *err) {
     stop_now(w);
 }
 
-/* --- building ------------------------------------------------------------------------------------*/
+/* --- building --------------------------------------------------------------------------------- */
 
 static void on_request(struct http_request *req, void *arg) {
     struct worker *w = arg;

@@ -22,7 +22,7 @@ MUST_USE enum status worker_create(struct worker **out, const struct worker_opti
 MUST_USE enum status worker_run(struct worker *w, struct error *err);
 void worker_destroy(struct worker *w); /* NULL is fine */
 
-/* --- for a program that is its own worker's client: batch ------------------------------------------*/
+/* --- for a program that is its own worker's client: batch ------------------------------------- */
 struct loop *worker_loop(struct worker *w);
 struct log *worker_log(struct worker *w);
 uint16_t worker_port(const struct worker *w);

@@ -1,11 +1,11 @@
 /* worker/worker_defaults.c - see the header. */
 #include "worker/worker_defaults.h"
 
+#include <stdio.h>
+
 #include "common/base/file.h"
 #include "common/base/mem.h"
 #include "common/text/json.h"
-
-#include <stdio.h>
 
 #define FILE_MAX_BYTES ((size_t)1 << 20)
 

@@ -5,7 +5,8 @@
 #include "worker/engine/backend_load.h"
 
 #define FIELD(member) OPTION_FIELD(struct worker_options, member)
-/* Rows that SIGHUP changes while the worker runs: what they change is in worker.c, apply_options. */
+/* Rows that SIGHUP changes while the worker runs: what they change is in worker.c,
+ * apply_options. */
 #define LIVE(member) FIELD(member), .is_live = true
 
 static const char *const backend_names[] = {"auto", "cpu", "ref", "sim", "cuda", NULL};

@@ -1,4 +1,5 @@
-/* worker/worker_reload.h - the --config file read again, on SIGHUP: all or nothing (options_live.h). */
+/* worker/worker_reload.h - the --config file read again, on SIGHUP: all or nothing
+ * (options_live.h). */
 #ifndef WORKER_WORKER_RELOAD_H
 #define WORKER_WORKER_RELOAD_H
 

@@ -1,12 +1,12 @@
 /* common/base/buf.c - views and growing buffers. */
 #include "common/base/buf.h"
 
-#include "common/base/mem.h"
-
 #include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+
+#include "common/base/mem.h"
 
 #define BUF_MIN_CAP 256
 

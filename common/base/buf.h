@@ -1,4 +1,5 @@
-/* common/base/buf.h - bytes: a borrowed view (struct str) and an owned, growing buffer (struct buf).
+/* common/base/buf.h - bytes: a borrowed view (struct str) and an owned, growing buffer (struct
+ * buf).
  *
  * A str is a pointer and a length; it owns nothing and need not be terminated. A buf owns its
  * bytes, consumes from the front without moving them until it must, and has a limit so that a peer
@@ -7,10 +8,10 @@
 #ifndef COMMON_BASE_BUF_H
 #define COMMON_BASE_BUF_H
 
+#include <string.h>
+
 #include "common/base/base.h"
 #include "common/base/status.h"
-
-#include <string.h>
 
 struct str {
     const char *ptr;
@@ -53,8 +54,8 @@ static inline int str_hex_value(unsigned char c) {
     return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-/* Writes `s` with each %XX as its byte, and a NUL. ST_INVALID when it is malformed, has a NUL, or does
- * not fit into `cap` bytes. */
+/* Writes `s` with each %XX as its byte, and a NUL. ST_INVALID when it is malformed, has a NUL, or
+ * does not fit into `cap` bytes. */
 MUST_USE enum status str_percent_decode(struct str s, char *out, size_t cap);
 
 /* True when `s` is well-formed UTF-8 (no overlong forms, surrogates or values above 10FFFF). */

@@ -1,13 +1,13 @@
 /* common/base/file.c - reading a file whole, with a limit. */
 #include "common/base/file.h"
 
-#include "common/base/mem.h"
-
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include "common/base/mem.h"
 
 static enum status open_regular(const char *path, size_t max_bytes, int *fd, size_t *size,
                                 struct error *err) {

@@ -1,8 +1,6 @@
 /* common/base/hash.c - XXH3 inlined from its header, SHA-256 through OpenSSL's EVP. */
 #include "common/base/hash.h"
 
-#include "common/base/mem.h"
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +9,8 @@
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
 #include <openssl/rand.h>
+
+#include "common/base/mem.h"
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>

@@ -1,4 +1,5 @@
-/* common/base/hash.h - the hashes of the house; the only file that knows xxHash and OpenSSL's digests.
+/* common/base/hash.h - the hashes of the house; the only file that knows xxHash and OpenSSL's
+ * digests.
  *
  * Fast: XXH3, 64 bits for the router's approximate index (a collision misplaces a request), 128
  * bits under a secret key for the worker's KV cache (where tokens are compared as well, so that a

@@ -1,9 +1,10 @@
-/* common/base/heap.c - sift up, sift down. Indices are 1-based: the children of i are 2i and 2i + 1. */
+/* common/base/heap.c - sift up, sift down. Indices are 1-based: the children of i are 2i and 2i +
+ * 1. */
 #include "common/base/heap.h"
 
-#include "common/base/mem.h"
-
 #include <assert.h>
+
+#include "common/base/mem.h"
 
 #define MIN_CAP 16
 

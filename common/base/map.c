@@ -1,11 +1,11 @@
 /* common/base/map.c - linear probing, twice: for numbers and for strings. */
 #include "common/base/map.h"
 
+#include <assert.h>
+
 #include "common/base/hash.h"
 #include "common/base/mem.h"
 #include "common/base/rng.h"
-
-#include <assert.h>
 
 #define MIN_SLOTS 16
 

@@ -92,7 +92,8 @@ void mem_free(void *ptr) {
 }
 
 /* Huge pages, all of them now: first use of one may cost 60 ms where memory is fragmented, since it
- * is found, and cleared, in the middle of whatever touched it. Advice: slower without, not wrong. */
+ * is found, and cleared, in the middle of whatever touched it. Advice: slower without, not
+ * wrong. */
 static void make_huge(void *ptr, size_t size) {
     (void)madvise(ptr, size, MADV_HUGEPAGE);
 #ifdef MADV_POPULATE_WRITE

@@ -1,5 +1,6 @@
-/* common/base/process_limits.c - see process_limits.h. Control groups of version 2 and of version 1, where
- * a group's folder is either the one that /proc/self/cgroup names or, in a container, the root. */
+/* common/base/process_limits.c - see process_limits.h. Control groups of version 2 and of version
+ * 1, where a group's folder is either the one that /proc/self/cgroup names or, in a container, the
+ * root. */
 #include "common/base/process_limits.h"
 
 #include <inttypes.h>

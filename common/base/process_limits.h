@@ -1,7 +1,7 @@
 /* common/base/process_limits.h - how much this process may take: memory, descriptors.
  *
- * Memory is the least of what the machine has and of what the limits of this process's control group
- * and of that group's parents allow: a container's 1 GiB on a machine of 256 is 1 GiB. */
+ * Memory is the least of what the machine has and of what the limits of this process's control
+ * group and of that group's parents allow: a container's 1 GiB on a machine of 256 is 1 GiB. */
 #ifndef COMMON_BASE_PROCESS_LIMITS_H
 #define COMMON_BASE_PROCESS_LIMITS_H
 

@@ -1,4 +1,5 @@
-/* common/http/healthcheck.c - see healthcheck.h. A loop of its own turns until the one call is over. */
+/* common/http/healthcheck.c - see healthcheck.h. A loop of its own turns until the one call is
+ * over. */
 #include "common/http/healthcheck.h"
 
 #include <stdio.h>

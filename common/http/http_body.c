@@ -1,10 +1,9 @@
 /* common/http/http_body.c - bodies: where the payload lies between the framing.
  *
- * The chunked form is again a machine that looks at each byte once. Payload is returned as a span of
- * the input and never touched. Trailers are checked like headers and dropped: merging them into the
- * head is how one message has been made to look like another. */
+ * The chunked form is again a machine that looks at each byte once. Payload is returned as a span
+ * of the input and never touched. Trailers are checked like headers and dropped: merging them into
+ * the head is how one message has been made to look like another. */
 #include "common/http/http_parse.h"
-
 #include "common/http/http_parse_internal.h"
 
 enum state {
@@ -144,8 +143,8 @@ static enum status step(struct http_body *b, unsigned char c, struct error *err)
     }
 }
 
-/* A size line of the usual form, up to six digits and CR LF, that is there whole. Any other is left to
- * the machine. Returns its length, 0: not taken. */
+/* A size line of the usual form, up to six digits and CR LF, that is there whole. Any other is left
+ * to the machine. Returns its length, 0: not taken. */
 static size_t read_usual_size(struct http_body *b, const char *in, size_t n) {
     uint64_t size = 0;
     size_t i = 0;

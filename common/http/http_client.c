@@ -6,11 +6,6 @@
  * may start and cancel calls. Proxies from the environment are ignored: calls go to workers. */
 #include "common/http/http_client.h"
 
-#include "common/base/list.h"
-#include "common/base/mem.h"
-#include "common/http/http_parse.h"
-#include "common/net/loop.h"
-
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <pthread.h>
@@ -19,6 +14,11 @@
 #include <sys/stat.h>
 
 #include <curl/curl.h>
+
+#include "common/base/list.h"
+#include "common/base/mem.h"
+#include "common/http/http_parse.h"
+#include "common/net/loop.h"
 
 #define DEFAULT_TIMEOUT_MS         5000
 #define DEFAULT_CONNECT_TIMEOUT_MS 250

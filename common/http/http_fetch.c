@@ -1,10 +1,11 @@
 /* common/http/http_fetch.c - see http_fetch.h. */
 #include "common/http/http_fetch.h"
 
-#include <curl/curl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+
+#include <curl/curl.h>
 
 #include "common/base/mem.h"
 

@@ -2,12 +2,11 @@
  * for it.
  *
  * Each header is judged as its line ends, and the head once more when it is complete. */
-#include "common/http/http_parse.h"
-
-#include "common/http/http_parse_internal.h"
-
 #include <stdarg.h>
 #include <stdio.h>
+
+#include "common/http/http_parse.h"
+#include "common/http/http_parse_internal.h"
 
 enum status http_refuse(struct http_head *h, int code, struct error *err, const char *fmt, ...) {
     char text[ERROR_MESSAGE_MAX];

@@ -13,9 +13,8 @@
  * anywhere, each server ends those of its bodies that arrive so slowly that others would wait for
  * long; otherwise only the progress rule applies: a minimum of bytes in each period of
  * body_grace_ms. */
-#include "common/http/http_server_internal.h"
-
 #include "common/http/body_budget.h"
+#include "common/http/http_server_internal.h"
 
 #define LONG_BYTES IOBUF_LARGE_BYTES /* above, a body is a long one */
 #define RETRY_US   10000u            /* claims that wait are tried again */

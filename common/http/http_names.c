@@ -1,6 +1,5 @@
 /* common/http/http_names.c - names looked up: headers, methods, reasons, query parameters. */
 #include "common/http/http_parse.h"
-
 #include "common/http/http_parse_internal.h"
 #include "common/protocol/wire.h"
 

@@ -8,9 +8,9 @@
  * once more when the head is complete (http_judge.c). */
 #include "common/http/http_parse.h"
 
-#include "common/http/http_parse_internal.h"
-
 #include <endian.h>
+
+#include "common/http/http_parse_internal.h"
 
 enum state {
     AT_LEADING,    /* before the start line */

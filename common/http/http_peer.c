@@ -5,14 +5,13 @@
  *
  * A chunked body is decoded in place: its payload moves down behind the head, so that the handler
  * sees one contiguous body whichever way it was sent, and nothing is allocated for it. */
-#include "common/http/http_server_internal.h"
-
-#include "common/base/mem.h"
-#include "common/net/tls.h"
-
 #include <arpa/inet.h>
 #include <assert.h>
 #include <netinet/in.h>
+
+#include "common/base/mem.h"
+#include "common/http/http_server_internal.h"
+#include "common/net/tls.h"
 
 #define LINGER_BYTES       ((size_t)256 << 10) /* each may send so much behind its refusal, */
 #define LINGER_TOTAL_BYTES ((size_t)64 << 20)  /* and all together so much, if that is more */

@@ -7,12 +7,11 @@
  *
  * Closing scans a whole list, so it frees several places at a time where there are many. An IPv6
  * address counts by its first 64 bits, the usual size of one client's network. */
-#include "common/http/http_server_internal.h"
+#include <netinet/in.h>
 
 #include "common/base/hash.h"
 #include "common/base/mem.h"
-
-#include <netinet/in.h>
+#include "common/http/http_server_internal.h"
 
 #define PLACES_PART 64 /* of max_connections, made free at a time */
 #define HEAD_AGE_US 1000000u

@@ -1,12 +1,12 @@
 /* common/http/http_reply.c - answers: whole, streamed or raw.
  *
  * The head is built in a buffer of the server's and goes out together with the body: small answers
- * are one copy into the connection's queue and one send, large bodies are sent from where they are. */
-#include "common/http/http_server_internal.h"
-
-#include "common/protocol/openai.h"
-
+ * are one copy into the connection's queue and one send, large bodies are sent from where they
+ * are. */
 #include <assert.h>
+
+#include "common/http/http_server_internal.h"
+#include "common/protocol/openai.h"
 
 /* Lengths of chunks are written in front of the data they belong to. */
 static struct str chunk_size(size_t n, char out[20]) {
@@ -130,7 +130,7 @@ void reply_refusal(struct exchange *x, int code, const struct error *err) {
     reply_error(x, st, code, err);
 }
 
-/* --- streams ------------------------------------------------------------------------------------- */
+/* --- streams ---------------------------------------------------------------------------------- */
 
 void http_stream_begin(struct http_request *req, int code, const char *content_type) {
     struct exchange *x = exchange_of(req);
@@ -206,7 +206,7 @@ void http_stream_break(struct http_request *req) {
     exchange_end(x, false);
 }
 
-/* --- raw ------------------------------------------------------------------------------------------ */
+/* --- raw -------------------------------------------------------------------------------------- */
 
 void http_raw_writev(struct http_request *req, const struct str *pieces, int n) {
     struct exchange *x = exchange_of(req);
@@ -239,7 +239,7 @@ void http_raw_end(struct http_request *req, bool keep_alive) {
     exchange_end(exchange_of(req), keep_alive && exchange_of(req)->head.keep_alive);
 }
 
-/* --- flow ------------------------------------------------------------------------------------------ */
+/* --- flow ------------------------------------------------------------------------------------- */
 
 size_t http_pending_bytes(const struct http_request *req) {
     return conn_pending(conn_of(exchange_of(req)));

@@ -2,13 +2,12 @@
  *
  * Each refusal is counted by its reason. A reason has one line a second at most, with the number of
  * refusals since its last line, so that an attack is visible and does not fill the log. */
-#include "common/http/http_server_internal.h"
+#include <stdio.h>
 
 #include "common/http/body_budget.h"
 #include "common/http/http_metrics.h"
+#include "common/http/http_server_internal.h"
 #include "common/telemetry/log.h"
-
-#include <stdio.h>
 
 #define LINE_EVERY_US 1000000u
 

@@ -5,11 +5,6 @@
  * its front is looked at. */
 #include "common/http/http_server.h"
 
-#include "common/base/clock.h"
-#include "common/base/hash.h"
-#include "common/base/mem.h"
-#include "common/http/http_server_internal.h"
-
 #include <arpa/inet.h>
 #include <assert.h>
 #include <errno.h>
@@ -17,6 +12,11 @@
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "common/base/clock.h"
+#include "common/base/hash.h"
+#include "common/base/mem.h"
+#include "common/http/http_server_internal.h"
 
 #define LISTEN_BACKLOG      1024
 #define ACCEPTS_PER_TURN    16      /* so that a burst of clients does not starve the others */

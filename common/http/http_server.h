@@ -157,7 +157,8 @@ struct http_request {
     uint64_t received_us;   /* loop time when the head was complete */
 
     uint64_t
-        owner; /* set by the handler in on_head: second owner of the body, beside its address; 0: none */
+        owner; /* set by the handler in on_head: second owner of the body, beside its address; 0:
+                * none */
 
     /* The handler's, set in on_request; all optional. */
     void *user;

@@ -16,8 +16,6 @@
  * called from inside its own call. */
 #include "common/net/conn.h"
 
-#include "common/base/mem.h"
-
 #include <assert.h>
 #include <errno.h>
 #include <netinet/in.h>
@@ -25,6 +23,8 @@
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+#include "common/base/mem.h"
 
 /* A write at least this big is sent at once from the caller's memory instead of being copied. */
 #define DIRECT_BYTES 16384u

@@ -25,13 +25,13 @@
 #ifndef COMMON_NET_CONN_H
 #define COMMON_NET_CONN_H
 
+#include <sys/socket.h>
+#include <sys/uio.h>
+
 #include "common/base/buf.h"
 #include "common/base/status.h"
 #include "common/net/iobuf.h"
 #include "common/net/loop.h"
-
-#include <sys/socket.h>
-#include <sys/uio.h>
 
 #define CONN_CONNECT_TIMEOUT_US 250000u
 #define CONN_LOW_WATER_BYTES    65536u /* on_drain comes when the queue falls to this */

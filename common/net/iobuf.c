@@ -1,16 +1,16 @@
 /* common/net/iobuf.c - free lists of buffers of a few sizes, and the buffer that is lent from them.
  *
- * A free buffer's first bytes are the link to the next one. What the lists hold together is bounded,
- * so that a burst of connections does not pin its peak for ever. A buffer that comes back to full
- * lists takes the place of those of the size that holds most: what is wanted now is kept.
+ * A free buffer's first bytes are the link to the next one. What the lists hold together is
+ * bounded, so that a burst of connections does not pin its peak for ever. A buffer that comes back
+ * to full lists takes the place of those of the size that holds most: what is wanted now is kept.
  *
- * Each list knows the fewest buffers that it held since the last trim: so many were not wanted, and a
- * trim frees them, until little is left. */
+ * Each list knows the fewest buffers that it held since the last trim: so many were not wanted, and
+ * a trim frees them, until little is left. */
 #include "common/net/iobuf.h"
 
-#include "common/base/mem.h"
-
 #include <assert.h>
+
+#include "common/base/mem.h"
 
 /* One event of a stream fits the least. What lies in buffers for long is requests, of any length:
  * from 4 KiB on there are two sizes to an octave, or a third of that memory would be air. */

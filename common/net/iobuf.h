@@ -1,16 +1,16 @@
 /* common/net/iobuf.h - the input and output buffers of connections, lent by a slab of their loop.
  *
  * Most connections are idle most of the time, and an idle one should own no buffer. So a loop keeps
- * free buffers of a few sizes, last in first out (the one given back last is still in the cache), and
- * a connection holds one only while it has bytes in it. Limits are the caller's to check.
+ * free buffers of a few sizes, last in first out (the one given back last is still in the cache),
+ * and a connection holds one only while it has bytes in it. Limits are the caller's to check.
  *
  *      up to 64 KiB    eleven sizes, from the heap
  *      up to 4 MiB     three sizes, pages of their own: what was never touched takes no memory, so a
  *                      buffer may be as large as what its owner expects
  *      above           pages of their own, grown without copying, never kept
  *
- * Of free buffers a loop keeps 16 MiB at most, of all sizes together, and those that were not wanted
- * between two calls of iobuf_slab_trim not even so long.
+ * Of free buffers a loop keeps 16 MiB at most, of all sizes together, and those that were not
+ * wanted between two calls of iobuf_slab_trim not even so long.
  *
  *      data                start            end              cap
  *      |-- consumed --------|-- content -----|-- room --------|

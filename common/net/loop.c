@@ -9,10 +9,6 @@
  * millisecond apart, for each time that something is due. */
 #include "common/net/loop.h"
 
-#include "common/base/clock.h"
-#include "common/base/mem.h"
-#include "common/net/iobuf.h"
-
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,6 +17,10 @@
 #include <unistd.h>
 
 #include <event2/event.h>
+
+#include "common/base/clock.h"
+#include "common/base/mem.h"
+#include "common/net/iobuf.h"
 
 #define TRIM_US        1000000u /* how long a buffer may lie unused while many do */
 #define ALARM_HAS_RUNG 0        /* alarm_us while its descriptor is watched, and readable still */

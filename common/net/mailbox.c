@@ -6,9 +6,6 @@
  * lock, and rings are rare enough not to matter. */
 #include "common/net/mailbox.h"
 
-#include "common/base/mem.h"
-#include "common/net/loop.h"
-
 #include <assert.h>
 #include <errno.h>
 #include <poll.h>
@@ -17,6 +14,9 @@
 #include <sys/eventfd.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "common/base/mem.h"
+#include "common/net/loop.h"
 
 struct mailbox {
     pthread_mutex_t lock;

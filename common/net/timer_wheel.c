@@ -1,9 +1,10 @@
 /* common/net/timer_wheel.c - rows of slots, and the one digit that decides.
  *
  * Invariant: a running timer that is not due lies in the row of the highest digit in which its tick
- * differs from now, and that digit is greater than now's. So in every row the slots in use lie ahead
- * of now, those of a row come before those of the rows above, and the next one is the lowest bit of
- * the lowest row. Now may be moved up to that slot's beginning without touching any timer. */
+ * differs from now, and that digit is greater than now's. So in every row the slots in use lie
+ * ahead of now, those of a row come before those of the rows above, and the next one is the lowest
+ * bit of the lowest row. Now may be moved up to that slot's beginning without touching any
+ * timer. */
 #include "common/net/timer_wheel.h"
 
 #include <assert.h>
@@ -58,7 +59,8 @@ void timer_wheel_stop(struct timer_wheel_entry *e) {
     if (list_is_linked(&e->link)) list_remove(&e->link);
 }
 
-/* The next slot with a timer in it, or NULL; bits of slots that were emptied by stops go on the way. */
+/* The next slot with a timer in it, or NULL; bits of slots that were emptied by stops go on the
+ * way. */
 static struct list *next_slot(struct timer_wheel *wheel, uint64_t *begins_tick) {
     for (unsigned level = 0; level < TIMER_WHEEL_LEVELS; level++) {
         while (wheel->occupied[level]) {

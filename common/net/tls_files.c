@@ -2,8 +2,6 @@
  *
  * Checks early what OpenSSL would report during handshakes: a key of another certificate, a
  * certificate out of its time, a folder of authorities without hashed names. */
-#include "common/net/tls_internal.h"
-
 #include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
@@ -14,6 +12,8 @@
 #include <openssl/err.h>
 #include <openssl/pem.h>
 #include <openssl/x509v3.h>
+
+#include "common/net/tls_internal.h"
 
 /* For 1.2 alone; those of 1.3 are all fit. */
 #define CIPHERS_1_2    "ECDHE+AESGCM:ECDHE+CHACHA20"

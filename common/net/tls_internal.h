@@ -5,9 +5,9 @@
 #ifndef COMMON_NET_TLS_INTERNAL_H
 #define COMMON_NET_TLS_INTERNAL_H
 
-#include "common/net/tls.h"
-
 #include <openssl/ssl.h>
+
+#include "common/net/tls.h"
 
 /* A context from the files, at the wall-clock time now_s. */
 MUST_USE enum status tls_files_load(SSL_CTX **out, const struct tls_config *config, int64_t now_s,

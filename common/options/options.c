@@ -5,8 +5,6 @@
  * and unknown names, then, when the layers below are in place, for the values. */
 #include "common/options/options.h"
 
-#include "common/options/options_internal.h"
-
 #include <assert.h>
 #include <ctype.h>
 #include <errno.h>
@@ -16,6 +14,8 @@
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include "common/options/options_internal.h"
 
 #define LABEL_MAX   96
 #define MIN_COLUMNS 40
@@ -129,8 +129,8 @@ static bool is_beginning(struct str name, struct str whole) {
 /* Shorter ones are more likely a mistake. */
 #define BEGINNING_MIN 5
 
-/* A flag cut short, as Python's argparse takes it: the whole name, where all names that begin so are
- * of one row; else STR_NULL. */
+/* A flag cut short, as Python's argparse takes it: the whole name, where all names that begin so
+ * are of one row; else STR_NULL. */
 static struct str whole_name(const struct option_program *p, struct str name) {
     const void *row = NULL;
     struct str found = STR_NULL, alias;

@@ -16,10 +16,10 @@
  *           .aliases = "page-size", .group = "Cache", .help = "Tokens per KV block. ..."},
  *      };
  *
- * Every program also gets --config, --help, --help-all, --version and --dump-config; one that takes flags of
- * other programs gets --help-compat, which lists those flags.
- * What may change while the program runs is in options_live.h.
- * Thread: the one that owns the program's options; readers of live fields live on it too. */
+ * Every program also gets --config, --help, --help-all, --version and --dump-config; one that takes
+ * flags of other programs gets --help-compat, which lists those flags. What may change while the
+ * program runs is in options_live.h. Thread: the one that owns the program's options; readers of
+ * live fields live on it too. */
 #ifndef COMMON_OPTIONS_OPTIONS_H
 #define COMMON_OPTIONS_OPTIONS_H
 
@@ -73,14 +73,14 @@ struct option_def {
     const char *help;    /* what it is, and what happens when it is raised or lowered */
 };
 
-/* Compat flags: flags of other programs, in rows that share one reason. A flag is refused; or stands
- * for an option of ours; or is accepted without effect, with a line on stderr that gives the reason.
- * A bool that is switched off (--no-NAME, =false) is accepted in silence.
+/* Compat flags: flags of other programs, in rows that share one reason. A flag is refused; or
+ * stands for an option of ours; or is accepted without effect, with a line on stderr that gives the
+ * reason. A bool that is switched off (--no-NAME, =false) is accepted in silence.
  *
  * `flags` are names with commas between them. A name by itself takes no value; NAME= takes one,
  * NAME=? takes one unless the next word is a flag, NAME=* takes all words up to the next flag.
- * FAMILY-*= is every flag that begins so and is named nowhere in the table. A name that begins with a
- * hyphen is a short flag: "-tp=" for -tp 4, "-O=" also for -O3. */
+ * FAMILY-*= is every flag that begins so and is named nowhere in the table. A name that begins with
+ * a hyphen is a short flag: "-tp=" for -tp 4, "-O=" also for -O3. */
 struct option_compat {
     const char *flags;
     const char *as;      /* the option of ours that they stand for, or NULL */
@@ -143,8 +143,8 @@ enum option_source options_source(const struct options *o, const char *name);
 
 void options_dump(const struct options *o, struct buf *out); /* as YAML; secrets masked */
 
-/* The most used options (topic NULL), "all", the options of a group, or one option. False when there
- * is no such topic. */
+/* The most used options (topic NULL), "all", the options of a group, or one option. False when
+ * there is no such topic. */
 bool options_help(const struct option_program *program, const char *topic, uint32_t columns,
                   struct buf *out);
 

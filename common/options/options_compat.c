@@ -1,11 +1,11 @@
 /* common/options/options_compat.c - compat flags: flags of another program.
  *
- * A start script of another program should work here, or fail with the reason. A flag has no effect,
- * or stands for an option of ours, or is refused because this program does not do what the flag
- * sets. The value can decide: `--quantization none` changes nothing. */
-#include "common/options/options_internal.h"
-
+ * A start script of another program should work here, or fail with the reason. A flag has no
+ * effect, or stands for an option of ours, or is refused because this program does not do what the
+ * flag sets. The value can decide: `--quantization none` changes nothing. */
 #include <stdio.h>
+
+#include "common/options/options_internal.h"
 
 /* --- the table --------------------------------------------------------------------------------*/
 bool option_compat_next(const struct option_compat *row, const char **cursor,

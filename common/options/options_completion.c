@@ -3,10 +3,10 @@
  * One question is asked of each row, what kind of value it takes, and answered in three languages.
  * Offered are canonical names; behind an alias the values are completed all the same. Secrets are
  * not offered: they are not taken on the command line. */
+#include <ctype.h>
+
 #include "common/options/options_internal.h"
 #include "common/options/options_manual.h"
-
-#include <ctype.h>
 
 enum value_kind {
     VALUE_NONE,  /* a bool */

@@ -1,9 +1,10 @@
-/* common/options/options_help.c - the table as a manual (--help) and as a configuration (--dump-config). */
-#include "common/options/options_internal.h"
-#include "common/text/json.h"
-
+/* common/options/options_help.c - the table as a manual (--help) and as a configuration
+ * (--dump-config). */
 #include <ctype.h>
 #include <strings.h>
+
+#include "common/options/options_internal.h"
+#include "common/text/json.h"
 
 #define INDENT 6
 
@@ -220,7 +221,8 @@ static void append_most_used(const struct option_program *p, uint32_t columns, s
     }
 }
 
-/* One line: the group, and the options in it that are not among the most used, as far as they fit. */
+/* One line: the group, and the options in it that are not among the most used, as far as they
+ * fit. */
 static void append_group_line(const struct option_program *p, const char *group, uint32_t columns,
                               struct buf *out) {
     struct buf line;

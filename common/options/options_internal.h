@@ -161,8 +161,8 @@ struct option_entry {
 
 typedef enum status option_entry_fn(void *ctx, const struct option_entry *e, struct error *err);
 
-/* Calls `fn` for each `key: scalar` and each item of `key: [a, b]`, in order; for a mapping with its
- * text as JSON. Anything else in the document is refused. */
+/* Calls `fn` for each `key: scalar` and each item of `key: [a, b]`, in order; for a mapping with
+ * its text as JSON. Anything else in the document is refused. */
 MUST_USE enum status options_yaml_read(struct str text, option_entry_fn *fn, void *ctx,
                                        struct error *err);
 

@@ -1,7 +1,8 @@
 /* common/options/options_live.c - a change of options: values beside those in effect, and refusals.
  *
- * `base` are the values without what was set at run time: a file that is read again is compared with
- * them, so that what a program has made of its options since the start is not taken for a change. */
+ * `base` are the values without what was set at run time: a file that is read again is compared
+ * with them, so that what a program has made of its options since the start is not taken for a
+ * change. */
 #include "common/options/options_live.h"
 
 #include <assert.h>
@@ -80,7 +81,7 @@ static bool differs(const struct option_def *d, const void *a, const void *b) {
     return is_other;
 }
 
-/* --- refusals -----------------------------------------------------------------------------------*/
+/* --- refusals --------------------------------------------------------------------------------- */
 void option_change_refuse(struct options_change *c, struct str option, struct str value,
                           const char *why) {
     if (c->n_refused++ >= OPTIONS_REFUSALS_MAX) return;
@@ -136,7 +137,7 @@ static void compare(struct options_change *c) {
     }
 }
 
-/* --- the file -----------------------------------------------------------------------------------*/
+/* --- the file --------------------------------------------------------------------------------- */
 static void take_row(const struct option_def *d, const void *from, void *to) {
     memcpy((char *)to + d->offset, (const char *)from + d->offset, d->size);
 }
@@ -197,7 +198,7 @@ enum status options_change_file(struct options_change *c, struct error *err) {
     return ST_OK;
 }
 
-/* --- JSON ---------------------------------------------------------------------------------------*/
+/* --- JSON ------------------------------------------------------------------------------------- */
 /* The member as the file would have it: a text, or the items of a list one by one. */
 static enum status set_member(struct option_layer *l, const struct option_found *f,
                               const struct json *v, struct error *err) {
@@ -274,7 +275,7 @@ void options_change_json(struct options_change *c, const struct json *object) {
     compare(c);
 }
 
-/* --- what becomes of it -------------------------------------------------------------------------*/
+/* --- what becomes of it ----------------------------------------------------------------------- */
 const void *options_change_target(const struct options_change *c) {
     return c->target;
 }
@@ -334,7 +335,7 @@ void options_change_commit(struct options_change *c) {
     }
 }
 
-/* --- what holds now -----------------------------------------------------------------------------*/
+/* --- what holds now --------------------------------------------------------------------------- */
 const char *option_source_name(enum option_source s) {
     static const char *const names[] = {"default", "file", "environment", "command line",
                                         "runtime"};

@@ -42,8 +42,8 @@ void options_change_drop(struct options_change *c); /* NULL is fine */
  * with the reasons among the refusals. */
 MUST_USE enum status options_change_file(struct options_change *c, struct error *err);
 
-/* Sets each member of the object, except rows with is_path: name to value, as in the file; null returns to the value that the
- * option has without a change at run time. */
+/* Sets each member of the object, except rows with is_path: name to value, as in the file; null
+ * returns to the value that the option has without a change at run time. */
 void options_change_json(struct options_change *c, const struct json *object);
 
 /* The values as they would be, in the program's struct; valid until drop. */

@@ -3,11 +3,11 @@
  * In roff a line that begins with a dot or an apostrophe is a command, a backslash escapes, and a
  * bare hyphen may become a typographic one, which no shell takes: all text goes through
  * append_text. */
-#include "common/options/options_internal.h"
-#include "common/options/options_manual.h"
-
 #include <ctype.h>
 #include <stdio.h>
+
+#include "common/options/options_internal.h"
+#include "common/options/options_manual.h"
 
 #define REVISED        "2026-11-21" /* the shape of these pages; their content is the program's */
 #define LINE_MAX_BYTES 70

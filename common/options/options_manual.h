@@ -1,8 +1,9 @@
-/* common/options/options_manual.h - the option table as a manual page and as completions of three shells.
+/* common/options/options_manual.h - the option table as a manual page and as completions of three
+ * shells.
  *
- * What is not in --help (signals, exit codes, files) stands in a constant `struct
- * option_manual` beside the table; the rest is the table. So `PROGRAM man`, `PROGRAM completion bash`
- * are as true as `PROGRAM --help`, and packages install what the program prints of itself.
+ * What is not in --help (signals, exit codes, files) stands in a constant `struct option_manual`
+ * beside the table; the rest is the table. So `PROGRAM man`, `PROGRAM completion bash` are as true
+ * as `PROGRAM --help`, and packages install what the program prints of itself.
  *
  *      incipit-router man | man -l -
  *      source <(incipit-router completion bash)

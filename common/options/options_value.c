@@ -2,13 +2,13 @@
  *
  * Numbers of every kind are read as one uint64_t (or a double), checked against the row's min and
  * max, which are read by the same code, and only then narrowed to the field. */
-#include "common/options/options_internal.h"
-
 #include <assert.h>
 #include <ctype.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+
+#include "common/options/options_internal.h"
 
 #define NAME_MAX_BYTES 63
 

@@ -1,12 +1,12 @@
-/* common/options/options_yaml.c - the configuration file: one mapping from names to scalars or lists.
+/* common/options/options_yaml.c - the configuration file: one mapping from names to scalars or
+ * lists.
  *
  * libyaml's events are enough: no tree is built. An option whose value is JSON may have a mapping,
  * which is written as JSON. What YAML can express beyond that (anchors, tags, several documents) is
  * refused, so that every reader reads equal values. */
-#include "common/options/options_internal.h"
-
 #include <yaml.h>
 
+#include "common/options/options_internal.h"
 #include "common/text/json.h"
 
 #define DEPTH_MAX 16

@@ -1,4 +1,5 @@
-/* common/protocol/request_events.c - the codec of the events and of the chain header; see the header.
+/* common/protocol/request_events.c - the codec of the events and of the chain header; see the
+ * header.
  *
  *      accepted  [1, t_us, request, prompt_bytes, origin, scheme, blocks]     blocks: 6 bytes each
  *      first     [2, t_us, request, prompt_tokens, cached_tokens]
@@ -9,7 +10,8 @@
  *
  * A known kind has at least these elements, of these types, in these ranges, or the stream is not
  * one of ours. What a newer writer puts behind them is not looked at. Nothing is allocated; a chain
- * of 1,024 blocks takes half a microsecond in an event and four in the header, in each direction. */
+ * of 1,024 blocks takes half a microsecond in an event and four in the header, in each
+ * direction. */
 #include "common/protocol/request_events.h"
 
 #include <endian.h>

@@ -1,9 +1,9 @@
 /* common/protocol/wire.c - formatting and strict parsing of the router-worker contract. */
 #include "common/protocol/wire.h"
 
-#include "common/text/json.h"
-
 #include <stdio.h>
+
+#include "common/text/json.h"
 
 enum load_field { RUNNING, WAITING, QUEUED_TOKENS, KV_FREE, KV_TOTAL, DRAINING, N_LOAD_FIELDS };
 
@@ -94,7 +94,7 @@ bool wire_is_salt(struct str value) {
     return value.len == WIRE_SALT_CHARS;
 }
 
-/* --- /server_info ------------------------------------------------------------------------------ */
+/* --- /server_info ----------------------------------------------------------------------------- */
 
 uint64_t wire_tier_blocks(const struct wire_server_info *info) {
     uint64_t n = 0;

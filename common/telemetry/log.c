@@ -5,18 +5,18 @@
  * writing. */
 #include "common/telemetry/log.h"
 
-#include "common/base/clock.h"
-#include "common/base/hash.h"
-#include "common/base/mem.h"
-#include "common/telemetry/line_sink.h"
-#include "common/text/json.h"
-
 #include <errno.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "common/base/clock.h"
+#include "common/base/hash.h"
+#include "common/base/mem.h"
+#include "common/telemetry/line_sink.h"
+#include "common/text/json.h"
 
 #define LINE_MAX_BYTES  4096
 #define LINE_TAIL_BYTES 64 /* kept free for suppressed=, cut= and the end of the line */

@@ -2,20 +2,20 @@
  *
  * A child is found by its label text, `policy="prefix",code="200"`, which is at once its key in the
  * family's map and what the page shows. The lock guards the families' maps and lists; the numbers
- * are atomics outside it. The parts of a child hang on it, newest first, and never leave it; each has
- * one writer, who therefore needs no atomic addition, only loads and stores. A histogram keeps no
- * count: it is the sum of its buckets, so that the page agrees with itself whatever is updated
+ * are atomics outside it. The parts of a child hang on it, newest first, and never leave it; each
+ * has one writer, who therefore needs no atomic addition, only loads and stores. A histogram keeps
+ * no count: it is the sum of its buckets, so that the page agrees with itself whatever is updated
  * meanwhile. */
 #include "common/telemetry/metrics.h"
-
-#include "common/base/list.h"
-#include "common/base/map.h"
-#include "common/base/mem.h"
 
 #include <assert.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
+
+#include "common/base/list.h"
+#include "common/base/map.h"
+#include "common/base/mem.h"
 
 #define DEFAULT_CHILDREN  256
 #define LABEL_VALUE_BYTES 128  /* longer values are cut: names of things, not texts */

@@ -6,16 +6,16 @@
  * in `valuestring`, which cJSON leaves NULL on numbers and frees with the node. */
 #include "common/text/json.h"
 
-#include "common/base/mem.h"
-#include "common/text/json_internal.h"
-
-#include <cjson/cJSON.h>
-
 #include <assert.h>
 #include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+
+#include <cjson/cJSON.h>
+
+#include "common/base/mem.h"
+#include "common/text/json_internal.h"
 
 #define DEFAULT_MAX_BYTES  ((size_t)32 << 20)
 #define DEFAULT_MAX_DEPTH  64

@@ -40,7 +40,8 @@ struct json_limits {
 };
 
 /* `limits` may be NULL. ST_INVALID when it is not JSON, too deep or of too many values;
- * ST_TOO_LARGE over max_bytes; ST_NOMEM. The tree keeps no pointer into `text`; free it with json_destroy. */
+ * ST_TOO_LARGE over max_bytes; ST_NOMEM. The tree keeps no pointer into `text`; free it with
+ * json_destroy. */
 MUST_USE enum status json_parse(struct json **out, struct str text,
                                 const struct json_limits *limits, struct error *err);
 void json_destroy(struct json *root); /* NULL is fine; the root only */
@@ -132,9 +133,9 @@ void json_field_null(struct json_writer *w, const char *name);
 /* Appends `s` escaped, without the quotes: for templates of constant JSON on the token path. */
 void json_escape(struct buf *out, struct str s);
 
-/* As json_escape, and what a terminal or a reader of lines obeys instead of showing it becomes \uXXXX
- * too: DEL, the controls of Latin-1 (U+0085 ends a line), line separators, marks that turn the order
- * of letters around, and characters without width. For logs. */
+/* As json_escape, and what a terminal or a reader of lines obeys instead of showing it becomes
+ * \uXXXX too: DEL, the controls of Latin-1 (U+0085 ends a line), line separators, marks that turn
+ * the order of letters around, and characters without width. For logs. */
 void json_escape_visibly(struct buf *out, struct str s);
 
 #endif

@@ -2,11 +2,11 @@
  *
  * A recursive descent over the bytes; the depth limit bounds the stack. It builds only the list of
  * integers whose text is kept. Each error has the place, what was expected and what was found. */
-#include "common/text/json_internal.h"
-
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+
+#include "common/text/json_internal.h"
 
 #define NUMBER_MAX_CHARS 63 /* cJSON copies a number into 64 bytes */
 #define EXACT_DIGITS     16 /* 2^53 has 16 digits: shorter integers are exact as a double */

@@ -2,12 +2,12 @@
  *
  * The state is one bit per depth (object or array), one flag for a due comma and one for an open
  * key, so a writer lives on the stack and costs its bytes. */
-#include "common/text/json.h"
-
 #include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+
+#include "common/text/json.h"
 
 static bool is_in_object(const struct json_writer *w) {
     uint32_t d = w->depth - 1;

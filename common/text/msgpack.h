@@ -11,7 +11,7 @@
 #include "common/base/buf.h"
 #include "common/base/status.h"
 
-/* --- writing: errors are the buf's, asked for once at the end ---------------------------------- */
+/* --- writing: errors are the buf's, asked for once at the end --------------------------------- */
 void msgpack_put_nil(struct buf *out);
 void msgpack_put_bool(struct buf *out, bool v);
 void msgpack_put_u64(struct buf *out, uint64_t v);
@@ -23,7 +23,7 @@ void msgpack_begin_array(struct buf *out, uint32_t n); /* n values follow */
 void msgpack_begin_map(struct buf *out, uint32_t n);   /* n pairs of values follow */
 void msgpack_put_u32_array(struct buf *out, const uint32_t *values, uint32_t n); /* head and all */
 
-/* --- reading ------------------------------------------------------------------------------------*/
+/* --- reading ---------------------------------------------------------------------------------- */
 enum msgpack_type {
     MSGPACK_NIL,
     MSGPACK_BOOL,

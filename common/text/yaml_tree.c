@@ -1,10 +1,11 @@
-/* common/text/yaml_tree.c - libyaml's document, looked into. Aliases are links in it: nothing is expanded,
- * and lookups follow paths of ours, so a document that is large only when expanded stays small. */
+/* common/text/yaml_tree.c - libyaml's document, looked into. Aliases are links in it: nothing is
+ * expanded, and lookups follow paths of ours, so a document that is large only when expanded stays
+ * small. */
 #include "common/text/yaml_tree.h"
 
-#include "common/base/mem.h"
-
 #include <yaml.h>
+
+#include "common/base/mem.h"
 
 #define MAX_BYTES ((size_t)1 << 20)
 

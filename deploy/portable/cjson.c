@@ -1,12 +1,15 @@
-/* deploy/portable/cjson.c - the part of cJSON that common/text/json.c calls, for the portable worker.
+/* deploy/portable/cjson.c - the part of cJSON that common/text/json.c calls, for the portable
+ * worker.
  *
- * Debian has no static libcjson. common/text/json.c asks little of it: a tree of text that its own strict
- * pass (json_grammar.c) has found to be JSON, within its limits of depth, size and length of
- * numbers. Here is that, behind the library's header; what the strict pass refuses never comes here,
- * and what comes anyway ends as NULL. tests/unit/common/text/test_json.c runs with it as well. */
-#include <cjson/cJSON.h>
+ * Debian has no static libcjson. common/text/json.c asks little of it: a tree of text that its own
+ * strict pass (json_grammar.c) has found to be JSON, within its limits of depth, size and length of
+ * numbers. Here is that, behind the library's header; what the strict pass refuses never comes
+ * here, and what comes anyway ends as NULL. tests/unit/common/text/test_json.c runs with it as
+ * well. */
 #include <stdlib.h>
 #include <string.h>
+
+#include <cjson/cJSON.h>
 
 #define MAX_DEPTH  1000 /* the library's own */
 #define MAX_NUMBER 64
@@ -52,7 +55,7 @@ static cJSON_bool take(struct text *t, char c) {
     return 1;
 }
 
-/* --- strings ------------------------------------------------------------------------------------ */
+/* --- strings ---------------------------------------------------------------------------------- */
 
 static int hex4(const char *p, const char *end, unsigned *out) {
     char digits[5] = {0}, *stop;
@@ -135,7 +138,7 @@ static char *parse_string(struct text *t) {
     return out;
 }
 
-/* --- values ------------------------------------------------------------------------------------- */
+/* --- values ----------------------------------------------------------------------------------- */
 
 static cJSON *parse_text(struct text *t) {
     cJSON *item = node(cJSON_String);
@@ -252,7 +255,7 @@ cJSON *cJSON_ParseWithLengthOpts(const char *value, size_t length, const char **
     return item;
 }
 
-/* --- questions ---------------------------------------------------------------------------------- */
+/* --- questions -------------------------------------------------------------------------------- */
 
 cJSON *cJSON_GetObjectItemCaseSensitive(const cJSON *object, const char *name) {
     cJSON *item = object && name ? object->child : NULL;

@@ -3,10 +3,10 @@
  * libcurl cannot be linked whole: a distribution's is built upon a dozen libraries, some without a
  * static form. What a worker needs it for is little: downloads from a model hub, and batch files
  * sent to a server. Both answer with this sentence. */
+#include <stdio.h>
+
 #include "common/http/http_client.h"
 #include "common/http/http_fetch.h"
-
-#include <stdio.h>
 
 static enum status none(struct error *err) {
     return error_set(err, ST_UNSUPPORTED,

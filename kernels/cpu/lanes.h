@@ -209,7 +209,8 @@ INLINE vf vf_load_bf16(const uint16_t *p) {
     return (vf)(vi_load_half(p) << 16);
 }
 
-/* Exact. Without an instruction for it: the mantissa under a float's exponent, or a small integer. */
+/* Exact. Without an instruction for it: the mantissa under a float's exponent, or a small
+ * integer. */
 INLINE vf vf_load_f16(const uint16_t *p) {
 #if LANES == 16
     return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)p));

@@ -35,8 +35,8 @@ static void pack_pairs(uint16_t *dst, const char *src, size_t k) {
     if (k % 2) memcpy(dst + k / 2 * PANEL * 2, src + (k - 1) * 2, 2);
 }
 
-/* Elements of one size, side by side in the panel: `n` rows at a time, so that whole cache lines are
- * written. */
+/* Elements of one size, side by side in the panel: `n` rows at a time, so that whole cache lines
+ * are written. */
 #define PACK_ROWS 16u
 
 static inline void pack_straight(char *dst, const char *src, size_t row_bytes, uint32_t n, size_t k,

@@ -17,8 +17,8 @@
  * Outputs are padded with zero rows to a multiple of 64, inputs to an even number.
  *
  * WHAT IS ROUNDED. Nothing but sums, in fp32, where `act` is f32: weights of 16 bits are widened,
- * which is exact. A path whose `act` is bf16 rounds every activation, as its instruction requires, so
- * it computes with bf16 weights alone; its `exact` names the path that takes the others. K and V
+ * which is exact. A path whose `act` is bf16 rounds every activation, as its instruction requires,
+ * so it computes with bf16 weights alone; its `exact` names the path that takes the others. K and V
  * are rounded to the type of the pool by the function that writes them there.
  *
  * WHY AN ANSWER IS THE SAME EVERY TIME (within one path):

@@ -1,4 +1,5 @@
-/* kernels/cpu/path_neon.c - ARM's Advanced SIMD: 4 lanes, fma, 32 registers; every aarch64 has it. */
+/* kernels/cpu/path_neon.c - ARM's Advanced SIMD: 4 lanes, fma, 32 registers; every aarch64 has
+ * it. */
 #if defined(__aarch64__)
 #define LANES 4
 #define NEON  1

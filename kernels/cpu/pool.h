@@ -20,13 +20,14 @@
 
 struct cpu_pool;
 
-/* n_threads counts the caller; 0: as many as the process may use (affinity and cgroup quota), and of
- * those, from then on, as many as it may use at the time (cpu_pool_adapt). */
+/* n_threads counts the caller; 0: as many as the process may use (affinity and cgroup quota), and
+ * of those, from then on, as many as it may use at the time (cpu_pool_adapt). */
 MUST_USE enum status cpu_pool_create(struct cpu_pool **out, uint32_t n_threads, struct error *err);
 void cpu_pool_destroy(struct cpu_pool *pool);           /* joins; NULL is fine */
 uint32_t cpu_pool_threads(const struct cpu_pool *pool); /* as created */
 
-/* So many threads take part from the next region on, the caller among them: 1 to cpu_pool_threads. */
+/* So many threads take part from the next region on, the caller among them: 1 to
+ * cpu_pool_threads. */
 void cpu_pool_use(struct cpu_pool *pool, uint32_t n_threads);
 /* Looks once a second whether the process may use fewer or more processors than before: threads
  * beyond a quota would only make the kernel stop all of them for the rest of its period. For pools

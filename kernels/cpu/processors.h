@@ -1,9 +1,9 @@
 /* kernels/cpu/processors.h - how many processors this process may keep busy.
  *
  * The least of what its affinity mask allows and of the quotas of its control group and of that
- * group's parents, in whole processors, rounded up: a quota of 1.5 is worth a second thread for half
- * of the time. Both may change while the process runs, so the answer is for now. Costs some file
- * reads, about 20 us. */
+ * group's parents, in whole processors, rounded up: a quota of 1.5 is worth a second thread for
+ * half of the time. Both may change while the process runs, so the answer is for now. Costs some
+ * file reads, about 20 us. */
 #ifndef KERNELS_CPU_PROCESSORS_H
 #define KERNELS_CPU_PROCESSORS_H
 

@@ -1,10 +1,10 @@
 /* kernels/cuda/cuda.c - the CUDA backend's table of operations, its devices, and its fences.
  *
  * A device has three streams: `compute` runs the steps and the copies of blocks, in order;
- * `copy_in` and `copy_out` move blocks between the pool and pinned host memory beside it (see kv.c for
- * how they wait for each other). Everything put on a stream ends in an event. A fence is a number;
- * the event behind it lies in a ring, and a fence so old that its event serves another has come
- * long ago.
+ * `copy_in` and `copy_out` move blocks between the pool and pinned host memory beside it (see kv.c
+ * for how they wait for each other). Everything put on a stream ends in an event. A fence is a
+ * number; the event behind it lies in a ring, and a fence so old that its event serves another has
+ * come long ago.
  *
  * Where to look: model.c brings weights to the device, step.c takes a step apart and starts it,
  * forward.c is the decoder, kv.c moves blocks, op.c runs single operators. Thread:

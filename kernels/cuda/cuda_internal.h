@@ -166,9 +166,9 @@ MUST_USE enum status cuda_fence(struct backend_device *dev, struct gpu_stream *s
 /* Blocks until all three streams are done. */
 enum status cuda_settle(struct backend_device *dev, struct error *err);
 
-/* Before sums over the ranks are begun and waited for: all ranks have come so far. A device that waits
- * for another in a sum keeps busy, and taking or freeing memory may wait for every device of the
- * process; so the one must not begin while a rank is still at the other. */
+/* Before sums over the ranks are begun and waited for: all ranks have come so far. A device that
+ * waits for another in a sum keeps busy, and taking or freeing memory may wait for every device of
+ * the process; so the one must not begin while a rank is still at the other. */
 MUST_USE enum status cuda_meet(struct backend_device *dev, struct error *err);
 
 /* --- memory.c */

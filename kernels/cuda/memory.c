@@ -1,7 +1,8 @@
 /* kernels/cuda/memory.c - what a model takes of its device and of pinned host memory.
  *
  * A model owns a short list of large pieces, all of them taken before its first step; unload frees
- * what is on the list. Device memory is counted against the limit that the device was opened with. */
+ * what is on the list. Device memory is counted against the limit that the device was opened
+ * with. */
 #include <string.h>
 
 #include "kernels/cuda/cuda_internal.h"

@@ -56,9 +56,9 @@ struct host_model {
     uint64_t bytes; /* allocated through host_alloc */
 };
 
-/* Checks geometry and limits and copies them: all that a backend wants whose slots, tables, histories
- * and pool lie elsewhere (a GPU's). Pass a zeroed struct; host_fini accepts whatever is left after a
- * failure. */
+/* Checks geometry and limits and copies them: all that a backend wants whose slots, tables,
+ * histories and pool lie elsewhere (a GPU's). Pass a zeroed struct; host_fini accepts whatever is
+ * left after a failure. */
 MUST_USE enum status host_init_checks(struct host_model *h, struct host_device *dev,
                                       const struct geometry *g, const struct backend_limits *limits,
                                       struct error *err);

@@ -1,5 +1,5 @@
-/* kernels/host/host_memory.c - see host_memory.h. Control groups of version 2, and of version 1 where the
- * container sees its own group as the root, as container runtimes arrange it. */
+/* kernels/host/host_memory.c - see host_memory.h. Control groups of version 2, and of version 1
+ * where the container sees its own group as the root, as container runtimes arrange it. */
 #include "kernels/host/host_memory.h"
 
 #include <inttypes.h>
@@ -25,7 +25,8 @@ void host_control_group(const char *root, char *group, size_t size) {
     if (f) fclose(f);
 }
 
-/* The number in a line "name 123 ...", or of a file that is one number, with name "". 0: not there. */
+/* The number in a line "name 123 ...", or of a file that is one number, with name "". 0: not
+ * there. */
 static uint64_t number_in(const char *folder, const char *file, const char *name) {
     char path[2 * MAX_PATH + 96], line[256];
     size_t n = strlen(name);

@@ -1,8 +1,8 @@
 /* kernels/host/host_memory.h - how much memory this process may still take.
  *
- * The least of what the machine has available and of what the limits of its control group and of that
- * group's parents leave: a container's 2 GiB on a machine of 256 are 2 GiB, and who takes more is
- * killed. Cached files that have not been looked at lately count as free, as for the kubelet. */
+ * The least of what the machine has available and of what the limits of its control group and of
+ * that group's parents leave: a container's 2 GiB on a machine of 256 are 2 GiB, and who takes more
+ * is killed. Cached files that have not been looked at lately count as free, as for the kubelet. */
 #ifndef KERNELS_HOST_HOST_MEMORY_H
 #define KERNELS_HOST_HOST_MEMORY_H
 

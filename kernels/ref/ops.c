@@ -80,7 +80,8 @@ void ref_kv_write(const struct ref_pool *p, const float *k, const float *v, cons
         uint64_t block, offset;
 
         if (slot[t] < 0) continue;
-        /* k, v: (T, n_kv_heads, hd) -> pool: (block, n_kv_heads, block_size, hd), one each for K and V */
+        /* k, v: (T, n_kv_heads, hd) -> pool: (block, n_kv_heads, block_size, hd), one each for K
+         * and V */
         block = (uint64_t)slot[t] / p->block_size;
         offset = (uint64_t)slot[t] % p->block_size;
         for (uint32_t h = 0; h < p->n_kv_heads; h++) {

@@ -353,8 +353,8 @@ static uint32_t next_position(const struct backend_stage *s, const struct backen
     return next;
 }
 
-/* By rising position, whatever the row: a token looks at smaller positions only, so all that it sees
- * is there even when it lies in a block that another row of this step fills. */
+/* By rising position, whatever the row: a token looks at smaller positions only, so all that it
+ * sees is there even when it lies in a block that another row of this step fills. */
 static enum status ref_submit(struct backend_model *m, uint32_t slot,
                               const struct backend_step *step, backend_fence *out,
                               struct error *err) {

@@ -1,7 +1,7 @@
 /* kernels/tp/group.c - see group.h: a barrier, and copies between two barriers.
  *
- * A lock and a condition: ranks wait for products, not for each other's nanoseconds, and a rank that
- * spins takes a core from the one it waits for. */
+ * A lock and a condition: ranks wait for products, not for each other's nanoseconds, and a rank
+ * that spins takes a core from the one it waits for. */
 #include "kernels/tp/group.h"
 
 #include <assert.h>
@@ -43,8 +43,8 @@ static enum status group_meet(struct tp_group *table, uint32_t rank) {
     return st;
 }
 
-/* The end of a copy. Deaf to stop: all have met before, so all will come, and no rank may leave while
- * another still reads its memory. */
+/* The end of a copy. Deaf to stop: all have met before, so all will come, and no rank may leave
+ * while another still reads its memory. */
 static void part(struct local_group *g) {
     uint64_t mine;
 

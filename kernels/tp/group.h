@@ -5,9 +5,9 @@
  * CPU the group also carries the sums between the ranks (kernels/tp/sum.h); on GPUs it only hands
  * out the name under which NCCL's communicator is found (kernels/cuda/device/comm.h).
  *
- * Every rank makes the same calls in the same order. One that cannot go on must not leave the others
- * waiting for it: the rank that learns of it stops the group, and every meeting, present and future, ends
- * with ST_CLOSED. */
+ * Every rank makes the same calls in the same order. One that cannot go on must not leave the
+ * others waiting for it: the rank that learns of it stops the group, and every meeting, present and
+ * future, ends with ST_CLOSED. */
 #ifndef KERNELS_TP_GROUP_H
 #define KERNELS_TP_GROUP_H
 

@@ -19,8 +19,9 @@ void tp_ranks_destroy(struct tp_ranks *r); /* joins; NULL is fine */
 
 struct tp_group *tp_ranks_group(struct tp_ranks *r);
 
-/* Calls fn on every rank. ST_OK when all gave it; else the error of the first rank at fault, with its
- * rank before it: one that is late (ST_AGAIN, ST_TIMEOUT) or was left alone (ST_CLOSED) comes last. */
+/* Calls fn on every rank. ST_OK when all gave it; else the error of the first rank at fault, with
+ * its rank before it: one that is late (ST_AGAIN, ST_TIMEOUT) or was left alone (ST_CLOSED) comes
+ * last. */
 MUST_USE enum status tp_ranks_call(struct tp_ranks *r, tp_rank_fn *fn, void *arg,
                                    struct error *err);
 /* The same for calls in which the ranks do not meet: one that fails does not stop the group. */

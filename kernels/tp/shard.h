@@ -55,8 +55,8 @@ struct tp_slice {
 struct tp_slice tp_shard_slice(const struct tp_shard *s, const struct backend_tensor *whole);
 
 /* The slice as a tensor of its own. Where it is whole rows its data points into `whole` and nothing
- * is copied; otherwise (o and down) into `scratch`, of n_bytes, which is filled. With `scratch` NULL
- * the data of such a slice is NULL: ask so for n_bytes first. */
+ * is copied; otherwise (o and down) into `scratch`, of n_bytes, which is filled. With `scratch`
+ * NULL the data of such a slice is NULL: ask so for n_bytes first. */
 struct backend_tensor tp_slice_take(const struct tp_slice *slice,
                                     const struct backend_tensor *whole, void *scratch);
 

@@ -32,8 +32,8 @@ struct tp_sum {
 MUST_USE enum status tp_sum_join(struct tp_sum *s, struct tp_group *group, uint32_t rank,
                                  float *const sums[2]);
 
-/* Waits for this rank's turn. The sums so far, to be continued in place; at rank 0 to be begun. NULL
- * when the group was stopped. */
+/* Waits for this rank's turn. The sums so far, to be continued in place; at rank 0 to be begun.
+ * NULL when the group was stopped. */
 MUST_USE float *tp_sum_begin(struct tp_sum *s);
 /* Passes the turn on. The sums of all ranks, once the last has had its turn, until this rank's next
  * tp_sum_begin; NULL when the group was stopped. */

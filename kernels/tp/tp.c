@@ -172,7 +172,8 @@ static void copy_stage(const struct backend_model *m, const struct backend_stage
     }
 }
 
-/* A device may still read what it staged for the step before; rank 0's the engine has waited for. */
+/* A device may still read what it staged for the step before; rank 0's the engine has waited
+ * for. */
 static enum status fill_stage(struct step_call *c, uint32_t rank, struct error *err) {
     struct backend_model *m = c->m;
     const struct backend_stage *stages = m->stage[c->slot];

@@ -8,10 +8,10 @@
  *                   ├──▶ rank 1's thread ──▶ ops of device 1 ┤ kernels/tp/group.h, NCCL
  *                   └──▶ ...                                 ┘
  *
- * A call is made on every rank and answered when all have answered. The engine fills rank 0's stage;
- * submit copies what counts of it to the others, so that all run the same step, and only rank 0's
- * outputs are looked at. Blocks, rows and tables are the same on all; K and V of a block are divided
- * by KV head, and kv_read and kv_write speak of the whole block.
+ * A call is made on every rank and answered when all have answered. The engine fills rank 0's
+ * stage; submit copies what counts of it to the others, so that all run the same step, and only
+ * rank 0's outputs are looked at. Blocks, rows and tables are the same on all; K and V of a block
+ * are divided by KV head, and kv_read and kv_write speak of the whole block.
  *
  * DEVICES. Rank r takes `ordinal` + r, or the r-th name of `device_id`, a list with commas
  * of as many UUIDs and numbers as there are ranks. Threads and memory of a CPU are divided. info()

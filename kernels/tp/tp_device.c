@@ -1,4 +1,5 @@
-/* kernels/tp/tp_device.c - see tp.h: which device each rank takes, and what all of them are together. */
+/* kernels/tp/tp_device.c - see tp.h: which device each rank takes, and what all of them are
+ * together. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,13 +1,13 @@
 /* router/access/isolation.c - salts, and where they go. */
 #include "router/access/isolation.h"
 
-#include "common/base/file.h"
-#include "common/base/hash.h"
-#include "common/base/mem.h"
-
 #include <assert.h>
 #include <stdio.h>
 #include <string.h>
+
+#include "common/base/file.h"
+#include "common/base/hash.h"
+#include "common/base/mem.h"
 
 #define SECRET_BYTES_MAX 65536
 #define TENANT_BYTES_MAX 256

@@ -6,18 +6,18 @@
  * changes: a key that moves to another tenant is another object. */
 #include "router/access/keys.h"
 
-#include "common/base/file.h"
-#include "common/base/hash.h"
-#include "common/base/map.h"
-#include "common/base/mem.h"
-#include "router/access/token_bucket.h"
-
 #include <assert.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "common/base/file.h"
+#include "common/base/hash.h"
+#include "common/base/map.h"
+#include "common/base/mem.h"
+#include "router/access/token_bucket.h"
 
 #define FILE_BYTES_MAX ((size_t)16 << 20)
 #define RATE_MAX       1e9

@@ -1,4 +1,5 @@
-/* router/admin/admin_config.c - one way for both: a change is prepared, committed or refused, logged. */
+/* router/admin/admin_config.c - one way for both: a change is prepared, committed or refused,
+ * logged. */
 #include "router/admin/admin_config.h"
 
 #include "common/options/options_live.h"
@@ -8,7 +9,7 @@
 
 #define BODY_MAX 65536
 
-/* --- what the log keeps -------------------------------------------------------------------------*/
+/* --- what the log keeps ----------------------------------------------------------------------- */
 
 static void log_changed(const struct admin_config *config, const struct options_change *c,
                         const struct admin_asker *asker) {
@@ -70,7 +71,7 @@ void admin_config_reload(const struct admin_config *config, const struct admin_a
     options_change_drop(c);
 }
 
-/* --- calls --------------------------------------------------------------------------------------*/
+/* --- calls ------------------------------------------------------------------------------------ */
 
 static void answer_config(struct admin_call *call, const struct admin_config *config) {
     struct json_writer w;

@@ -25,7 +25,8 @@ struct admin_config {
     struct log *log;
     /* Refuses what does not fit together, and opens what the change needs. */
     void (*prepare)(struct options_change *c, void *arg);
-    /* After each prepare. Committed: the parts take the new values. Else: what was opened is closed. */
+    /* After each prepare. Committed: the parts take the new values. Else: what was opened is
+     * closed. */
     void (*finish)(const struct options_change *c, bool is_committed, void *arg);
     void *arg;
 };

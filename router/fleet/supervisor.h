@@ -18,10 +18,10 @@
 #ifndef ROUTER_FLEET_SUPERVISOR_H
 #define ROUTER_FLEET_SUPERVISOR_H
 
+#include <sys/types.h>
+
 #include "common/base/base.h"
 #include "common/base/status.h"
-
-#include <sys/types.h>
 
 struct loop;
 struct log;

@@ -13,7 +13,8 @@ const double router_decision_buckets[ROUTER_DECISION_BUCKETS] = {5e-7, 1e-6, 2e-
 
 static const struct metric_def rows[] = {ROUTER_METRICS(AS_ROW) HTTP_METRICS(AS_ROW)};
 
-/* What alerts wait for is shown as 0 before it happens: a counter that begins with 1 has not grown. */
+/* What alerts wait for is shown as 0 before it happens: a counter that begins with 1 has not
+ * grown. */
 static const struct {
     enum router_metric id;
     const char *value;

@@ -1,4 +1,5 @@
-/* router/options/compat_flags.c - flags of sglang-router, smg and production-stack that are none of ours.
+/* router/options/compat_flags.c - flags of sglang-router, smg and production-stack that are none of
+ * ours.
  *
  * A start script of another router should start this one, or fail with the reason. Flags that tune
  * something that works differently here have no effect; flags that would change where requests go

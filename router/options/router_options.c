@@ -1,5 +1,5 @@
-/* router/options/router_options.c - the table of the router's options. Names of sglang-router and smg where
- * they have one; ours where they do not. */
+/* router/options/router_options.c - the table of the router's options. Names of sglang-router and
+ * smg where they have one; ours where they do not. */
 #include "router/options/router_options.h"
 
 #include "router/proxy/retry.h"

@@ -1,4 +1,5 @@
-/* router/options/router_options.h - what can be set, as the program sees it; the table is in the .c. */
+/* router/options/router_options.h - what can be set, as the program sees it; the table is in the
+ * .c. */
 #ifndef ROUTER_OPTIONS_ROUTER_OPTIONS_H
 #define ROUTER_OPTIONS_ROUTER_OPTIONS_H
 

@@ -1,7 +1,7 @@
 /* router/options/router_options_check.c - options that are right one by one and wrong together.
  *
- * Each is refused at start with the remedy, before the first request: options that would leave a port
- * open, a tenant unprotected or the router without work. */
+ * Each is refused at start with the remedy, before the first request: options that would leave a
+ * port open, a tenant unprotected or the router without work. */
 #include <string.h>
 #include <strings.h>
 

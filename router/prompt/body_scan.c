@@ -15,14 +15,14 @@
  * objects. */
 #include "router/prompt/body_scan.h"
 
+#include <stddef.h>
+#include <string.h>
+
 #include "common/base/hash.h"
 #include "common/text/json.h"
 #include "router/prompt/body_scan_internal.h"
 #include "router/prompt/string_scan.h"
 #include "router/prompt/string_scan_inline.h"
-
-#include <stddef.h>
-#include <string.h>
 
 #define KEY_BYTES_MAX   256
 #define KEY_BYTES_SHOWN 40 /* in messages; below ERROR_PARAM_MAX */

@@ -35,7 +35,8 @@ enum body_key {
     BODY_EXTRA_KEY,
     BODY_PRIORITY,
     BODY_CACHE_EXPLAIN,
-    BODY_KV_TRANSFER_PARAMS, /* these and the following are for workers, not for clients: forward.h */
+    BODY_KV_TRANSFER_PARAMS, /* these and the following are for workers, not for clients:
+                              * forward.h */
     BODY_EC_TRANSFER_PARAMS,
     BODY_BOOTSTRAP_HOST,
     BODY_SESSION_PARAMS,

@@ -1,5 +1,5 @@
-/* router/prompt/body_scan_internal.h - the scan with a given version of string_scan.h, so that tests can
- * compare them. */
+/* router/prompt/body_scan_internal.h - the scan with a given version of string_scan.h, so that
+ * tests can compare them. */
 #ifndef ROUTER_PROMPT_BODY_SCAN_INTERNAL_H
 #define ROUTER_PROMPT_BODY_SCAN_INTERNAL_H
 

@@ -2,12 +2,12 @@
  * that different scopes never yield equal bytes. */
 #include "router/prompt/prompt_hash.h"
 
+#include <assert.h>
+#include <string.h>
+
 #include "common/base/hash.h"
 #include "common/base/rng.h"
 #include "router/prompt/body_scan.h"
-
-#include <assert.h>
-#include <string.h>
 
 #define HASHING_VERSION 1   /* changes when equal bytes get different hashes */
 #define PIECE_BYTES     128 /* the longest that XXH3 hashes in one straight line */

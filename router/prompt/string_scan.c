@@ -18,7 +18,8 @@ struct string_scan_end string_scan_end_plain(const uint8_t *body, size_t n, size
     return (struct string_scan_end){pos, seen < 0x80};
 }
 
-/* Length of the well-formed sequence at p, which begins with 0x80 or above; 0 when it is not one. */
+/* Length of the well-formed sequence at p, which begins with 0x80 or above; 0 when it is not
+ * one. */
 static size_t sequence_len(const uint8_t *p, size_t n) {
     uint8_t low = 0x80, high = 0xBF; /* of the second byte: no overlong forms, no surrogates */
     size_t len;

@@ -58,7 +58,7 @@ struct string_scan_end string_scan_end_avx512(const uint8_t *body, size_t n, siz
     return text_end(body, n, pos, 64, look_avx512, end_long_avx512);
 }
 
-/* --- UTF-8, as in string_scan_avx2.c ----------------------------------------------------------- */
+/* --- UTF-8, as in string_scan_avx2.c ---------------------------------------------------------- */
 
 static inline __m512i look_up(__m128i table, __m512i nibbles) {
     return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), nibbles);

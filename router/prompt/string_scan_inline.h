@@ -6,9 +6,9 @@
 #ifndef ROUTER_PROMPT_STRING_SCAN_INLINE_H
 #define ROUTER_PROMPT_STRING_SCAN_INLINE_H
 
-#include "common/base/base.h"
-
 #include <string.h>
+
+#include "common/base/base.h"
 
 #ifdef __SSE2__
 #include <emmintrin.h>

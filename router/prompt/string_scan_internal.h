@@ -1,5 +1,6 @@
-/* router/prompt/string_scan_internal.h - what the versions of string_scan.h share: the search for a string's
- * end, written once over three functions that each instruction set has of its own, which are inlined.
+/* router/prompt/string_scan_internal.h - what the versions of string_scan.h share: the search for a
+ * string's end, written once over three functions that each instruction set has of its own, which
+ * are inlined.
  *
  * A group is the 64 bytes from any position on. Bit i of a mask is a property of byte i of a group.
  * Text without anything special is skipped by skip(), a few instructions for each group; masks are
@@ -7,9 +8,9 @@
 #ifndef ROUTER_PROMPT_STRING_SCAN_INTERNAL_H
 #define ROUTER_PROMPT_STRING_SCAN_INTERNAL_H
 
-#include "router/prompt/string_scan.h"
-
 #include <string.h>
+
+#include "router/prompt/string_scan.h"
 
 #define TEXT_GROUP 64
 

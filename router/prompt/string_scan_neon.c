@@ -65,7 +65,7 @@ struct string_scan_end string_scan_end_neon(const uint8_t *body, size_t n, size_
     return text_end_long(body, n, pos, masks_neon, skip_neon);
 }
 
-/* --- UTF-8, as in string_scan_avx2.c ----------------------------------------------------------- */
+/* --- UTF-8, as in string_scan_avx2.c ---------------------------------------------------------- */
 
 static inline uint8x16_t utf8_errors(uint8x16_t v, uint8x16_t last) {
     static const uint8_t first_high[] = {UTF8_FIRST_HIGH}, first_low[] = {UTF8_FIRST_LOW},

@@ -1,8 +1,8 @@
 /* router/proxy/answer.h - whether a response with status 200 is an answer.
  *
- * A broken engine, or a proxy before it, sends 200 and then nothing, half a document, or an error. This
- * checks only what shows without parsing: how a document begins and ends, and that a completion has
- * choices. Pure. */
+ * A broken engine, or a proxy before it, sends 200 and then nothing, half a document, or an error.
+ * This checks only what shows without parsing: how a document begins and ends, and that a
+ * completion has choices. Pure. */
 #ifndef ROUTER_PROXY_ANSWER_H
 #define ROUTER_PROXY_ANSWER_H
 

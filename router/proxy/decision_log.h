@@ -1,4 +1,5 @@
-/* router/proxy/decision_log.h - a file with one JSON line per routed request, for replays and post-mortems.
+/* router/proxy/decision_log.h - a file with one JSON line per routed request, for replays and
+ * post-mortems.
  *
  *      {"t":1763632943.123456,"id":"req-1","model":"m","code":200,"worker":3,"attempts":1,
  *       "prompt_bytes":3072,"blocks":24,"matched_blocks":20,"hashes":["8c1f...","0a37...",...],
@@ -7,10 +8,10 @@
  *       "cached_tokens":656,"output_tokens":64,"ttft_s":0.021,"duration_s":0.9}
  *
  * `t` is the arrival of the request. Fields that the worker did not report are left out. A prompt
- * appears only as the chain of its block hashes, keyed by a secret of the installation: equal openings
- * have equal hashes, and a guessed text can be looked up only with both secrets (this one and
- * --prefix-hash-seed). The router loop composes a line, a thread writes it (common/line_sink); when the
- * disk is too slow, lines are dropped and counted. Any thread. */
+ * appears only as the chain of its block hashes, keyed by a secret of the installation: equal
+ * openings have equal hashes, and a guessed text can be looked up only with both secrets (this one
+ * and --prefix-hash-seed). The router loop composes a line, a thread writes it (common/line_sink);
+ * when the disk is too slow, lines are dropped and counted. Any thread. */
 #ifndef ROUTER_PROXY_DECISION_LOG_H
 #define ROUTER_PROXY_DECISION_LOG_H
 

@@ -24,7 +24,8 @@
  *
  * Only exchange_move changes the state, and asserts that the table below allows the move. An open
  * ticket is accounted once, by proxy_account, which leaves the states that have one. A request is
- * sent to another worker only while its client has nothing. Thread: the router loop of its proxy. */
+ * sent to another worker only while its client has nothing. Thread: the router loop of its
+ * proxy. */
 #ifndef ROUTER_PROXY_EXCHANGE_H
 #define ROUTER_PROXY_EXCHANGE_H
 
@@ -56,7 +57,8 @@ enum exchange_state {
     EXCHANGE_RECEIVING, /* ticket open, a part of the head. sweep: --first-byte-timeout; prefill */
     EXCHANGE_HELD,      /* ticket open, the head kept back. sweep: --first-byte-timeout; prefill */
     EXCHANGE_FALLBACK,  /* ticket closed, the head of an error kept back */
-    EXCHANGE_ANSWERING, /* ticket open, the client has bytes. sweep: --stream-idle-timeout; prefill */
+    EXCHANGE_ANSWERING, /* ticket open, the client has bytes. sweep: --stream-idle-timeout;
+                         * prefill */
     EXCHANGE_FINISHING, /* ticket closed, the client has bytes. sweep: --stream-idle-timeout */
     EXCHANGE_MAIL_DUE,  /* over; the registry's decision is on its way */
     EXCHANGE_ENDED,     /* over; IDLE at the end of the turn */

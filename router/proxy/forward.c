@@ -10,7 +10,8 @@
 #define ALL    (OURS | VLLM | SGLANG | OTHER)
 #define OTHERS (VLLM | SGLANG | OTHER)
 
-/* The most frequent first. Only calls that compute an answer and change nothing for other clients. */
+/* The most frequent first. Only calls that compute an answer and change nothing for other
+ * clients. */
 static const struct {
     struct str path;
     uint32_t kinds;
@@ -59,7 +60,7 @@ static const struct {
      "it makes a worker run code that the client sends"},
 };
 
-/* --- paths ---------------------------------------------------------------------------------------*/
+/* --- paths ------------------------------------------------------------------------------------ */
 
 static bool is_glob(struct str pattern) {
     return pattern.len > 1 && pattern.ptr[pattern.len - 1] == '*';
@@ -120,7 +121,7 @@ enum status forward_refuse_unsalted(struct str path, struct error *err) {
         SHOWN(path), SHOWN(path));
 }
 
-/* --- fields --------------------------------------------------------------------------------------*/
+/* --- fields ----------------------------------------------------------------------------------- */
 
 static bool is_allowed(const struct forward *f, const char *name) {
     for (uint32_t i = 0; i < f->fields.n; i++) {
@@ -143,7 +144,7 @@ enum status forward_check_fields(const struct forward *f, const struct body_scan
     return ST_OK;
 }
 
-/* --- options -------------------------------------------------------------------------------------*/
+/* --- options ---------------------------------------------------------------------------------- */
 
 static bool is_field(const char *name) {
     for (size_t i = 0; i < ARRAY_LEN(fields); i++) {

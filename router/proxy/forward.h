@@ -1,8 +1,9 @@
-/* router/proxy/forward.h - which calls are forwarded to workers, and with which fields of their bodies.
+/* router/proxy/forward.h - which calls are forwarded to workers, and with which fields of their
+ * bodies.
  *
  * A path is forwarded when the list of the worker's kind has it, byte by byte; other spellings and
- * unknown paths are refused. Engines serve more on the same port (loading adapters, resetting caches,
- * replacing weights), and add to it. The operator extends the lists:
+ * unknown paths are refused. Engines serve more on the same port (loading adapters, resetting
+ * caches, replacing weights), and add to it. The operator extends the lists:
  *
  *      --forward-path /v1/thing        this path
  *      --forward-path /v1/things/'*'   every path that begins so
@@ -28,16 +29,17 @@ MUST_USE enum status forward_check_options(const struct forward *f, struct error
 /* A POST to a path. Kinds of workers are a bit each. */
 struct forward_call {
     uint32_t kinds; /* that it is forwarded to; 0: none */
-    /* Of them, those that read no cache_salt in it although their answers reveal what was cached. None
-     * for a path that the operator has added. */
+    /* Of them, those that read no cache_salt in it although their answers reveal what was cached.
+     * None for a path that the operator has added. */
     uint32_t kinds_unsalted;
-    bool
-        is_listed; /* it changes nothing in the worker and may be sent twice; an added path may not */
-    bool computes; /* it computes a prompt through a prefix cache */
+    bool is_listed; /* it changes nothing in the worker and may be sent twice; an added path may
+                    * not */
+    bool computes;  /* it computes a prompt through a prefix cache */
 };
 struct forward_call forward_find(const struct forward *f, struct str path);
 
-/* The error for a path that goes to no worker, not to this kind, or only while tenants share caches. */
+/* The error for a path that goes to no worker, not to this kind, or only while tenants share
+ * caches. */
 MUST_USE enum status forward_refuse_path(struct str path, struct error *err);
 MUST_USE enum status forward_refuse_kind(struct str path, enum worker_kind kind, struct error *err);
 MUST_USE enum status forward_refuse_unsalted(struct str path, struct error *err);

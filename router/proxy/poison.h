@@ -1,10 +1,10 @@
 /* router/proxy/poison.h - requests that seem to kill the workers that answer them.
  *
- * A request on which two workers were lost, one after the other, is not sent to a third. Clients send
- * failed requests again, so (client, body) is remembered by hash for --poison-memory and refused
- * meanwhile. An innocent request that was twice in the wrong place is refused too: hence the memory is
- * short, and bound to the client. Other clients that send this body are answered, but may lose one
- * worker, not two.
+ * A request on which two workers were lost, one after the other, is not sent to a third. Clients
+ * send failed requests again, so (client, body) is remembered by hash for --poison-memory and
+ * refused meanwhile. An innocent request that was twice in the wrong place is refused too: hence
+ * the memory is short, and bound to the client. Other clients that send this body are answered, but
+ * may lose one worker, not two.
  *
  *      (client, body) known          POISON_SUSPECT         refused
  *      body known of other clients   POISON_SEEN_ELSEWHERE  tried; one lost worker ends it

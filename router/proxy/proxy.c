@@ -37,8 +37,9 @@
 
 #define RETRY_PAUSE_US 20000 /* between two looks at the retry budget */
 #define RETRY_PAUSES   50    /* then the request fails with Retry-After */
-/* The retry budget, in unanswered retries: one open exchange in five, or 1.5 times the fair share of
- * one worker, so that a fleet of two or more can take over all that it had; and RETRY_MIN more. */
+/* The retry budget, in unanswered retries: one open exchange in five, or 1.5 times the fair share
+ * of one worker, so that a fleet of two or more can take over all that it had; and RETRY_MIN
+ * more. */
 #define RETRY_SHARE        5
 #define RETRY_MIN          3
 #define UNREACHED_FREE     16 /* attempts that reached no worker and do not count */
@@ -48,7 +49,7 @@
 
 static void pardon(struct exchange *x);
 
-/* --- account: what an attempt leaves behind ------------------------------------------------------*/
+/* --- account: what an attempt leaves behind --------------------------------------------------- */
 
 /* Whether the attempt shows how fast its worker is, and how long its answers are. */
 static bool may_learn_from(enum registry_outcome outcome) {
@@ -154,7 +155,7 @@ void proxy_fail(struct exchange *x, enum status st, const struct error *err) {
     http_reply_error(req, st, err);
 }
 
-/* --- choosing, and choosing again ----------------------------------------------------------------*/
+/* --- choosing, and choosing again ------------------------------------------------------------- */
 
 static bool has_attempts(const struct exchange *x) {
     return x->n_lost < x->max_lost && x->n_attempts < x->proxy->config.max_attempts;
@@ -394,10 +395,10 @@ void proxy_leave_hung(struct exchange *x) {
     }
 }
 
-/* --- an attempt ----------------------------------------------------------------------------------*/
+/* --- an attempt ------------------------------------------------------------------------------- */
 
-/* A third-party worker shows the first token of a whole answer only with the last: the predicted end of
- * the prefill stands in for it. */
+/* A third-party worker shows the first token of a whole answer only with the last: the predicted
+ * end of the prefill stands in for it. */
 static void watch_prefill(struct exchange *x) {
     double s = x->try.ticket.wait_s + x->try.ticket.load.work_s;
 
@@ -481,7 +482,7 @@ void proxy_attempt(struct exchange *x, bool is_fresh) {
     loop_defer_last(x->proxy->loop, &x->try.send);
 }
 
-/* --- from the client -----------------------------------------------------------------------------*/
+/* --- from the client -------------------------------------------------------------------------- */
 
 static void on_client_abort(struct http_request *req) {
     struct exchange *x = req->user;
@@ -609,7 +610,7 @@ void proxy_start(struct proxy *p, struct http_request *req) {
     proxy_attempt(x, false);
 }
 
-/* --- the proxy -----------------------------------------------------------------------------------*/
+/* --- the proxy -------------------------------------------------------------------------------- */
 
 struct proxy *proxy_create(struct loop *loop, struct registry *registry, struct metrics *metrics,
                            struct log *log, const struct proxy_config *config) {

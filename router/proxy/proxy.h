@@ -1,9 +1,9 @@
 /* router/proxy/proxy.h - forwards clients' requests to workers, and the answers back.
  *
- * One proxy per router loop. proxy_start takes a POST whose body is complete: it is scanned, hashed and
- * routed, sent to a worker, retried on others if that fails, and answered. exchange.h draws the states.
- * A worker's head is kept back until the first byte of its body, so that a worker lost in between can
- * be replaced without the client noticing. */
+ * One proxy per router loop. proxy_start takes a POST whose body is complete: it is scanned, hashed
+ * and routed, sent to a worker, retried on others if that fails, and answered. exchange.h draws the
+ * states. A worker's head is kept back until the first byte of its body, so that a worker lost in
+ * between can be replaced without the client noticing. */
 #ifndef ROUTER_PROXY_PROXY_H
 #define ROUTER_PROXY_PROXY_H
 
@@ -61,14 +61,15 @@ struct proxy *proxy_create(struct loop *loop, struct registry *registry, struct 
                            struct log *log, const struct proxy_config *config);
 void proxy_destroy(struct proxy *p); /* no exchange may be open; NULL is fine */
 
-/* Values for what comes from now on; sizes of tables, keys and shared objects are those of the start. */
+/* Values for what comes from now on; sizes of tables, keys and shared objects are those of the
+ * start. */
 void proxy_configure(struct proxy *p, const struct proxy_config *config);
 
 /* The drain has timed out: streams end with an error event, other requests with 503. */
 void proxy_end_all(struct proxy *p);
 
-/* A worker answers neither requests nor probes: the requests that wait for it move to others. Later it
- * answers again. */
+/* A worker answers neither requests nor probes: the requests that wait for it move to others. Later
+ * it answers again. */
 void proxy_worker_hung(struct proxy *p, uint32_t worker, uint32_t incarnation);
 void proxy_worker_answers(struct proxy *p, uint32_t worker, uint32_t incarnation);
 

@@ -1,9 +1,7 @@
 /* router/proxy/proxy_admit.c - key, tenant, limits and poison of a request, between scan and hash.
  *
- * A prompt is charged by its bytes at arrival; the charge is corrected when its worker has counted the
- * tokens, or when it was sent to no worker. */
-#include "router/proxy/proxy_internal.h"
-
+ * A prompt is charged by its bytes at arrival; the charge is corrected when its worker has counted
+ * the tokens, or when it was sent to no worker. */
 #include <stdio.h>
 
 #include "common/http/http_server.h"
@@ -12,6 +10,7 @@
 #include "common/telemetry/metrics.h"
 #include "router/metrics/router_metrics.h"
 #include "router/proxy/poison.h"
+#include "router/proxy/proxy_internal.h"
 
 #define GUESSED_BYTES_PER_TOKEN 4.0
 
@@ -93,7 +92,7 @@ enum status proxy_admit(struct exchange *x, struct error *err) {
     return st;
 }
 
-/* --- requests that killed workers: see poison.h -----------------------------------------------------*/
+/* --- requests that killed workers: see poison.h ----------------------------------------------- */
 
 /* Its tenant; without one its client's address. Behind a gateway that names no tenants, all clients
  * share one address, and the refusal of a body. */
@@ -136,7 +135,7 @@ void proxy_fail_poison(struct exchange *x, bool is_found) {
     http_reply(req, 503, OPENAI_JSON, body);
 }
 
-/* --- the body --------------------------------------------------------------------------------------*/
+/* --- the body --------------------------------------------------------------------------------- */
 
 static bool is_spliced(const struct exchange *x) {
     return x->is_salted && !x->try.target.trusts_router;
@@ -166,7 +165,7 @@ int proxy_body_pieces(const struct exchange *x, struct iovec *pieces) {
     return 3;
 }
 
-/* --- the end ---------------------------------------------------------------------------------------*/
+/* --- the end ---------------------------------------------------------------------------------- */
 
 void proxy_release_key(struct exchange *x) {
     double tokens = x->n_attempts > 0 ? (double)x->try.feedback.prompt_tokens : 0;

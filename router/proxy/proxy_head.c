@@ -1,14 +1,13 @@
 /* router/proxy/proxy_head.c - the two heads that the proxy writes.
  *
- * Both are built from parsed parts: hop-by-hop headers end here, and framing and forwarding headers are
- * the router's. Headers that are passed on are normalized to name ": " value CR LF by http_write_kept.
- * Room for the whole head is reserved once. */
-#include "router/proxy/proxy_internal.h"
-
+ * Both are built from parsed parts: hop-by-hop headers end here, and framing and forwarding headers
+ * are the router's. Headers that are passed on are normalized to name ": " value CR LF by
+ * http_write_kept. Room for the whole head is reserved once. */
 #include <string.h>
 
 #include "common/protocol/request_events.h"
 #include "common/protocol/wire.h"
+#include "router/proxy/proxy_internal.h"
 
 /* Bytes of the router's own fields, with id, salt and the client's address. */
 #define OWN_MAX 768
@@ -24,15 +23,15 @@ static inline char *put_field(char *to, struct str name, struct str value) {
     return put(put(put(to, name), value), STR("\r\n"));
 }
 
-/* --- to the worker --------------------------------------------------------------------------------*/
+/* --- to the worker ---------------------------------------------------------------------------- */
 
 static bool is_plain(char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
            c == '_' || c == '-';
 }
 
-/* Eight hexadecimal digits at once: each half byte of v is spread to a byte, then '0' is added to all,
- * and the distance to 'a' to those above 9. */
+/* Eight hexadecimal digits at once: each half byte of v is spread to a byte, then '0' is added to
+ * all, and the distance to 'a' to those above 9. */
 static void write_hex(char out[8], uint32_t v) {
     uint64_t digits = v, above_9;
 
@@ -148,7 +147,7 @@ void proxy_build_worker_head(struct exchange *x) {
     buf_commit(out, (size_t)(to - buf_ptr(out)));
 }
 
-/* --- to the client --------------------------------------------------------------------------------*/
+/* --- to the client ---------------------------------------------------------------------------- */
 
 /* Set below, private to worker and router, or of the worker's own site. */
 static uint32_t names_not_relayed(const struct exchange *x) {
@@ -158,8 +157,8 @@ static uint32_t names_not_relayed(const struct exchange *x) {
     return x->proxy->config.expose_worker_headers ? ids : ids | HTTP_NAME_BIT(HTTP_NAME_OURS);
 }
 
-/* Chooses and writes the framing of the body. HTTP/1.0 has no chunks: without a length, the end is a
- * close. */
+/* Chooses and writes the framing of the body. HTTP/1.0 has no chunks: without a length, the end is
+ * a close. */
 static char *put_framing(struct exchange *x, char *to) {
     bool knows_chunks = x->req->minor_version >= 1;
 

@@ -72,10 +72,10 @@ static inline struct str proxy_request_id(const struct exchange *x) {
     return (struct str){x->request_id, x->request_id_len};
 }
 
-/* --- proxy.c ------------------------------------------------------------------------------------ */
+/* --- proxy.c ---------------------------------------------------------------------------------- */
 
-/* Sends the request to x->try.target at the end of the turn. `is_fresh`: on a new connection, because
- * the kept-alive one was dead. */
+/* Sends the request to x->try.target at the end of the turn. `is_fresh`: on a new connection,
+ * because the kept-alive one was dead. */
 void proxy_attempt(struct exchange *x, bool is_fresh);
 void proxy_drop_upstream(struct exchange *x);
 
@@ -83,28 +83,29 @@ void proxy_drop_upstream(struct exchange *x);
 void proxy_account(struct exchange *x, bool is_aborted, enum registry_outcome outcome);
 void proxy_end_ticket(struct exchange *x, bool is_aborted, enum registry_outcome outcome);
 
-/* Passes a first token on to the registry, at the end of the read in which it came. An account in the
- * same read reports both in one call. */
+/* Passes a first token on to the registry, at the end of the read in which it came. An account in
+ * the same read reports both in one call. */
 void proxy_report_first_token(struct exchange *x);
 void proxy_release_retry(struct exchange *x); /* gives a retry back to the budget; twice is fine */
 
-/* The attempt failed and the client has nothing. `cause`: a RETRY_ bit. `is_lost`: the worker died on
- * it. Another worker gets the request, or it waits, or it ends with an error. */
+/* The attempt failed and the client has nothing. `cause`: a RETRY_ bit. `is_lost`: the worker died
+ * on it. Another worker gets the request, or it waits, or it ends with an error. */
 void proxy_attempt_failed(struct exchange *x, const char *reason, uint32_t cause, bool is_lost,
                           enum registry_outcome outcome);
 
 /* The answer is an error or empty and the client has nothing of it. True: another worker has the
  * request now. False: pass this answer on. proxy_try_another: the worker refused it (429, 503).
- * proxy_leave_draining: it refused because it drains, which costs neither an attempt nor a retry. */
+ * proxy_leave_draining: it refused because it drains, which costs neither an attempt nor a
+ * retry. */
 bool proxy_replace_answer(struct exchange *x, const char *reason, uint32_t cause,
                           enum registry_outcome outcome);
 bool proxy_try_another(struct exchange *x);
 bool proxy_leave_draining(struct exchange *x);
 void proxy_leave_hung(struct exchange *x); /* its worker hangs: another one gets it, if one can */
 
-/* An error or an empty answer is passed on. Returns the outcome to account: the worker is blamed, but
- * not when an empty retry budget kept the request from others. Otherwise a client whose requests fail
- * everywhere would spend the budget and have worker after worker ejected. */
+/* An error or an empty answer is passed on. Returns the outcome to account: the worker is blamed,
+ * but not when an empty retry budget kept the request from others. Otherwise a client whose
+ * requests fail everywhere would spend the budget and have worker after worker ejected. */
 MUST_USE enum registry_outcome proxy_answer_failed(struct exchange *x,
                                                    enum registry_outcome outcome);
 
@@ -116,24 +117,24 @@ void proxy_fail(struct exchange *x, enum status st, const struct error *err);
         proxy_fail(x, error_set(&err_, st, __VA_ARGS__), &err_);                                   \
     } while (0)
 
-/* The exchange is over: it is counted, logged, and recycled at the end of the turn. The caller ends the
- * client's request afterwards. */
+/* The exchange is over: it is counted, logged, and recycled at the end of the turn. The caller ends
+ * the client's request afterwards. */
 void proxy_close(struct exchange *x, int code);
 void proxy_recycle(struct exchange *x);
 
-/* --- proxy_report.c ----------------------------------------------------------------------------- */
+/* --- proxy_report.c --------------------------------------------------------------------------- */
 
 void proxy_prepare_reports(struct proxy *p);
 void proxy_explain(struct exchange *x);          /* before it is routed: x->why */
 void proxy_report(struct exchange *x, int code); /* once, before x->req is cleared */
 void proxy_log_failure(const struct exchange *x, const char *reason); /* of the attempt */
 
-/* --- proxy_watch.c ------------------------------------------------------------------------------ */
+/* --- proxy_watch.c ---------------------------------------------------------------------------- */
 
 void proxy_on_sweep(void *p);
 void proxy_watch_configure(struct proxy *p); /* the timeouts of p->config have changed */
 
-/* --- proxy_relay.c ------------------------------------------------------------------------------ */
+/* --- proxy_relay.c ---------------------------------------------------------------------------- */
 
 extern const struct upstream_user proxy_relay;
 
@@ -143,19 +144,19 @@ void proxy_on_client_drain(struct http_request *req);
 enum break_cause { BROKEN_WORKER_LOST, BROKEN_TIMEOUT, BROKEN_IDLE, BROKEN_SHUTDOWN };
 void proxy_break_off(struct exchange *x, enum break_cause cause);
 
-/* --- proxy_queue.c ------------------------------------------------------------------------------ */
+/* --- proxy_queue.c ---------------------------------------------------------------------------- */
 
 void proxy_on_queue_timeout(void *x);
 void proxy_queue_fini(struct proxy *p); /* no exchange is open */
 
-/* Routes the first attempt, or another one when every worker is out of service. ST_AGAIN: it is QUEUED,
- * and is sent or refused later. */
+/* Routes the first attempt, or another one when every worker is out of service. ST_AGAIN: it is
+ * QUEUED, and is sent or refused later. */
 MUST_USE enum status proxy_route_or_queue(struct exchange *x, struct error *err);
 
 /* A QUEUED exchange ends: it is MAIL_DUE if the registry's decision is on its way. */
 void proxy_leave_queue(struct exchange *x);
 
-/* --- proxy_permit.c ------------------------------------------------------------------------------ */
+/* --- proxy_permit.c --------------------------------------------------------------------------- */
 
 /* By its head, before any work; by its scanned body; by the worker of an attempt. ST_LOOP,
  * ST_NOT_FOUND or ST_FORBIDDEN, counted and logged. */
@@ -163,7 +164,7 @@ MUST_USE enum status proxy_permit_call(struct exchange *x, struct error *err);
 MUST_USE enum status proxy_permit_body(struct exchange *x, struct error *err);
 MUST_USE enum status proxy_permit_target(struct exchange *x, struct error *err);
 
-/* --- proxy_admit.c ------------------------------------------------------------------------------ */
+/* --- proxy_admit.c ---------------------------------------------------------------------------- */
 
 /* Finds key and tenant of the scanned request, and charges it to the limits of its key. */
 MUST_USE enum status proxy_admit(struct exchange *x, struct error *err);
@@ -178,13 +179,13 @@ void proxy_count_refusal(struct exchange *x, enum refusal reason);
 void proxy_count_failure(struct exchange *x, enum status st);
 void proxy_add_retry_after(struct exchange *x);
 
-/* After proxy_admit: whether this client has sent a body that killed the most workers allowed. A body
- * that killed workers of other clients may lose one worker from here on. */
+/* After proxy_admit: whether this client has sent a body that killed the most workers allowed. A
+ * body that killed workers of other clients may lose one worker from here on. */
 bool proxy_is_poison(struct exchange *x);
 /* Answers 503. `is_found`: this exchange lost the workers, so its body is remembered. */
 void proxy_fail_poison(struct exchange *x, bool is_found);
 
-/* --- proxy_head.c ------------------------------------------------------------------------------- */
+/* --- proxy_head.c ----------------------------------------------------------------------------- */
 
 /* Keeps the client's request id if it is safe to log; makes one otherwise. */
 void proxy_choose_request_id(struct exchange *x);

@@ -8,14 +8,14 @@
  *      target  a path not on its kind's list          404
  *              a call whose engine reads no salt      403   while tenants are isolated
  *
- * Explanations reveal the load of workers, and what other tenants sent if they share caches: they need
- * an admin key in x-incipit-admin-key, or --explain-to-clients. Refusals are counted and logged. */
-#include "router/proxy/proxy_internal.h"
-
+ * Explanations reveal the load of workers, and what other tenants sent if they share caches: they
+ * need an admin key in x-incipit-admin-key, or --explain-to-clients. Refusals are counted and
+ * logged. */
 #include "common/protocol/wire.h"
 #include "common/telemetry/log.h"
 #include "router/metrics/router_metrics.h"
 #include "router/proxy/forward.h"
+#include "router/proxy/proxy_internal.h"
 
 static const struct forward lists_alone = {{NULL, 0}, {NULL, 0}};
 

@@ -6,16 +6,15 @@
  *         ├─ --queue-timeout                                      ──▶ 503
  *         └─ the client leaves: out of the queue at once
  *
- * The thread that frees a slot chooses the next request and routes it under the registry's lock; the
- * loop of that request gets a mail. If its client left while the mail was on its way, the exchange
- * stays MAIL_DUE until the mail has come, and gives the slot back. */
-#include "router/proxy/proxy_internal.h"
-
+ * The thread that frees a slot chooses the next request and routes it under the registry's lock;
+ * the loop of that request gets a mail. If its client left while the mail was on its way, the
+ * exchange stays MAIL_DUE until the mail has come, and gives the slot back. */
 #include <sched.h>
 
 #include "common/base/hash.h"
 #include "common/base/mem.h"
 #include "common/telemetry/metrics.h"
+#include "router/proxy/proxy_internal.h"
 
 static void count_refusal(struct exchange *x, const char *limit) {
     bool is_size = strcmp(limit, refusal_names[REFUSAL_QUEUE_SIZE]) == 0;

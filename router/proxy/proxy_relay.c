@@ -1,13 +1,12 @@
 /* router/proxy/proxy_relay.c - the worker's answer: parsed, learned from, passed on.
  *
- * Before its first byte is sent, a lost worker means a retry. Afterwards an error event ends a stream,
- * and other answers end visibly incomplete. A worker's body is unframed and framed again for the
- * client, so that a stream whose worker is lost between two chunks can still end with an error event.
+ * Before its first byte is sent, a lost worker means a retry. Afterwards an error event ends a
+ * stream, and other answers end visibly incomplete. A worker's body is unframed and framed again
+ * for the client, so that a stream whose worker is lost between two chunks can still end with an
+ * error event.
  *
- * Back-pressure: at most HIGH_WATER_BYTES and one receive wait for a slow client; then the worker is
- * not read until the client has caught up. */
-#include "router/proxy/proxy_internal.h"
-
+ * Back-pressure: at most HIGH_WATER_BYTES and one receive wait for a slow client; then the worker
+ * is not read until the client has caught up. */
 #include <stdio.h>
 #include <string.h>
 
@@ -15,13 +14,14 @@
 #include "common/protocol/wire.h"
 #include "common/telemetry/log.h"
 #include "router/metrics/router_metrics.h"
+#include "router/proxy/proxy_internal.h"
 
 #define HIGH_WATER_BYTES  (256 * 1024) /* waiting for a slow client: stop reading its worker */
 #define MAX_INTERIM       16           /* 1xx heads before an answer */
 #define LOAD_INTERVAL_US  100000u      /* between two reports of one worker's load */
 #define PROMPT_TOKENS_MAX (1 << 20)    /* of a worker that does not report max_model_len */
 
-/* --- to the client ---------------------------------------------------------------------------------*/
+/* --- to the client ---------------------------------------------------------------------------- */
 
 /* The held head, once. From here on the request is not retried. */
 static void send_head(struct exchange *x) {
@@ -42,7 +42,7 @@ static void send_payload(struct exchange *x, struct str payload) {
     }
 }
 
-/* --- what is learned -------------------------------------------------------------------------------*/
+/* --- what is learned -------------------------------------------------------------------------- */
 
 /* Errors and empty answers have no tokens. */
 static bool is_answer(const struct exchange *x) {
@@ -72,10 +72,10 @@ static int64_t token_header(struct exchange *x, const char *data, struct str nam
     return value.ptr && wire_parse_tokens(value, &n) == ST_OK ? (int64_t)n : -1;
 }
 
-/* --- the end ---------------------------------------------------------------------------------------*/
+/* --- the end ---------------------------------------------------------------------------------- */
 
-/* The numbers of the body, unless the head had them. Impossible ones (above the model's length, or more
- * cached than prompt tokens) are neither counted nor learned from nor charged to a key. */
+/* The numbers of the body, unless the head had them. Impossible ones (above the model's length, or
+ * more cached than prompt tokens) are neither counted nor learned from nor charged to a key. */
 static void learn_usage(struct exchange *x) {
     struct route_feedback *f = &x->try.feedback;
     int64_t most = x->try.target.max_model_len ? x->try.target.max_model_len : PROMPT_TOKENS_MAX;
@@ -87,7 +87,7 @@ static void learn_usage(struct exchange *x) {
     }
 }
 
-/* --- is it an answer? --------------------------------------------------------------------------------*/
+/* --- is it an answer? ------------------------------------------------------------------------- */
 
 static bool is_success(const struct exchange *x) {
     return x->try.head.status_code >= 200 && x->try.head.status_code < 300;
@@ -265,7 +265,7 @@ static void on_malformed(struct exchange *x) {
     }
 }
 
-/* --- from the worker -------------------------------------------------------------------------------*/
+/* --- from the worker -------------------------------------------------------------------------- */
 
 /* Passes on the load that the worker reports: at intervals, and with each 503. */
 static void note_load(struct exchange *x, const char *data, bool is_urgent) {
@@ -290,8 +290,8 @@ static bool note_draining(struct exchange *x, const char *data) {
     return true;
 }
 
-/* The target is no worker, and the client's path may be the cause: the worker is not blamed, and the
- * redirect is not passed on. */
+/* The target is no worker, and the client's path may be the cause: the worker is not blamed, and
+ * the redirect is not passed on. */
 static void on_redirect(struct exchange *x) {
     proxy_log_failure(x, "redirected");
     PROXY_FAIL(x, ST_BAD_GATEWAY,

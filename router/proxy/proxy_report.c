@@ -1,9 +1,7 @@
 /* router/proxy/proxy_report.c - the metrics of an exchange, its log line, and its decision.
  *
- * Every exchange passes here once, at its end. Each loop looks its parts of the counters up once and
- * then only adds; the log's own thread writes the line. Never prompts, never keys. */
-#include "router/proxy/proxy_internal.h"
-
+ * Every exchange passes here once, at its end. Each loop looks its parts of the counters up once
+ * and then only adds; the log's own thread writes the line. Never prompts, never keys. */
 #include <assert.h>
 #include <stdio.h>
 #include <string.h>
@@ -13,11 +11,12 @@
 #include "common/telemetry/log.h"
 #include "router/metrics/router_metrics.h"
 #include "router/proxy/decision_log.h"
+#include "router/proxy/proxy_internal.h"
 
 #define DECISION_LINE_MAX (256u * 1024)
 
-/* Counts a request by path and code. Paths come from clients: unknown ones share a label. Each label is
- * composed once. */
+/* Counts a request by path and code. Paths come from clients: unknown ones share a label. Each
+ * label is composed once. */
 static void count_request(struct proxy *p, struct str path, int code) {
     static const struct str known[PROXY_N_PATHS] = {{"/v1/chat/completions", 20},
                                                     {"/v1/completions", 15},

@@ -8,12 +8,13 @@
  *      no further byte, and its worker was found hung      ended after a tenth of that time
  *
  * The timeout is long because a healthy engine may hold a stream up: it preempts, or computes long
- * prompts of others first. A hung worker does not answer its probes either; answering them, or a byte of
- * the stream, ends the suspicion.
+ * prompts of others first. A hung worker does not answer its probes either; answering them, or a
+ * byte of the stream, ends the suspicion.
  *
- * When probes find a worker hung (health.h), the control loop calls proxy_worker_hung: exchanges that
- * wait for that worker and whose clients have nothing move to other workers at once. They cost no retry
- * budget, since the hung worker does not do their work. If no other worker can take one, it stays. */
+ * When probes find a worker hung (health.h), the control loop calls proxy_worker_hung: exchanges
+ * that wait for that worker and whose clients have nothing move to other workers at once. They cost
+ * no retry budget, since the hung worker does not do their work. If no other worker can take one,
+ * it stays. */
 #include "router/proxy/proxy_internal.h"
 
 #define SWEEP_US     250000u /* or a quarter of a short timeout */

@@ -1,7 +1,7 @@
 /* router/proxy/retry.h - which failures are retried on another worker.
  *
- * Each word of --retry-on is a bit. A call that only computes an answer may be sent twice (forward.h).
- * Other calls are sent again only when they never reached a worker. Pure. */
+ * Each word of --retry-on is a bit. A call that only computes an answer may be sent twice
+ * (forward.h). Other calls are sent again only when they never reached a worker. Pure. */
 #ifndef ROUTER_PROXY_RETRY_H
 #define ROUTER_PROXY_RETRY_H
 
@@ -24,7 +24,8 @@ enum retry_cause {
 
 #define RETRY_ON_DEFAULT "connect,reset,timeout,malformed,empty,500,502,503,504"
 
-/* Checks a list of words, and returns its bits; "none" alone is no bit. ST_INVALID names a wrong word. */
+/* Checks a list of words, and returns its bits; "none" alone is no bit. ST_INVALID names a wrong
+ * word. */
 MUST_USE enum status retry_check(const struct option_list *words, struct error *err);
 uint32_t retry_causes(const struct option_list *words);
 

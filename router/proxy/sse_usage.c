@@ -1,9 +1,9 @@
 /* router/proxy/sse_usage.c - two readers side by side: lines, and numbers after names.
  *
  * A line's first bytes give its kind; they are read in place when the payload has the whole line.
- * Numbers are looked for at each '_', which is rare in text, with memchr. A number on the border of two
- * payloads is found in the carry joined with the beginning of the next payload; a number found twice
- * that way is the same one, or has more of its digits. */
+ * Numbers are looked for at each '_', which is rare in text, with memchr. A number on the border of
+ * two payloads is found in the carry joined with the beginning of the next payload; a number found
+ * twice that way is the same one, or has more of its digits. */
 #include "router/proxy/sse_usage.h"
 
 #include <string.h>
@@ -26,7 +26,7 @@ bool sse_usage_is_amid_event(const struct sse_usage *t) {
     return t->has_lines || t->n_head > 0;
 }
 
-/* --- numbers -------------------------------------------------------------------------------------*/
+/* --- numbers ---------------------------------------------------------------------------------- */
 
 static size_t skip_blanks(struct str s, size_t i) {
     size_t end = MIN(s.len, i + BLANKS_MAX);
@@ -77,8 +77,8 @@ static void find_numbers(struct sse_usage *t, struct str s, char before) {
     }
 }
 
-/* A name at the first byte of a full carry was read before: a backslash in front of it keeps it from
- * being read again without the byte before it. */
+/* A name at the first byte of a full carry was read before: a backslash in front of it keeps it
+ * from being read again without the byte before it. */
 static void find_across(struct sse_usage *t, struct str payload) {
     char joint[2 * SSE_USAGE_CARRY_BYTES];
     size_t n = MIN(payload.len, SSE_USAGE_CARRY_BYTES);
@@ -108,7 +108,7 @@ static void keep_carry(struct sse_usage *t, struct str payload) {
     t->n_carry = (uint8_t)(old + payload.len);
 }
 
-/* --- lines ---------------------------------------------------------------------------------------*/
+/* --- lines ------------------------------------------------------------------------------------ */
 
 /* The value of a field, if the line is that field. */
 static bool field_value(struct str line, struct str name, struct str *value) {

@@ -1,8 +1,8 @@
 /* router/proxy/sse_usage.h - events and token counts of an answer, read while it passes.
  *
  * The router keeps no answer, but needs the time of the first token, the number of tokens, and the
- * worker's own counts. So each payload is read in whatever pieces the network makes, and a few bytes of
- * each are kept for the next:
+ * worker's own counts. So each payload is read in whatever pieces the network makes, and a few
+ * bytes of each are kept for the next:
  *
  *      : ping                                     a comment: ignored
  *      data: {"choices":[{"delta":...}]}          an event: the first one is the first token

@@ -1,8 +1,8 @@
 /* router/proxy/upstream.h - connections to workers, kept alive between requests.
  *
  * One pool per router loop. Idle connections of a worker form a stack: the one used last is taken
- * first, so that the others age and are closed. A connection on which a worker sends bytes while it is
- * idle is closed at once.
+ * first, so that the others age and are closed. A connection on which a worker sends bytes while it
+ * is idle is closed at once.
  *
  *      acquire --> [ connecting ] --> in use (on_* of its user) --release--> idle --> acquire ...
  *                                         |                                   |
@@ -10,8 +10,8 @@
  *
  * A worker with https:// needs one handshake per connection, a short one if it has given a ticket.
  *
- * An idle connection may die in the moment it is chosen: with `is_reused` a failure before the first
- * byte is no evidence against the worker, and a fresh connection may be tried. */
+ * An idle connection may die in the moment it is chosen: with `is_reused` a failure before the
+ * first byte is no evidence against the worker, and a fresh connection may be tried. */
 #ifndef ROUTER_PROXY_UPSTREAM_H
 #define ROUTER_PROXY_UPSTREAM_H
 

@@ -17,11 +17,11 @@
 #ifndef ROUTER_REGISTRY_ADDRESS_H
 #define ROUTER_REGISTRY_ADDRESS_H
 
+#include <sys/socket.h>
+
 #include "common/base/base.h"
 #include "common/base/buf.h"
 #include "common/base/status.h"
-
-#include <sys/socket.h>
 
 #define ADDRESS_URL_MAX  256
 #define ADDRESS_HOST_MAX (ADDRESS_URL_MAX - 20) /* leaves room for scheme, brackets and port */

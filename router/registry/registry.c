@@ -1,8 +1,6 @@
 /* router/registry/registry.c - workers and models: the control loop's half. registry.h lists what
  * the lock covers; requests are in registry_route.c. */
 #include "router/registry/registry.h"
-#include "router/registry/registry_route.h"
-#include "router/registry/registry_workers.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -10,6 +8,8 @@
 #include "common/base/hash.h"
 #include "common/base/mem.h"
 #include "router/registry/registry_internal.h"
+#include "router/registry/registry_route.h"
+#include "router/registry/registry_workers.h"
 
 /* The lock is held for a microsecond or two, so a waiter spins: sleeping and waking costs ten. */
 static void init_lock(pthread_mutex_t *lock) {

@@ -9,14 +9,14 @@
 #ifndef ROUTER_REGISTRY_REGISTRY_INTERNAL_H
 #define ROUTER_REGISTRY_REGISTRY_INTERNAL_H
 
+#include <pthread.h>
+
 #include "router/registry/registry.h"
 #include "router/registry/registry_remote.h"
 #include "router/registry/registry_route.h"
 #include "router/registry/registry_state.h"
 #include "router/registry/registry_view.h"
 #include "router/registry/registry_workers.h"
-
-#include <pthread.h>
 
 struct worker {
     bool is_used, is_described, is_third_party, is_tls, is_suspect;

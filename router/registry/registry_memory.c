@@ -1,10 +1,9 @@
 /* router/registry/registry_memory.c - what another process can use of the registry's state of a
  * worker. */
-#include "router/registry/registry_state.h"
-
 #include <string.h>
 
 #include "router/registry/registry_internal.h"
+#include "router/registry/registry_state.h"
 #include "router/routing/prefix_lru.h"
 
 static bool is_of(const struct registry *r, uint32_t id, const struct registry_memory *m) {

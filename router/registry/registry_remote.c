@@ -4,14 +4,14 @@
  * They are in the same load table and index as our own, so that choices, limits and the queue count
  * them, and are counted apart: the sum of the loads is n_open + n_remote. They do not affect the
  * worker's breaker; the router that sent them handles that. */
-#include "router/registry/registry.h"
 #include "router/registry/registry_remote.h"
-#include "router/registry/registry_workers.h"
 
 #include <assert.h>
 #include <string.h>
 
+#include "router/registry/registry.h"
 #include "router/registry/registry_internal.h"
+#include "router/registry/registry_workers.h"
 
 static struct worker *find(struct registry *r, uint32_t id, uint32_t incarnation) {
     struct worker *w = &r->workers[id];

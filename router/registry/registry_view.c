@@ -1,14 +1,13 @@
 /* router/registry/registry_view.c - copies of what is there, made under the lock, for any
  * thread. */
 #include "router/registry/registry_view.h"
-#include "router/registry/registry_workers.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "common/base/clock.h"
 #include "router/registry/registry_internal.h"
-
-#include <stdio.h>
+#include "router/registry/registry_workers.h"
 
 static void view_load(const struct routing *routing, uint32_t id, struct registry_view *out) {
     const struct load_worker *k = &routing_load(routing)->workers[id];

@@ -9,13 +9,13 @@
  * when none is spare. */
 #include "router/routing/admission.h"
 
+#include <assert.h>
+#include <math.h>
+
 #include "common/base/heap.h"
 #include "common/base/map.h"
 #include "common/base/mem.h"
 #include "common/base/rng.h"
-
-#include <assert.h>
-#include <math.h>
 
 #define SPARE_FLOWS  64    /* idle tenants kept beyond the queue size */
 #define WORK_MIN_S   0.001 /* a fully cached request still counts */

@@ -1,11 +1,11 @@
 /* router/routing/load.c - sums that tickets put in and take out again. */
 #include "router/routing/load.h"
 
-#include "common/base/mem.h"
-
 #include <assert.h>
 #include <math.h>
 #include <string.h>
+
+#include "common/base/mem.h"
 
 /* Defaults for a worker that reports none. A rate that is wrong by one factor for all workers
  * cancels out in comparisons; a KV capacity guessed too low does not, so it is high. */

@@ -13,13 +13,12 @@
  * records of a line always fit into the two that replace it. Memory is reserved at creation and
  * stays untouched beyond the lines in use. Follows: linear hashing (Litwin, 1980), in key order so
  * that records need no second hash. */
-#include "router/routing/prefix_index_internal.h"
+#include <assert.h>
+#include <string.h>
 
 #include "common/base/mem.h"
 #include "common/base/rng.h"
-
-#include <assert.h>
-#include <string.h>
+#include "router/routing/prefix_index_internal.h"
 
 #define HEADS_PER_WORKER 3u
 #define FULL_PERCENT     89 /* of the slots at n_max records: keeps displacements short */

@@ -17,10 +17,10 @@
  * round. */
 #include "router/routing/prefix_lru.h"
 
+#include <assert.h>
+
 #include "common/base/mem.h"
 #include "router/routing/prefix_lru_internal.h"
-
-#include <assert.h>
 
 uint64_t prefix_lru_bytes(uint32_t n_workers) {
     return n_workers * sizeof(struct lru_worker);

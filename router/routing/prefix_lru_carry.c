@@ -8,7 +8,6 @@
  * walk looks for a block that it has seen: it is where it was unless it was used or evicted since.
  * If none is found the ring is begun again; that is bounded. */
 #include "router/routing/prefix_lru.h"
-
 #include "router/routing/prefix_lru_internal.h"
 
 #define RUN_MASK       UINT64_C(0xFFFF) /* of an item without a hash: its blocks */

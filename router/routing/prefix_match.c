@@ -4,9 +4,9 @@
  * the block is not at home. The walk keeps a mask of the workers that hold all blocks so far; most
  * of it is for one remaining worker. A worker in a SET holds the block unless its PART is dead, so
  * PARTs are read only while a worker has dead records. */
-#include "router/routing/prefix_index_internal.h"
-
 #include <string.h>
+
+#include "router/routing/prefix_index_internal.h"
 
 void prefix_index_ask_early(const struct prefix_index *x, uint64_t hash) {
     uint32_t line = prefix_home_line(x, prefix_place_of(x, hash));

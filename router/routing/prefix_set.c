@@ -3,10 +3,10 @@
  * left. */
 #include "router/routing/prefix_set.h"
 
-#include "common/base/mem.h"
-
 #include <assert.h>
 #include <string.h>
+
+#include "common/base/mem.h"
 
 #define ROW_TAG    UINT64_C(0xFFFF000000000000)
 #define NARROW_MAX 4

@@ -18,7 +18,8 @@
  * A worker's capacity in blocks is the declared one times a factor. The factor stays as it is while
  * reports agree with predictions. The two kinds of difference are not symmetric:
  *
- * - Surplus: much more was cached than predicted. Only a cache larger than assumed does that, so each
+ * - Surplus: much more was cached than predicted. Only a cache larger than assumed does that, so
+ * each
  *   such report raises the factor and opens a search: the factor creeps up until prompts are missed
  *   or SEARCH_REPORTS have passed. Without a search a cache declared far too small would stay unseen,
  *   because requests that would show it are sent elsewhere.
@@ -40,17 +41,18 @@
  * missed_prompts; the next takes 0.125 x 0.60 away first. The sixth such answer brings it above 2:
  * 0.40 + 5 x (0.40 - 0.075) = 2.025, and the factor is multiplied by CAPACITY_SHRINK = 0.9.
  *
- * On a modelled fleet (make replay-bars) learning changes nothing where the declared capacity is right,
- * and saves nearly all of what a capacity declared several times too large or small would cost. */
+ * On a modelled fleet (make replay-bars) learning changes nothing where the declared capacity is
+ * right, and saves nearly all of what a capacity declared several times too large or small would
+ * cost. */
 #include "router/routing/routing.h"
-
-#include "common/base/mem.h"
-#include "router/routing/prefix_index.h"
-#include "router/routing/prefix_lru.h"
 
 #include <assert.h>
 #include <math.h>
 #include <string.h>
+
+#include "common/base/mem.h"
+#include "router/routing/prefix_index.h"
+#include "router/routing/prefix_lru.h"
 
 #define INDEX_BYTES_MIN (UINT64_C(1) << 20)
 #define ENTRIES_MAX     (UINT32_MAX / 2) /* slots are an eighth more and still fit 32 bits */

@@ -8,10 +8,11 @@
  * pointer. */
 #include "router/sharing/redis_stream.h"
 
-#include <hiredis/async.h>
-#include <hiredis/hiredis.h>
 #include <stdio.h>
 #include <stdlib.h>
+
+#include <hiredis/async.h>
+#include <hiredis/hiredis.h>
 
 #include "common/base/clock.h"
 #include "common/base/mem.h"

@@ -1,15 +1,15 @@
 /* tests/bench/bench_admission.c - what it costs to wait: 100,000 do, of few or of many tenants.
  *
- * `turn` is one popped and one that enters, `leave` one that gives up somewhere in the queue and one
- * that enters, `displace` one that enters a full queue in another's place. Best of seven rounds (of
- * three, for the last). */
+ * `turn` is one popped and one that enters, `leave` one that gives up somewhere in the queue and
+ * one that enters, `displace` one that enters a full queue in another's place. Best of seven rounds
+ * (of three, for the last). */
+#include <stdio.h>
+#include <stdlib.h>
+
 #include "common/base/clock.h"
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "router/routing/admission.h"
-
-#include <stdio.h>
-#include <stdlib.h>
 
 #define N_WAITING   100000
 #define N_ROUNDS    7

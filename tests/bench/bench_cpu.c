@@ -9,11 +9,11 @@
  *
  * One pass is the four products of a layer (q,k,v | o | gate,up | down), cycling over enough layers
  * to leave every cache. A round measures everything once, and a figure is the median over the
- * rounds of the ratios *within* a round: the bandwidth of a shared machine swings by a factor of two
- * from second to second, a ratio of neighbours in time does not. With one thread, time is processor
- * time, so that neighbours who take the core do not count; with several it is the clock's, and the
- * machine should be quiet. Bytes of weights count, so that types can be compared. Usage: bench_cpu
- * [threads] [path] [seconds per model] [bf16, f16 or f32]. */
+ * rounds of the ratios *within* a round: the bandwidth of a shared machine swings by a factor of
+ * two from second to second, a ratio of neighbours in time does not. With one thread, time is
+ * processor time, so that neighbours who take the core do not count; with several it is the
+ * clock's, and the machine should be quiet. Bytes of weights count, so that types can be compared.
+ * Usage: bench_cpu [threads] [path] [seconds per model] [bf16, f16 or f32]. */
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>

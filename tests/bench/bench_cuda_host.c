@@ -1,10 +1,10 @@
 /* tests/bench/bench_cuda_host.c - what a step costs the host, without the driver.
  *
- * The CUDA backend on a device that does nothing: every door of kernels/cuda/device/gpu.h and gemm.h is
- * here, counts its calls and returns. What is measured is the backend's own work for a step of
- * one-token rows, of the shape of an 8B model: checks, packing, the list of attention, fences. The
- * calls to the driver are counted beside it; each costs one to three microseconds on a GPU machine,
- * a graph six to ten. The goal is 50 us for 256 rows, all together. */
+ * The CUDA backend on a device that does nothing: every door of kernels/cuda/device/gpu.h and
+ * gemm.h is here, counts its calls and returns. What is measured is the backend's own work for a
+ * step of one-token rows, of the shape of an 8B model: checks, packing, the list of attention,
+ * fences. The calls to the driver are counted beside it; each costs one to three microseconds on a
+ * GPU machine, a graph six to ten. The goal is 50 us for 256 rows, all together. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

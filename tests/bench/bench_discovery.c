@@ -1,5 +1,8 @@
-/* tests/bench/bench_discovery.c - what one event of one pod costs the control loop, by the size of the
- * fleet: reading it, rebuilding the set, comparing the set. */
+/* tests/bench/bench_discovery.c - what one event of one pod costs the control loop, by the size of
+ * the fleet: reading it, rebuilding the set, comparing the set. */
+#include <stdio.h>
+#include <stdlib.h>
+
 #include "common/base/clock.h"
 #include "common/http/http_client.h"
 #include "common/net/loop.h"
@@ -9,9 +12,6 @@
 #include "router/registry/registry.h"
 #include "tests/support/pods.h"
 #include "tests/support/routing_defaults.h"
-
-#include <stdio.h>
-#include <stdlib.h>
 
 #define N_EVENTS 400
 

@@ -6,15 +6,15 @@
  * pool) and come back. The manager is run as a scheduler would, admitting and freeing sequences in
  * a pool full of others' blocks, so that each block taken is evicted first; with and without
  * causes of misses, events and host memory. Medians. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
 #include "common/base/clock.h"
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "kernels/backend.h"
 #include "worker/kv/kv_manager.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #define ROUNDS     15
 #define POOL_BYTES (192ull << 20)
@@ -37,7 +37,7 @@ static void must(enum status st, const char *what) {
     exit(1);
 }
 
-/* --- the host tier ----------------------------------------------------------------------------- */
+/* --- the host tier ---------------------------------------------------------------------------- */
 
 struct shape {
     const char *name;
@@ -142,7 +142,7 @@ static void bench_tier(const struct shape *s, struct rng *rng) {
     ops->close(dev);
 }
 
-/* --- the manager -------------------------------------------------------------------------------- */
+/* --- the manager ------------------------------------------------------------------------------ */
 
 #define N_BLOCKS   16384
 #define SEQ_TOKENS 1024

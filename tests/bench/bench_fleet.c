@@ -1,4 +1,5 @@
-/* tests/bench/bench_fleet.c - the routing library at the size of a large fleet, and for a long time.
+/* tests/bench/bench_fleet.c - the routing library at the size of a large fleet, and for a long
+ * time.
  *
  *     soak   10 million requests on 64 workers of 40,000 blocks that restart, leave and come back,
  *            with an index that is always full. Memory of the process at each million: it must
@@ -7,21 +8,21 @@
  *            has room for everything, with --max-index-bytes 2000000000, and with half of that:
  *            the share of the first one's hits that is left. Some 3 minutes each, and 4 GB.
  *
- * Requests are turns of chats: a system prompt of 8 blocks out of 50, then blocks of the chat's own.
- * Each turn repeats the chat so far and adds to it; after five turns on average another chat
+ * Requests are turns of chats: a system prompt of 8 blocks out of 50, then blocks of the chat's
+ * own. Each turn repeats the chat so far and adds to it; after five turns on average another chat
  * takes its place. So most blocks live on one worker, and the chats under way fill the fleet.
  * ARGS=soak or ARGS=big runs one of the two, ARGS='big BYTES' one index size alone. Deterministic
  * except its times. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
 #include "common/base/clock.h"
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "router/routing/routing.h"
 #include "tests/support/routing_defaults.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #define BLOCK_BYTES 256
 #define N_SYSTEMS   50

@@ -10,13 +10,13 @@
  *
  * Best of seven rounds, one thread; on a machine whose other cores are busy the best still varies,
  * which is what the floor is there to show. */
+#include <stdio.h>
+#include <stdlib.h>
+
 #include "common/base/clock.h"
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "router/routing/prefix_index.h"
-
-#include <stdio.h>
-#include <stdlib.h>
 
 #define N_ROUNDS 7
 #define N_PROBES 1000000u

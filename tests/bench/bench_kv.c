@@ -6,15 +6,15 @@
  * compared, so that a busy machine disturbs both alike. Blocks are measured in nanoseconds per
  * block taken and given back, with every block published in between (so that eviction is paid for
  * too) and without. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
 #include "common/base/clock.h"
 #include "common/base/hash.h"
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "worker/kv/kv_manager.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #define BLOCK_SIZE    16
 #define N_TOKENS      50000
@@ -208,7 +208,7 @@ static void bench_pool(bool publish, struct rng *rng) {
     block_pool_destroy(pool);
 }
 
-/* --- the manager, as the scheduler calls it ---------------------------------------------------- */
+/* --- the manager, as the scheduler calls it --------------------------------------------------- */
 
 #define SEQS       256
 #define SEQ_TOKENS 1024
@@ -266,7 +266,8 @@ static void free_all(struct crowd *c) {
         kv_manager_free(c->mgr, &c->seq[s]);
 }
 
-/* Prompts whose hashes are known (the second round on): looked up, all but the last block shared. */
+/* Prompts whose hashes are known (the second round on): looked up, all but the last block
+ * shared. */
 static void bench_admission(struct rng *rng) {
     struct crowd *c = crowd_create(rng, (struct kv_group_config){.kind = KV_FULL});
     double ns[POOL_ROUNDS];

@@ -1,15 +1,15 @@
 /* tests/bench/bench_request_events.c - what it costs to publish a request to every router.
  *
  * Of prompts of several lengths: the chain header written (router) and read (worker), the accepted
- * event written (worker) and read (every other router), and what a worker's ring takes for the three
- * events of a request, and to hand a follower's copy of them out. Medians; a bar where the goal
- * names one: a chain of 1,024 blocks in a few microseconds. */
+ * event written (worker) and read (every other router), and what a worker's ring takes for the
+ * three events of a request, and to hand a follower's copy of them out. Medians; a bar where the
+ * goal names one: a chain of 1,024 blocks in a few microseconds. */
+#include <stdio.h>
+#include <stdlib.h>
+
 #include "common/base/clock.h"
 #include "common/base/rng.h"
 #include "worker/api/events/request_log.h"
-
-#include <stdio.h>
-#include <stdlib.h>
 
 #define ROUNDS   51
 #define REPEATS  200

@@ -4,6 +4,10 @@
  * 20,000 conversations. The fleet is warmed with them first. Times are the best of seven rounds,
  * of one thread: `decide` is match and pick alone (a dry run), `route` is routing_route with its
  * books, `rest` is the first token and the end. Read on a quiet core. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
 #include "common/base/clock.h"
 #include "common/base/mem.h"
 #include "common/base/rng.h"
@@ -14,10 +18,6 @@
 #include "router/routing/prefix_lru.h"
 #include "router/routing/routing.h"
 #include "tests/support/routing_defaults.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #define N_CHATS     20000
 #define N_BLOCKS    24

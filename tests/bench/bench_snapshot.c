@@ -1,5 +1,11 @@
-/* tests/bench/bench_snapshot.c - a million blocks written and entered again: how long, and for how long
- * at once the lock of the registry is held. */
+/* tests/bench/bench_snapshot.c - a million blocks written and entered again: how long, and for how
+ * long at once the lock of the registry is held. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include "common/base/clock.h"
 #include "common/base/mem.h"
 #include "common/base/rng.h"
@@ -8,12 +14,6 @@
 #include "router/upgrade/snapshot.h"
 #include "tests/support/registry_fixture.h"
 #include "tests/support/routing_defaults.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #define N_WORKERS 64u
 #define N_BLOCKS  1000000u

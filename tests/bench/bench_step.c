@@ -1,19 +1,19 @@
-/* tests/bench/bench_step.c - what a step costs the host: schedule, blocks, arrays, sampling parameters,
- * outputs, telling. A whole engine on the sim backend, whose device takes no time and whose part of
- * the work (checking the step, making up tokens) is in the figure. All rows decode; the processor
- * time of the process over some thousand steps is read, while its other thread sleeps. The system
- * accounts for a running thread at its ticks of some milliseconds, so a window must be long; the
- * median of five engines counts. The bar is 50 us at 256 rows on a quiet core. */
+/* tests/bench/bench_step.c - what a step costs the host: schedule, blocks, arrays, sampling
+ * parameters, outputs, telling. A whole engine on the sim backend, whose device takes no time and
+ * whose part of the work (checking the step, making up tokens) is in the figure. All rows decode;
+ * the processor time of the process over some thousand steps is read, while its other thread
+ * sleeps. The system accounts for a running thread at its ticks of some milliseconds, so a window
+ * must be long; the median of five engines counts. The bar is 50 us at 256 rows on a quiet core. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
 #include "common/base/clock.h"
 #include "common/base/mem.h"
 #include "common/net/loop.h"
 #include "worker/engine/engine.h"
 #include "worker/model/model.h"
 #include "worker/sched/beam_group.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <time.h>
 
 #define N_PROMPT 1000u
 #define N_RUNS   5

@@ -3,18 +3,19 @@
  *      bench_text                      two vocabularies made here, and text made of their words
  *      bench_text FOLDER FILE          a tokenizer of yours, and a text of yours
  *
- * The vocabularies have the size and the form of real ones: 131,072 byte-level tokens cut as Llama-3
- * cuts, and 32,000 of characters as Llama-2's. Words follow Zipf's law; one in ten is in neither, as
- * names and typing errors are; numbers, marks and line ends stand between. Then texts made to cost:
- * a run of one letter, of spaces, of emoji. Best of seven, for this is a figure, not a gate. */
+ * The vocabularies have the size and the form of real ones: 131,072 byte-level tokens cut as
+ * Llama-3 cuts, and 32,000 of characters as Llama-2's. Words follow Zipf's law; one in ten is in
+ * neither, as names and typing errors are; numbers, marks and line ends stand between. Then texts
+ * made to cost: a run of one letter, of spaces, of emoji. Best of seven, for this is a figure, not
+ * a gate. */
+#include <stdio.h>
+#include <stdlib.h>
+
 #include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "worker/text/tokenizer/tokenizer.h"
-
-#include <stdio.h>
-#include <stdlib.h>
 
 #define TEXT_BYTES ((size_t)8 << 20)
 #define RUN_BYTES  ((size_t)1 << 20)
@@ -54,8 +55,8 @@ static void put_token(struct vocabulary *v, const char *text, size_t n) {
     v->n++;
 }
 
-/* Entries are kept apart by the table of the tokenizer that is being made: here by sorting the words,
- * so that what a word shares with the one before is there already. */
+/* Entries are kept apart by the table of the tokenizer that is being made: here by sorting the
+ * words, so that what a word shares with the one before is there already. */
 static int by_text(const void *a, const void *b) {
     return strcmp(a, b);
 }

@@ -3,14 +3,13 @@
  * Each planting is a prompt of its own that is cached, then something that must keep a second
  * prompt from hitting it: one other token at a random place, another salt, another adapter, or
  * room made for others. What the manager counts at admission must be what it explains. */
+#include <stdio.h>
+#include <string.h>
+
+#include "common/base/rng.h"
 #include "tests/support/cm.h"
 #include "tests/support/kv_fixture.h"
 #include "tests/support/support.h"
-
-#include "common/base/rng.h"
-
-#include <stdio.h>
-#include <string.h>
 
 #define BLOCK_SIZE  16
 #define N_BLOCKS    80

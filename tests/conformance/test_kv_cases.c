@@ -1,15 +1,14 @@
 /* tests/conformance/test_kv_cases.c - numbered cases of what the KV manager keeps and finds: one
  * full-attention group, blocks of 16 tokens, 11 blocks with the null block (ids from 1) by default.
  * Where the two free orders give other ids or queues, a case runs under both. */
-#include "tests/support/cm.h"
-#include "tests/support/kv_fixture.h"
+#include <stdio.h>
+#include <string.h>
 
 #include "common/base/hash.h"
 #include "common/base/rng.h"
+#include "tests/support/cm.h"
+#include "tests/support/kv_fixture.h"
 #include "tests/support/support.h"
-
-#include <stdio.h>
-#include <string.h>
 
 #define COMMON_TOKENS 48 /* ids 0..47: three full blocks */
 #define OTHER         1000

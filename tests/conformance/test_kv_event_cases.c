@@ -1,11 +1,11 @@
 /* tests/conformance/test_kv_event_cases.c - numbered cases of KV events that the manager publishes.
  * Blocks of 16 tokens and one full group by default. */
+#include <stdio.h>
+#include <string.h>
+
 #include "tests/support/cm.h"
 #include "tests/support/kv_events_reader.h"
 #include "tests/support/kv_fixture.h"
-
-#include <stdio.h>
-#include <string.h>
 
 struct event_fixture {
     struct kv_manager *mgr;

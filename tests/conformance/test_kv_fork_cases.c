@@ -1,10 +1,10 @@
 /* tests/conformance/test_kv_fork_cases.c - sharing and copy-on-write: the PagedAttention paper's
  * examples of parallel sampling and beam search, and case 96. Blocks of 4, ids from 0 where the
  * example has them. */
+#include <string.h>
+
 #include "tests/support/cm.h"
 #include "tests/support/kv_fixture.h"
-
-#include <string.h>
 
 static struct kv_manager *make(uint32_t n_blocks, bool no_null) {
     struct kv_manager_config config = kv_fixture_config(n_blocks, 4);

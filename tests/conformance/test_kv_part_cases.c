@@ -1,14 +1,13 @@
 /* tests/conformance/test_kv_part_cases.c - numbered cases of the parts below the manager: free
  * queue (1-7), hashing (8-17), the map with duplicates (28, 34), the hit-rate window (45, 46). */
-#include "tests/support/cm.h"
-#include "tests/support/kv_fixture.h"
-
-#include "common/base/hash.h"
-#include "worker/kv/block/free_queue.h"
-
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+
+#include "common/base/hash.h"
+#include "tests/support/cm.h"
+#include "tests/support/kv_fixture.h"
+#include "worker/kv/block/free_queue.h"
 
 /* --- free queue ------------------------------------------------------------------------------ */
 

@@ -1,12 +1,11 @@
 /* tests/conformance/test_kv_room_cases.c - numbered cases of how much room there is: what a call
  * takes is what was counted, when it is refused, and how many blocks memory is worth. One
  * full-attention group; test_kv_window_cases.c has the same for groups. */
+#include <string.h>
+
 #include "tests/support/cm.h"
 #include "tests/support/kv_fixture.h"
-
 #include "worker/kv/kv_plan.h"
-
-#include <string.h>
 
 #define OTHER 1000
 

@@ -1,12 +1,11 @@
 /* tests/conformance/test_kv_window_cases.c - numbered cases of windows, chunks and groups over one
  * pool. Null block on, ids from 1, classic order. */
-#include "tests/support/cm.h"
-#include "tests/support/kv_fixture.h"
-
-#include "worker/kv/kv_coordinator.h"
-
 #include <stdio.h>
 #include <string.h>
+
+#include "tests/support/cm.h"
+#include "tests/support/kv_fixture.h"
+#include "worker/kv/kv_coordinator.h"
 
 #define COMMON_TOKENS 48
 #define OTHER         1000
@@ -443,7 +442,8 @@ static void a_window_holds_as_much_as_it_sees(void **state) {
     kv_manager_destroy(mgr);
 }
 
-/* Blocks a request of n tokens takes when admitted whole: exactly what was counted, in all groups. */
+/* Blocks a request of n tokens takes when admitted whole: exactly what was counted, in all
+ * groups. */
 static void case_68_the_count_equals_what_is_taken_by_groups(void **state) {
     const struct kv_group_config groups[] = {{KV_FULL, 0}, {KV_SLIDING, 8}, {KV_CHUNKED, 8}};
 

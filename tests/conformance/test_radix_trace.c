@@ -8,15 +8,14 @@
  *
  * A tree that gives up its coldest leaf page by page is the same policy as the pool's queue, so
  * there every hit, refusal and eviction must be equal, requests side by side included. */
+#include <stdio.h>
+#include <string.h>
+
+#include "common/base/rng.h"
 #include "tests/support/cm.h"
 #include "tests/support/kv_fixture.h"
 #include "tests/support/radix_tree.h"
 #include "tests/support/support.h"
-
-#include "common/base/rng.h"
-
-#include <stdio.h>
-#include <string.h>
 
 /* The pieces of the figure, with lengths that force exactly its evictions. */
 #define S  "sys:"

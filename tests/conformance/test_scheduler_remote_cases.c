@@ -1,5 +1,5 @@
-/* tests/conformance/test_scheduler_remote_cases.c - cases 84 to 87: KV that another store has, there at
- * once or later; case 91: steps behind a token that is still being sampled. */
+/* tests/conformance/test_scheduler_remote_cases.c - cases 84 to 87: KV that another store has,
+ * there at once or later; case 91: steps behind a token that is still being sampled. */
 #include "tests/support/sched_fixture.h"
 
 /* A store that has `n_matched` tokens behind whatever is found here. */

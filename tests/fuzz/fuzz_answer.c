@@ -1,9 +1,9 @@
-/* tests/fuzz/fuzz_answer.c - whatever a worker sends as an answer: a verdict, and none that contradicts
- * another. Linked to libFuzzer by `make fuzz`. */
-#include "router/proxy/answer.h"
-
+/* tests/fuzz/fuzz_answer.c - whatever a worker sends as an answer: a verdict, and none that
+ * contradicts another. Linked to libFuzzer by `make fuzz`. */
 #include <stdlib.h>
 #include <string.h>
+
+#include "router/proxy/answer.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -1,9 +1,9 @@
-/* tests/fuzz/fuzz_body_scan.c - no input may crash the scan, and all versions must give the result of the plain
- * one, which is their definition. */
-#include "router/prompt/body_scan_internal.h"
-
+/* tests/fuzz/fuzz_body_scan.c - no input may crash the scan, and all versions must give the result
+ * of the plain one, which is their definition. */
 #include <stdlib.h>
 #include <string.h>
+
+#include "router/prompt/body_scan_internal.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

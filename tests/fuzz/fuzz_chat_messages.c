@@ -1,13 +1,14 @@
-/* tests/fuzz/fuzz_chat_messages.c - any JSON as the messages of a request: what a template gets can be
- * printed, or the request is refused with a sentence. Linked to libFuzzer by `make fuzz`. */
+/* tests/fuzz/fuzz_chat_messages.c - any JSON as the messages of a request: what a template gets can
+ * be printed, or the request is refused with a sentence. Linked to libFuzzer by `make fuzz`. */
+#include <stdlib.h>
+
 #include "common/text/json.h"
 #include "worker/text/template/chat_messages.h"
 
-#include <stdlib.h>
-
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* Asks what templates ask: parts or a string, calls and their arguments, whether a name is there. */
+/* Asks what templates ask: parts or a string, calls and their arguments, whether a name is
+ * there. */
 static const char messages_template[] =
     "{% for m in messages %}{{ m.role }}:{% if m.content is none %}none{% elif m.content is string "
     "%}"

@@ -1,8 +1,8 @@
-/* tests/fuzz/fuzz_chat_template.c - any template over one conversation: text, or a refusal that explains
- * why, soon. */
-#include "worker/text/template/jinja.h"
-
+/* tests/fuzz/fuzz_chat_template.c - any template over one conversation: text, or a refusal that
+ * explains why, soon. */
 #include <stdlib.h>
+
+#include "worker/text/template/jinja.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -1,10 +1,10 @@
 /* tests/fuzz/fuzz_chunked.c - the chunk decoder: whole and byte by byte, one result; and what it
  * accepts, encoded again and decoded again, is the same payload. */
-#include "common/base/mem.h"
-#include "common/http/http_parse.h"
-
 #include <stdlib.h>
 #include <string.h>
+
+#include "common/base/mem.h"
+#include "common/http/http_parse.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

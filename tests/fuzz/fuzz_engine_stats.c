@@ -1,8 +1,8 @@
 /* tests/fuzz/fuzz_engine_stats.c - any page and any info: what is read lies within the page, and
  * within reason. */
-#include "router/fleet/engine_stats.h"
-
 #include <stdlib.h>
+
+#include "router/fleet/engine_stats.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

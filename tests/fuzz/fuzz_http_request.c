@@ -1,13 +1,14 @@
 /* tests/fuzz/fuzz_http_request.c - request heads and bodies: whole and cut in two, one result.
  *
- * The first byte sets where to cut. A message that is accepted whole must be accepted in pieces with
- * the same head and payload, and nothing may be read outside the bytes given. What is passed on of an
- * accepted head must be accepted in turn, and have the headers that are kept, in their order. */
-#include "common/base/mem.h"
-#include "common/http/http_parse.h"
-
+ * The first byte sets where to cut. A message that is accepted whole must be accepted in pieces
+ * with the same head and payload, and nothing may be read outside the bytes given. What is passed
+ * on of an accepted head must be accepted in turn, and have the headers that are kept, in their
+ * order. */
 #include <stdlib.h>
 #include <string.h>
+
+#include "common/base/mem.h"
+#include "common/http/http_parse.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

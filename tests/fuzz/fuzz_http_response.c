@@ -1,9 +1,10 @@
-/* tests/fuzz/fuzz_http_response.c - response heads of workers: whole and byte by byte, one result. */
-#include "common/base/mem.h"
-#include "common/http/http_parse.h"
-
+/* tests/fuzz/fuzz_http_response.c - response heads of workers: whole and byte by byte, one
+ * result. */
 #include <stdlib.h>
 #include <string.h>
+
+#include "common/base/mem.h"
+#include "common/http/http_parse.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

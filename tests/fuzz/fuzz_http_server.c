@@ -1,22 +1,22 @@
 /* tests/fuzz/fuzz_http_server.c - clients that do anything, in any order and in any pieces.
  *
- * An input is a script. Each step is a byte that selects the action, and by which of four connections;
- * what is sent follows, up to a zero byte:
+ * An input is a script. Each step is a byte that selects the action, and by which of four
+ * connections; what is sent follows, up to a zero byte:
  *
  *      0..5  send      6  close      7  half-close      8  read      9  answer what was kept
  *
- * The server must stay within its budget, end each request that it handed over, and be able to answer
- * after all that. Linked to libFuzzer by `make fuzz`. */
-#include "common/http/body_budget.h"
-#include "common/http/http_server.h"
-#include "common/net/loop.h"
-
+ * The server must stay within its budget, end each request that it handed over, and be able to
+ * answer after all that. Linked to libFuzzer by `make fuzz`. */
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
+
+#include "common/http/body_budget.h"
+#include "common/http/http_server.h"
+#include "common/net/loop.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -1,8 +1,8 @@
 /* tests/fuzz/fuzz_isolation.c - a body with its salt put in reads as before, except the salt. */
-#include "router/access/isolation.h"
-
 #include <stdlib.h>
 #include <string.h>
+
+#include "router/access/isolation.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

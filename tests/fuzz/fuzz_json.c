@@ -1,9 +1,9 @@
-/* tests/fuzz/fuzz_json.c - what the reader accepts, the writer writes, and the reader reads again to
- * the same bytes. Linked to libFuzzer by `make fuzz`, and included by the unit test, which feeds it
- * mutations of the same seeds. */
-#include "common/text/json.h"
-
+/* tests/fuzz/fuzz_json.c - what the reader accepts, the writer writes, and the reader reads again
+ * to the same bytes. Linked to libFuzzer by `make fuzz`, and included by the unit test, which feeds
+ * it mutations of the same seeds. */
 #include <stdlib.h>
+
+#include "common/text/json.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

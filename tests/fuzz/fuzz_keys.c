@@ -1,7 +1,7 @@
 /* tests/fuzz/fuzz_keys.c - no file of keys may crash the router, or be half taken. */
-#include "router/access/keys.h"
-
 #include <stdlib.h>
+
+#include "router/access/keys.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -1,13 +1,13 @@
 /* tests/fuzz/fuzz_kube_objects.c - whatever an API server calls a pod, a slice or a pool.
  *
- * Each line is delivered to a store of pods and to one of slices: "b" and "e" begin and end a list, "-" before
- * an object marks it as deleted. After the last the stores hold together, and each worker is an address
- * that reads back as what it is. */
-#include "common/base/mem.h"
-#include "router/fleet/discovery/kube_store.h"
-
+ * Each line is delivered to a store of pods and to one of slices: "b" and "e" begin and end a list,
+ * "-" before an object marks it as deleted. After the last the stores hold together, and each
+ * worker is an address that reads back as what it is. */
 #include <stdlib.h>
 #include <string.h>
+
+#include "common/base/mem.h"
+#include "router/fleet/discovery/kube_store.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

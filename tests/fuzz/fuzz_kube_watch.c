@@ -1,15 +1,14 @@
 /* tests/fuzz/fuzz_kube_watch.c - a watch and a page of a list, whole and in pieces: one result. The
  * first byte sets the length of the pieces. */
-#include "router/fleet/discovery/kube_stream.h"
+#include <stdlib.h>
 
 #include "common/base/mem.h"
-
-#include <stdlib.h>
+#include "router/fleet/discovery/kube_stream.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* What a reader makes of it, in words. Each piece is a copy of its own, so that the sanitizer sees its
- * ends. */
+/* What a reader makes of it, in words. Each piece is a copy of its own, so that the sanitizer sees
+ * its ends. */
 typedef void read_fn(struct str piece, void *reader, struct buf *out);
 
 static void feed(struct str all, size_t piece, read_fn *fn, void *reader, struct buf *out) {

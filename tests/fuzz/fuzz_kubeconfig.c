@@ -1,9 +1,9 @@
-/* tests/fuzz/fuzz_kubeconfig.c - any file is read or refused with a reason, and what is read is text. */
-#include "router/fleet/discovery/kube_config.h"
+/* tests/fuzz/fuzz_kubeconfig.c - any file is read or refused with a reason, and what is read is
+ * text. */
+#include <stdlib.h>
 
 #include "common/base/buf.h"
-
-#include <stdlib.h>
+#include "router/fleet/discovery/kube_config.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -1,11 +1,11 @@
 /* tests/fuzz/fuzz_model_config.c - any config.json and generation_config.json (a NUL stands
  * between them): refused with a sentence, or a shape that can be computed with. */
-#include "worker/model/architecture.h"
-#include "worker/model/config.h"
-
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "worker/model/architecture.h"
+#include "worker/model/config.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

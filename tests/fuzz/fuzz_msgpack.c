@@ -1,7 +1,7 @@
 /* tests/fuzz/fuzz_msgpack.c - reading never leaves the bytes, and skipping is reading. */
-#include "common/text/msgpack.h"
-
 #include <stdlib.h>
+
+#include "common/text/msgpack.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -1,13 +1,13 @@
 /* tests/fuzz/fuzz_options.c - a configuration that is accepted can be dumped, and the dump is the
  * same configuration. Input that begins with a hyphen is a command line, one argument a line; any
  * other is a file. Linked to libFuzzer by `make fuzz`, and included by the unit test. */
-#include "common/base/mem.h"
-#include "common/options/options.h"
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
+
+#include "common/base/mem.h"
+#include "common/options/options.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -1,13 +1,13 @@
 /* tests/fuzz/fuzz_params.c - whatever fields a body has: they are refused with a sentence, or what
  * was read is within the limits that the engine relies on. Linked to libFuzzer by `make fuzz`, and
  * included by the unit test, which feeds it mutations of the same seeds. */
+#include <stdlib.h>
+
 #include "common/base/rng.h"
 #include "common/text/json.h"
 #include "worker/api/fields/params.h"
 #include "worker/model/config.h"
 #include "worker/text/tokenizer/tokenizer.h"
-
-#include <stdlib.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

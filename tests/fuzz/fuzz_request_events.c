@@ -3,10 +3,10 @@
  * The first byte selects one. Of a stream: reading it whole and reading it in pieces give the same
  * events, nothing is read that has not come, and what was read reads the same once more after it is
  * written again. Of a header: the same of its one value. */
-#include "common/protocol/request_events.h"
-
 #include <stdlib.h>
 #include <string.h>
+
+#include "common/protocol/request_events.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

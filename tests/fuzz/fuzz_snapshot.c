@@ -1,14 +1,15 @@
 /* tests/fuzz/fuzz_snapshot.c - snapshots of an index: whatever comes is refused or can be entered.
  *
- * Checksums would keep every change out; so the input is the sections' contents, which are framed here. */
+ * Checksums would keep every change out; so the input is the sections' contents, which are framed
+ * here. */
+#include <stdlib.h>
+#include <string.h>
+
 #include "common/base/hash.h"
 #include "common/base/mem.h"
 #include "router/registry/registry.h"
 #include "router/upgrade/snapshot.h"
 #include "tests/support/routing_defaults.h"
-
-#include <stdlib.h>
-#include <string.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -1,8 +1,8 @@
 /* tests/fuzz/fuzz_sse_usage.c - an answer whole and in pieces, one result. The first byte sets how
  * long the pieces are. */
-#include "router/proxy/sse_usage.h"
-
 #include <stdlib.h>
+
+#include "router/proxy/sse_usage.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -1,15 +1,14 @@
-/* tests/fuzz/fuzz_tokenizer.c - by the first byte: a text for a tokenizer of bytes, a text for one of
- * characters, ids for both, a tokenizer.json, an expression and a text (a NUL between).
+/* tests/fuzz/fuzz_tokenizer.c - by the first byte: a text for a tokenizer of bytes, a text for one
+ * of characters, ids for both, a tokenizer.json, an expression and a text (a NUL between).
  *
- * A text is refused, or encoded to ids that decode to it again (except the blanks that a SentencePiece
- * vocabulary cannot distinguish from spaces). Ids become UTF-8, the same in a stream as at once. Files and
- * expressions are refused with a sentence, or work. */
-#include "worker/text/tokenizer/tokenizer.h"
+ * A text is refused, or encoded to ids that decode to it again (except the blanks that a
+ * SentencePiece vocabulary cannot distinguish from spaces). Ids become UTF-8, the same in a stream
+ * as at once. Files and expressions are refused with a sentence, or work. */
+#include <stdlib.h>
 
 #include "worker/text/detokenize.h"
 #include "worker/text/tokenizer/regex.h"
-
-#include <stdlib.h>
+#include "worker/text/tokenizer/tokenizer.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

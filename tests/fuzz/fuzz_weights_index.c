@@ -1,10 +1,10 @@
 /* tests/fuzz/fuzz_weights_index.c - any index of shards: refused with an error, or
  * every file that it names is one of the folder, and fit for a URL once the hub's rule took it. */
-#include "worker/model/hub_cache.h"
-#include "worker/model/weights.h"
-
 #include <stdlib.h>
 #include <string.h>
+
+#include "worker/model/hub_cache.h"
+#include "worker/model/weights.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -1,9 +1,9 @@
 /* tests/fuzz/fuzz_worker_file.c - lists of workers: what is accepted reads back as what it is. */
-#include "common/base/mem.h"
-#include "router/fleet/discovery.h"
-
 #include <stdlib.h>
 #include <string.h>
+
+#include "common/base/mem.h"
+#include "router/fleet/discovery.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

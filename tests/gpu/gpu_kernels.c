@@ -4,9 +4,9 @@
  *
  * One line of JSON per measurement. A kernel is timed in a graph of LAUNCHES launches that go round
  * several sets of buffers, so that nothing is found in the cache that a step would not find there;
- * the graph is replayed ROUNDS times, `us` is the median per launch. `bytes` and `flops` are what the
- * operation must move and multiply at least; the caller makes percentages of them. The shape "tiny" is
- * a rehearsal. After SECONDS (90) the rest is skipped, with a line that reports it. */
+ * the graph is replayed ROUNDS times, `us` is the median per launch. `bytes` and `flops` are what
+ * the operation must move and multiply at least; the caller makes percentages of them. The shape
+ * "tiny" is a rehearsal. After SECONDS (90) the rest is skipped, with a line that reports it. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,7 +43,7 @@ static void must(enum status st, const struct error *err, const char *doing) {
     if (st != ST_OK) random_fail(doing, st, err);
 }
 
-/* --- memory ------------------------------------------------------------------------------------- */
+/* --- memory ----------------------------------------------------------------------------------- */
 
 static void *room(struct bench *b, uint64_t n_bytes) {
     struct error err;
@@ -75,7 +75,7 @@ static void *sent(struct bench *b, const void *from, uint64_t n_bytes) {
     return p;
 }
 
-/* --- time --------------------------------------------------------------------------------------- */
+/* --- time ------------------------------------------------------------------------------------- */
 
 typedef void launch_fn(struct bench *b, void *args, uint32_t set);
 
@@ -138,7 +138,7 @@ static uint32_t sets_for(const struct bench *b, uint64_t n_bytes) {
     return (uint32_t)MIN(MAX(CEIL_DIV(want_bytes, MAX(n_bytes, 1)), 1), MAX_SETS);
 }
 
-/* --- ceilings ------------------------------------------------------------------------------------ */
+/* --- ceilings --------------------------------------------------------------------------------- */
 
 struct copy {
     void *dst, *src;
@@ -175,7 +175,7 @@ static void measure_copies(struct bench *b) {
     gpu_free(b->gpu, c.src);
 }
 
-/* --- products ------------------------------------------------------------------------------------ */
+/* --- products --------------------------------------------------------------------------------- */
 
 struct product {
     struct gemm_args args;
@@ -272,7 +272,7 @@ static void measure_products(struct bench *b) {
     measure_product(b, "head", ALIGN_UP(s->vocab, 64), s->d_model, true, counts, n - 1);
 }
 
-/* --- rows ---------------------------------------------------------------------------------------- */
+/* --- rows ------------------------------------------------------------------------------------- */
 
 static void launch_norm(struct bench *b, void *args, uint32_t set) {
     struct norm_args a = *(const struct norm_args *)args;
@@ -330,7 +330,7 @@ static void measure_rows(struct bench *b, uint32_t n) {
     }
 }
 
-/* --- attention ----------------------------------------------------------------------------------- */
+/* --- attention -------------------------------------------------------------------------------- */
 
 struct attention {
     struct attend_args args;
@@ -483,7 +483,7 @@ static void measure_attentions(struct bench *b) {
             measure_attention(b, full[i].n_rows, full[i].context, full[i].fresh);
 }
 
-/* --- sampling ------------------------------------------------------------------------------------ */
+/* --- sampling --------------------------------------------------------------------------------- */
 
 struct sampling_case {
     struct sampling_args args;
@@ -589,7 +589,7 @@ static void measure_samplings(struct bench *b) {
     }
 }
 
-/* --- blocks -------------------------------------------------------------------------------------- */
+/* --- blocks ----------------------------------------------------------------------------------- */
 
 static void launch_blocks(struct bench *b, void *args, uint32_t set) {
     (void)set;

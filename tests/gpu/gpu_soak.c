@@ -3,15 +3,15 @@
  *      gpu_soak [SECONDS [SEED]]
  *
  * The same steps go to both backends, with the same random weights: rows come and go, prompts enter
- * in chunks of any size beside rows that decode, rows fork and copy the block they share, blocks are
- * swapped out and come back elsewhere, one step is submitted before the one before it was read. Most
- * outputs score a token drawn beforehand, which is then fed back on the device, so that both sides go
- * on with the same text whatever their roundings. Logprobs, of alternatives and greedy choices too,
- * must agree within TOLERANCE, and within TYPICAL on the whole. At the end of each episode the keys and
- * values of every block in use are compared.
+ * in chunks of any size beside rows that decode, rows fork and copy the block they share, blocks
+ * are swapped out and come back elsewhere, one step is submitted before the one before it was read.
+ * Most outputs score a token drawn beforehand, which is then fed back on the device, so that both
+ * sides go on with the same text whatever their roundings. Logprobs, of alternatives and greedy
+ * choices too, must agree within TOLERANCE, and within TYPICAL on the whole. At the end of each
+ * episode the keys and values of every block in use are compared.
  *
- * An episode is 200 steps; every third is deterministic. A line now and then, and a last one of JSON. Exit
- * code 1 on the first difference, which names the episode: its number is its seed. */
+ * An episode is 200 steps; every third is deterministic. A line now and then, and a last one of
+ * JSON. Exit code 1 on the first difference, which names the episode: its number is its seed. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -70,7 +70,7 @@ static uint32_t draw(struct soak *s, uint32_t n) {
     return (uint32_t)rng_below(&s->rng, n);
 }
 
-/* --- both sides --------------------------------------------------------------------------------- */
+/* --- both sides ------------------------------------------------------------------------------- */
 
 static void both(struct soak *s, const char *what, enum status device, enum status oracle) {
     if (device != ST_OK || oracle != ST_OK) differ(s, what, device, oracle);
@@ -93,7 +93,7 @@ static void move(struct soak *s, const char *what, move_fn *device, move_fn *ora
     if (draw(s, 2)) settle(s, what, a, b); /* else the next step has to */
 }
 
-/* --- rows and blocks ----------------------------------------------------------------------------- */
+/* --- rows and blocks -------------------------------------------------------------------------- */
 
 static uint32_t take_block(struct soak *s) {
     uint32_t at = draw(s, N_BLOCKS);
@@ -228,7 +228,7 @@ static void disturb(struct soak *s) {
     }
 }
 
-/* --- a step --------------------------------------------------------------------------------------- */
+/* --- a step ----------------------------------------------------------------------------------- */
 
 /* Blocks for n more tokens; false: none are left. */
 static bool grow(struct soak *s, struct row *r, uint32_t n) {
@@ -289,8 +289,8 @@ static void put_output(struct soak *s, struct backend_stage *g, struct backend_s
                                 .mask = BACKEND_NO_MASK};
 }
 
-/* Fills both stages of `slot` alike. feedback: the output that scored a row's next token in the step
- * before, or -1. Stores in `scored` which output does so now. */
+/* Fills both stages of `slot` alike. feedback: the output that scored a row's next token in the
+ * step before, or -1. Stores in `scored` which output does so now. */
 static void build(struct soak *s, uint32_t slot, struct backend_step *step, const int32_t *feedback,
                   int32_t *scored) {
     struct backend_stage *g = &s->device.stage[slot], *o = &s->oracle.stage[slot];
@@ -381,7 +381,7 @@ static void land(struct soak *s, uint32_t slot, struct flight *f) {
     f->is_up = false;
 }
 
-/* --- an episode -------------------------------------------------------------------------------------- */
+/* --- an episode ------------------------------------------------------------------------------- */
 
 static void compare_pool(struct soak *s) {
     uint64_t n_bytes = s->device.kv.block_bytes;

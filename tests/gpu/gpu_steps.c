@@ -3,10 +3,10 @@
  *      gpu_steps MODEL [SECONDS]        MODEL: a name of random_model.h; "tiny" is a rehearsal
  *
  * One line of JSON per measurement, on standard output. Decode steps run as the engine runs them:
- * two in flight, the next one's tokens fed back on the device. `us` is the median over rounds of the
- * wall time per step, `host_us` what staging and submitting cost the engine's thread, `device_us`
- * what the device reports of the last one. After SECONDS (100) what is left is named and
- * skipped. */
+ * two in flight, the next one's tokens fed back on the device. `us` is the median over rounds of
+ * the wall time per step, `host_us` what staging and submitting cost the engine's thread,
+ * `device_us` what the device reports of the last one. After SECONDS (100) what is left is named
+ * and skipped. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -81,7 +81,7 @@ static bool is_late(struct fixture *w, const char *what, uint32_t batch, uint32_
     return true;
 }
 
-/* --- steps -------------------------------------------------------------------------------------- */
+/* --- steps ------------------------------------------------------------------------------------ */
 
 /* Rows 0 .. n_rows - 1 with `context` tokens each, room for `more`. */
 static void bind(struct fixture *w, uint32_t n_rows, uint32_t context, uint32_t more) {
@@ -170,7 +170,7 @@ static double run_steps(struct fixture *w, uint32_t n, bool is_first_fed_back, d
     return clock_s() - start_s;
 }
 
-/* --- what is measured ---------------------------------------------------------------------------- */
+/* --- what is measured ------------------------------------------------------------------------- */
 
 static void measure_decode(struct fixture *w, const struct plan *p, uint32_t batch,
                            uint32_t context) {

@@ -2,9 +2,9 @@
  *
  *      make_random_model MODEL FOLDER       MODEL: a name of tests/gpu/random_model.h
  *
- * Writes config.json and model.safetensors (bf16; 16 GB for llama-3.1-8b) into FOLDER, which must be
- * there. A tokenizer is copied beside them by who asks; prompts are sent as token ids. For measuring a
- * whole server where no checkpoint is at hand. */
+ * Writes config.json and model.safetensors (bf16; 16 GB for llama-3.1-8b) into FOLDER, which must
+ * be there. A tokenizer is copied beside them by who asks; prompts are sent as token ids. For
+ * measuring a whole server where no checkpoint is at hand. */
 #include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>

@@ -1,8 +1,10 @@
-/* tests/gpu/on_device.c - see on_device.h: managed memory, the runner of tests, and a shim that skips. */
-#include <cuda_runtime_api.h>
+/* tests/gpu/on_device.c - see on_device.h: managed memory, the runner of tests, and a shim that
+ * skips. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include <cuda_runtime_api.h>
 
 #include "tests/gpu/cmocka/cmocka.h"
 #include "tests/shim/shim_control.h"
@@ -34,7 +36,7 @@ void device_release(void *p) {
         free(p);
 }
 
-/* --- tests ------------------------------------------------------------------------------------- */
+/* --- tests ------------------------------------------------------------------------------------ */
 
 int cm_run(const struct CMUnitTest *tests, size_t n) {
     volatile size_t n_failed = 0, i;
@@ -57,7 +59,7 @@ int cm_run(const struct CMUnitTest *tests, size_t n) {
     return n_failed ? 1 : 0;
 }
 
-/* --- what only the shim can do ------------------------------------------------------------------- */
+/* --- what only the shim can do ---------------------------------------------------------------- */
 
 static NORETURN void skip(void) {
     longjmp(cm_end, CM_SKIPPED);

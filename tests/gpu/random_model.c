@@ -42,7 +42,7 @@ double clock_s(void) {
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
-/* --- random numbers, quickly: 8 billion of them are wanted ---------------------------------------- */
+/* --- random numbers, quickly: 8 billion of them are wanted ------------------------------------ */
 
 static uint64_t pattern_of(const struct random_shape *s) {
     return s->vocab <= 1024 ? SMALL_PATTERN : PATTERN;
@@ -73,7 +73,7 @@ static uint16_t *draw(uint64_t n, uint64_t pattern, uint64_t seed) {
     return out;
 }
 
-/* --- loading ------------------------------------------------------------------------------------ */
+/* --- loading ---------------------------------------------------------------------------------- */
 
 struct loader {
     struct random_model *m;

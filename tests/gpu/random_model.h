@@ -2,7 +2,8 @@
  *
  * For what is measured or compared without a checkpoint: speed does not depend on what the weights
  * are, only that they are not zeros (a GPU multiplies zeros faster). Equal seeds give two backends
- * the same weights. Everything aborts with a sentence on failure: these are programs, not libraries. */
+ * the same weights. Everything aborts with a sentence on failure: these are programs, not
+ * libraries. */
 #ifndef TESTS_GPU_RANDOM_MODEL_H
 #define TESTS_GPU_RANDOM_MODEL_H
 

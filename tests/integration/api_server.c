@@ -2,8 +2,9 @@
  *
  *      api_server [--plain]
  *
- * Prints its address, {"port":N,"folder":DIR}; DIR has ca.pem, client.pem and client.key. Then answers
- * each line of its input, a command of tests/support/api_server.h, by a line. Ends with its input. */
+ * Prints its address, {"port":N,"folder":DIR}; DIR has ca.pem, client.pem and client.key. Then
+ * answers each line of its input, a command of tests/support/api_server.h, by a line. Ends with its
+ * input. */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>

@@ -1,10 +1,10 @@
-/* tests/integration/body_spans.c - what the body scan makes of documents, for comparison with another
- * reader (test_body_scan.py).
+/* tests/integration/body_spans.c - what the body scan makes of documents, for comparison with
+ * another reader (test_body_scan.py).
  *
- * Reads documents from standard input, each after its length (decimal, a line of its own), and writes
- * a line for each: "no" and why, or "ok" and the spans that were found, "key=offset:length", and
- * last whether the strict JSON reader of the control plane takes the document too. All instruction
- * paths of this machine are asked and must agree. */
+ * Reads documents from standard input, each after its length (decimal, a line of its own), and
+ * writes a line for each: "no" and why, or "ok" and the spans that were found, "key=offset:length",
+ * and last whether the strict JSON reader of the control plane takes the document too. All
+ * instruction paths of this machine are asked and must agree. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -2,9 +2,10 @@
  *
  *      herd PORT SERVICE_MS
  *
- * Each worker is an address of 127.0.0.0/8 at PORT with a server of its own: it describes itself, is
- * healthy and answers each request after SERVICE_MS, with its address in x-worker. Lines of the input
- * command which there are, each answered by "ok" and how many requests were answered, or an error:
+ * Each worker is an address of 127.0.0.0/8 at PORT with a server of its own: it describes itself,
+ * is healthy and answers each request after SERVICE_MS, with its address in x-worker. Lines of the
+ * input command which there are, each answered by "ok" and how many requests were answered, or an
+ * error:
  *
  *      up 127.1.0.5        begins to listen; another life, with another generation
  *      leave 127.1.0.5     as a pod that was asked to end: finishes what it has, takes no connection
@@ -52,7 +53,7 @@ struct herd {
     struct buf in;
 };
 
-/* --- answering ----------------------------------------------------------------------------------- */
+/* --- answering -------------------------------------------------------------------------------- */
 
 static void reap(void *arg) {
     mem_free(arg);
@@ -125,7 +126,7 @@ static void on_request(struct http_request *req, void *arg) {
     }
 }
 
-/* --- lives ---------------------------------------------------------------------------------------- */
+/* --- lives ------------------------------------------------------------------------------------ */
 
 static struct worker *find(struct herd *h, const char *host) {
     struct worker *w;

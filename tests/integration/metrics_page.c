@@ -1,8 +1,8 @@
-/* tests/integration/metrics_page.c - writes worker/METRICS.md or router/METRICS.md from the tables in
- * the code: `metrics_page worker`, `metrics_page router`.
+/* tests/integration/metrics_page.c - writes worker/METRICS.md or router/METRICS.md from the tables
+ * in the code: `metrics_page worker`, `metrics_page router`.
  *
- * `make pages` puts them into their places, and test_pages.py sees that they are there as the programs
- * have them. */
+ * `make pages` puts them into their places, and test_pages.py sees that they are there as the
+ * programs have them. */
 #include <stdio.h>
 #include <string.h>
 

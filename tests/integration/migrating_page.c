@@ -1,5 +1,6 @@
-/* tests/integration/migrating_page.c - the section Flags of router/MIGRATING.md and worker/MIGRATING.md,
- * out of the option tables: `make pages` puts it there, test_pages.py compares. */
+/* tests/integration/migrating_page.c - the section Flags of router/MIGRATING.md and
+ * worker/MIGRATING.md, out of the option tables: `make pages` puts it there, test_pages.py
+ * compares. */
 #include <stdio.h>
 
 #include "common/options/options_internal.h"

@@ -2,12 +2,12 @@
  *
  *      forward FOLDER BACKEND PATH DTYPE BLOCK_SIZE STEP_TOKENS < job > answer
  *
- * BACKEND is ref or cpu, PATH an instruction path or "-", DTYPE what weights and KV are kept in: f32,
- * f16 or bf16. The job is text:
- * n_prompt n_scored n_forced n_free, then the ids of the prompt and of its continuation. The answer
- * is binary, little endian: (n_scored, vocab) logprobs as f32, after the last tokens of the prompt;
- * then u32: the likeliest token after the prompt and after each token of the continuation but the
- * last; then n_free tokens chosen one after the other. Exit 77: this machine has no such path. */
+ * BACKEND is ref or cpu, PATH an instruction path or "-", DTYPE what weights and KV are kept in:
+ * f32, f16 or bf16. The job is text: n_prompt n_scored n_forced n_free, then the ids of the prompt
+ * and of its continuation. The answer is binary, little endian: (n_scored, vocab) logprobs as f32,
+ * after the last tokens of the prompt; then u32: the likeliest token after the prompt and after
+ * each token of the continuation but the last; then n_free tokens chosen one after the other. Exit
+ * 77: this machine has no such path. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,12 +1,12 @@
-/* tests/reference/text.c - a tokenizer or a chat template on a line of JSON each, for tokenizers.py and
- * templates.py.
+/* tests/reference/text.c - a tokenizer or a chat template on a line of JSON each, for tokenizers.py
+ * and templates.py.
  *
  *      text tokenize FOLDER < lines > lines     {"text": t}  or  {"ids": [...]}
  *      text render < lines > lines              {"template": t, "messages": [...], ...}
  *
  * A text is answered by {"ids": without, "framed": with what the post-processor adds, "decoded":
- * the text of the framed ids, "plain": without special tokens}; ids by {"decoded":, "plain":}. What is
- * streamed is checked here: always UTF-8, and joined the same as at once; otherwise we abort. */
+ * the text of the framed ids, "plain": without special tokens}; ids by {"decoded":, "plain":}. What
+ * is streamed is checked here: always UTF-8, and joined the same as at once; otherwise we abort. */
 #include <stdio.h>
 #include <stdlib.h>
 

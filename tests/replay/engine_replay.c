@@ -4,16 +4,16 @@
  * outcome is reported, as they would be on a real worker. */
 #include "tests/replay/engine_replay.h"
 
+#include <stdio.h>
+#include <stdlib.h>
+
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "router/routing/routing.h"
 #include "tests/replay/worker_model.h"
+#include "tests/support/routing_defaults.h"
 #include "worker/kv/kv_manager.h"
 #include "worker/sched/scheduler.h"
-#include "tests/support/routing_defaults.h"
-
-#include <stdio.h>
-#include <stdlib.h>
 
 #define BYTES_PER_TOKEN 4
 #define VOCAB           (1u << 30)

@@ -1,9 +1,9 @@
 /* tests/replay/event_ring.c - frames by sequence; the oldest go when the bytes are too many. */
 #include "tests/replay/event_ring.h"
 
-#include "common/base/mem.h"
-
 #include <stdlib.h>
+
+#include "common/base/mem.h"
 
 struct frame {
     uint64_t t_us;

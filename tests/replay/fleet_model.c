@@ -1,16 +1,16 @@
 /* tests/replay/fleet_model.c - arrivals and ends of steps, in order of time. */
 #include "tests/replay/fleet_model.h"
 
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "tests/replay/router_model.h"
 #include "tests/replay/worker_model.h"
 #include "tests/support/routing_defaults.h"
-
-#include <assert.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #define WINDOW_S 300
 

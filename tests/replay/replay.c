@@ -17,14 +17,14 @@
  *     key BYTES          of chwbl's key; tree FACTOR: of the tree of cache_aware and hash_trie
  *     routers N, shared 1, delay_ms MS, late_ms MS    (1, 0, 5, 25)
  *     window SHARE, restart 1    five minutes reported apart; the routers restart before them */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
 #include "common/base/mem.h"
 #include "common/text/json.h"
 #include "tests/replay/fleet_model.h"
 #include "tests/replay/generator.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 struct replay {
     const char *workload, *policy;

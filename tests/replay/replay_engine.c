@@ -6,13 +6,13 @@
  * Exits 1 when the prediction is off by more than 3 % in total, or by more than two blocks for any
  * request that was never preempted, or when of the slots in blocks of 16 that were in use more than
  * 4 % held no token. */
-#include "common/base/mem.h"
-#include "tests/replay/engine_replay.h"
-#include "tests/replay/generator.h"
-
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+
+#include "common/base/mem.h"
+#include "tests/replay/engine_replay.h"
+#include "tests/replay/generator.h"
 
 #define CACHE_TOKENS 700000
 #define LOAD         0.5

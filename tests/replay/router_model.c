@@ -1,15 +1,15 @@
 /* tests/replay/router_model.c - a routing object per router, and the workers' logs between them. */
 #include "tests/replay/router_model.h"
 
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "router/routing/routing.h"
 #include "tests/replay/event_ring.h"
 #include "tests/support/routing_defaults.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #define BYTES_PER_TOKEN 4
 

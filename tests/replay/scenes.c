@@ -2,10 +2,10 @@
  *
  * A text grows by tokens; each block that becomes full gets a name of its own, so texts that grew
  * from one share its full blocks and nothing else. */
-#include "tests/replay/generator_internal.h"
-
 #include <math.h>
 #include <string.h>
+
+#include "tests/replay/generator_internal.h"
 
 #define TEXT_TOKENS_MAX 16000
 

@@ -1,13 +1,12 @@
 /* tests/replay/trace.c - a workload from a file of one JSON object per line. */
-#include "tests/replay/workload.h"
-
-#include "common/base/mem.h"
-#include "common/text/json.h"
-
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "common/base/mem.h"
+#include "common/text/json.h"
+#include "tests/replay/workload.h"
 
 #define LENGTH_MAX (1u << 24) /* tokens */
 

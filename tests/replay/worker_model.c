@@ -1,12 +1,12 @@
 /* tests/replay/worker_model.c - the batching loop over the KV manager. */
 #include "tests/replay/worker_model.h"
 
-#include "common/base/mem.h"
-#include "common/base/rng.h"
-
 #include <assert.h>
 #include <math.h>
 #include <stdlib.h>
+
+#include "common/base/mem.h"
+#include "common/base/rng.h"
 
 void worker_model_init(struct worker_model *w, uint32_t cache_tokens, uint32_t block_tokens) {
     uint32_t n_blocks = cache_tokens / block_tokens;

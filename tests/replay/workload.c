@@ -1,16 +1,16 @@
 /* tests/replay/workload.c - what generated and recorded workloads have in common. */
 #include "tests/replay/workload.h"
 
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "router/prompt/prompt_hash.h"
 #include "router/routing/prefix_index.h"
 #include "router/routing/prefix_lru.h"
 #include "tests/replay/worker_model.h"
-
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #define CLIP_SHARE   0.9  /* of the cache: one request */
 #define OUTPUT_SHARE 0.25 /* of that: its output */

@@ -1,12 +1,12 @@
 /* tests/shim/alignment.c - a misaligned access of a kernel, reported in a sentence.
  *
  * A GPU refuses an int4 that is not at a multiple of 16; this processor does not mind. So the .cu
- * files are compiled with -fsanitize=alignment, whose run-time library is not linked: this is the one
- * function that it would call. In a build with the sanitizer itself, its own message is as good. */
-#include "common/base/base.h"
-
+ * files are compiled with -fsanitize=alignment, whose run-time library is not linked: this is the
+ * one function that it would call. In a build with the sanitizer itself, its own message is as
+ * good. */
 #include <stdio.h>
 
+#include "common/base/base.h"
 #include "tests/shim/internal.h"
 
 #ifndef HAS_UBSAN

@@ -5,8 +5,8 @@
  *          run_warp       let each lane run to its next meeting; all are there: hold the meeting;
  *                         again, until the warp's turn is over or it waits for the block
  *
- * A lane that reaches a meeting leaves a note (lanes.h) and switches to the next lane of its warp, the
- * last one back to this file: one switch for each lane. */
+ * A lane that reaches a meeting leaves a note (lanes.h) and switches to the next lane of its warp,
+ * the last one back to this file: one switch for each lane. */
 #include "tests/shim/block.h"
 
 #include <pthread.h>
@@ -243,7 +243,8 @@ void *shim_shared(const void *key, uint64_t n_bytes) {
     if (!array) fault(s, s->current, 0, "more than 48 KiB, or 32 arrays, of SHARED memory");
     return array;
 }
-/* Both kinds share what a block may have: 48 KiB, or all that there is for a kernel that has asked. */
+/* Both kinds share what a block may have: 48 KiB, or all that there is for a kernel that has
+ * asked. */
 static void check_shared(const struct shim *s) {
     bool has_asked = allowed_shared(s->launch->kernel) > SHARED_UNASKED;
     uint64_t n = shared_bytes(&s->shared), n_bytes;
@@ -457,7 +458,8 @@ static void run_lanes(struct shim *s, uint32_t first) {
         if (!is_same_place(&s->lanes[first], &s->lanes[first + l]))
             apart(s, first, first + l, "warp");
 }
-/* A turn ends after some meetings: few or many, so that a warp runs far ahead or falls far behind. */
+/* A turn ends after some meetings: few or many, so that a warp runs far ahead or falls far
+ * behind. */
 static void run_warp(struct shim *s, uint32_t first) {
     uint64_t chance = s->seed ? shim_chance() : 0;
     uint64_t n_left = s->seed ? 1 + (chance >> 8) % (1u << (chance % 9)) : UINT64_MAX;

@@ -2,13 +2,12 @@
  *
  * The ranks share one table with a place for each. A rank's call, when its turn on the stream has
  * come, writes down at its place what it wants; the last to come does it for all; each then finds
- * itself served and goes on. All under the devices' one lock (gpu_shim.c). Sums are taken in fp32 in
- * the order of ranks and rounded once. Calls that do not fit together fail all devices. */
-#include "kernels/cuda/device/comm.h"
-
+ * itself served and goes on. All under the devices' one lock (gpu_shim.c). Sums are taken in fp32
+ * in the order of ranks and rounded once. Calls that do not fit together fail all devices. */
 #include <string.h>
 
 #include "common/base/mem.h"
+#include "kernels/cuda/device/comm.h"
 #include "kernels/dtype.h"
 #include "tests/shim/device.h"
 

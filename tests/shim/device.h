@@ -4,8 +4,8 @@
 
 #include "kernels/cuda/device/gpu.h"
 
-/* Puts work on a stream; `args` are copied. `run` is called when its turn has come; when it cannot be
- * done yet, because another rank has not come, it returns false and is called again. */
+/* Puts work on a stream; `args` are copied. `run` is called when its turn has come; when it cannot
+ * be done yet, because another rank has not come, it returns false and is called again. */
 typedef bool shim_work(struct gpu *gpu, void *args);
 void shim_put(struct gpu_stream *s, const char *what, shim_work *run, const void *args,
               uint32_t args_bytes);

@@ -15,8 +15,9 @@ _Thread_local struct fiber *fiber_left_;
 
 enum { PAGE_BYTES = 4096, STACK_BYTES = 31 * PAGE_BYTES };
 
-/* Stacks lie a power of two apart, and all are used at their tops: beginning each at lines of its own
- * keeps them from pushing one another out of the cache. It doubles the speed of kernels that shuffle. */
+/* Stacks lie a power of two apart, and all are used at their tops: beginning each at lines of its
+ * own keeps them from pushing one another out of the cache. It doubles the speed of kernels that
+ * shuffle. */
 enum { COLOURS = 61, COLOUR_BYTES = 5 * CACHE_LINE };
 
 void fiber_open(struct fiber *f, uint32_t index, void (*entry)(void)) {

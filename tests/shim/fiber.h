@@ -17,8 +17,8 @@ struct fiber {
     size_t size;
 };
 
-/* `entry` never returns: it ends by switching away for good. `index` is the fiber's among those that
- * take turns. */
+/* `entry` never returns: it ends by switching away for good. `index` is the fiber's among those
+ * that take turns. */
 void fiber_open(struct fiber *f, uint32_t index, void (*entry)(void));
 void fiber_close(struct fiber *f);
 

@@ -1,16 +1,15 @@
 /* tests/shim/gemm_shim.c - kernels/cuda/device/gemm.h in plain loops, on the pretended device.
  *
- * Each element is one chain of fp32 sums in the order of k, so that it depends on its row and column
- * alone. What the library would refuse or be slow at ends the process with a sentence: a shape that
- * was not tuned, more rows than it was tuned for, buffers that are not aligned to 16 bytes, n or k
- * that are no multiples of 8. */
-#include "kernels/cuda/device/gemm.h"
-
+ * Each element is one chain of fp32 sums in the order of k, so that it depends on its row and
+ * column alone. What the library would refuse or be slow at ends the process with a sentence: a
+ * shape that was not tuned, more rows than it was tuned for, buffers that are not aligned to 16
+ * bytes, n or k that are no multiples of 8. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/base/mem.h"
+#include "kernels/cuda/device/gemm.h"
 #include "kernels/dtype.h"
 #include "tests/shim/device.h"
 

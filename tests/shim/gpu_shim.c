@@ -1,21 +1,19 @@
 /* tests/shim/gpu_shim.c - kernels/cuda/device/gpu.h as a device made of host memory.
  *
  * A stream is a queue. Nothing on it is done when it is put there, except a little by chance:
- * everything waits until the host waits, or looks. Then work is taken from the heads of the device's
- * streams, in any order that their events allow, drawn from the seed of shim_control.h; with seed 0
- * as little as the host waits for, in order. So what forgets a wait, or writes to pinned memory that a
- * copy is still to read, is wrong under some seed or all of them. Host code that follows a pointer
- * into a device's memory dies of it, most of the time (memory.h).
+ * everything waits until the host waits, or looks. Then work is taken from the heads of the
+ * device's streams, in any order that their events allow, drawn from the seed of shim_control.h;
+ * with seed 0 as little as the host waits for, in order. So what forgets a wait, or writes to
+ * pinned memory that a copy is still to read, is wrong under some seed or all of them. Host code
+ * that follows a pointer into a device's memory dies of it, most of the time (memory.h).
  *
- * What ends the process with a sentence: copies from or to what is not wholly inside one allocation;
- * freeing what was not allocated; closing a device whose streams are open.
+ * What ends the process with a sentence: copies from or to what is not wholly inside one
+ * allocation; freeing what was not allocated; closing a device whose streams are open.
  *
  * Events and graphs: gpu_shim_events.c.
  *
- * One lock over all devices of the process: a rank that waits for the others' sums runs their streams
- * too, if they have put work there, so that no rank needs a thread to be driven by. */
-#include "kernels/cuda/device/gpu.h"
-
+ * One lock over all devices of the process: a rank that waits for the others' sums runs their
+ * streams too, if they have put work there, so that no rank needs a thread to be driven by. */
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -25,6 +23,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/mem.h"
+#include "kernels/cuda/device/gpu.h"
 #include "tests/shim/gpu_shim_internal.h"
 #include "tests/shim/internal.h"
 #include "tests/shim/shim_control.h"

@@ -3,8 +3,9 @@
  * An event counts how often it was recorded, and how far that has come; what waits for it holds the
  * count of when it was put there. Looking at an event makes the device go on, by a little.
  *
- * A graph is a list of work, replayed in the order in which it was recorded. LIMIT: a graph made from
- * several streams keeps that one order; that every stream comes back to the first is checked. */
+ * A graph is a list of work, replayed in the order in which it was recorded. LIMIT: a graph made
+ * from several streams keeps that one order; that every stream comes back to the first is
+ * checked. */
 #include <stdlib.h>
 #include <sys/eventfd.h>
 #include <unistd.h>

@@ -58,11 +58,11 @@ struct gpu_graph {
 void shim_lock(void);
 void shim_unlock(void);
 
-/* Under the lock. One piece of work of the device's, or when it is stuck of another's; with seed 0 of
- * stream `first`, if it can go on. false: nothing can be done. */
+/* Under the lock. One piece of work of the device's, or when it is stuck of another's; with seed 0
+ * of stream `first`, if it can go on. false: nothing can be done. */
 bool shim_run_any(struct gpu *gpu, struct gpu_stream *first);
-/* Work until is_done(what). ST_CLOSED: the device has failed; ST_TIMEOUT: other ranks have held it up
- * for too long. */
+/* Work until is_done(what). ST_CLOSED: the device has failed; ST_TIMEOUT: other ranks have held it
+ * up for too long. */
 enum { STUCK_US = 60 * 1000000 };
 enum status shim_run_until(struct gpu *gpu, struct gpu_stream *first, bool (*is_done)(void *what),
                            void *what, uint64_t timeout_us);

@@ -12,8 +12,8 @@ extern "C" {
 /* CUDA's, of the thread that runs. */
 extern __thread struct shim_size threadIdx, blockIdx, blockDim, gridDim;
 
-/* --- what a thread of a kernel calls; `line` is where it does. The first six meet: they return when
- * all of the block, or of the warp, have come. */
+/* --- what a thread of a kernel calls; `line` is where it does. The first six meet: they return
+ * when all of the block, or of the warp, have come. */
 void shim_sync_block(int line);
 void shim_sync_warp(uint32_t mask, int line);
 uint32_t shim_shuffle(uint32_t mask, uint32_t bits, uint32_t from_lane, int line);

@@ -1,7 +1,8 @@
 /* tests/shim/lanes.h - the 32 lanes of a warp, and what an instruction does to all of them.
  *
- * A lane that comes to an instruction which a warp executes together leaves a note of what it brings
- * and where it wants the result. When all 32 have come, lanes_meet does what PTX defines. Pure. */
+ * A lane that comes to an instruction which a warp executes together leaves a note of what it
+ * brings and where it wants the result. When all 32 have come, lanes_meet does what PTX defines.
+ * Pure. */
 #ifndef TESTS_SHIM_LANES_H
 #define TESTS_SHIM_LANES_H
 

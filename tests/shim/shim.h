@@ -1,9 +1,9 @@
 /* tests/shim/shim.h - a kernel's source, on the host: kernels/cuda/device/simt.h under g++.
  *
  * A thread of a block is a fiber. Fibers run one after the other; a warp's 32 meet at each shuffle,
- * product, matrix load, ballot and __syncwarp, and there block.c does for all of them what PTX defines
- * of the instruction. Between two meetings the lanes run one by one, in an order drawn by chance;
- * warps are chosen by chance, too, and withheld; so are blocks (shim_control.h: the seed).
+ * product, matrix load, ballot and __syncwarp, and there block.c does for all of them what PTX
+ * defines of the instruction. Between two meetings the lanes run one by one, in an order drawn by
+ * chance; warps are chosen by chance, too, and withheld; so are blocks (shim_control.h: the seed).
  *
  * What ends the process with a sentence that names kernel, block, thread and line:
  *      lanes of a warp that meet at different lines, or where some have ended;
@@ -13,14 +13,14 @@
  *      copy_async16 to, and load_matrix4 from, what is not the block's shared memory;
  *      a write behind the end of SHARED or SHARED_DYNAMIC.
  * What shows in the results, under some seed: shared memory read before it is written (it starts as
- * NaN), or read or written where a barrier or a __syncwarp is missing; copies read before their wait
- * and buffers refilled too early (late and early copies).
+ * NaN), or read or written where a barrier or a __syncwarp is missing; copies read before their
+ * wait and buffers refilled too early (late and early copies).
  *
  * LIMITS. Races are found by sampling schedules, not proved absent: a pair of accesses between the
  * same two meetings is seen in either order, but never halfway. Blocks run one after the other: a
- * kernel in which one block waits for another never ends. Global memory is plain memory, so a missing
- * __threadfence is not seen. Blocks have one dimension, shuffles 32 bits. exp2f and its kin round as
- * libm does, not as the GPU. No timing. */
+ * kernel in which one block waits for another never ends. Global memory is plain memory, so a
+ * missing __threadfence is not seen. Blocks have one dimension, shuffles 32 bits. exp2f and its kin
+ * round as libm does, not as the GPU. No timing. */
 #ifndef TESTS_SHIM_SHIM_H
 #define TESTS_SHIM_SHIM_H
 

@@ -1,9 +1,9 @@
 /* tests/shim/shim_control.h - how a test drives the shim.
  *
- * A kernel whose threads are badly synchronised is right under some schedules and wrong under others,
- * so a test runs it under several: seeds x {late, early} copies. A seed sets in which order blocks,
- * warps and lanes run and when a warp is withheld; 0 runs all in order. All of this is this thread's,
- * and what threads started later begin with. */
+ * A kernel whose threads are badly synchronised is right under some schedules and wrong under
+ * others, so a test runs it under several: seeds x {late, early} copies. A seed sets in which order
+ * blocks, warps and lanes run and when a warp is withheld; 0 runs all in order. All of this is this
+ * thread's, and what threads started later begin with. */
 #ifndef TESTS_SHIM_SHIM_CONTROL_H
 #define TESTS_SHIM_SHIM_CONTROL_H
 
@@ -32,12 +32,13 @@ struct shim_stats {
 void shim_stats(const char *name, struct shim_stats *out);
 void shim_stats_clear(void);
 
-/* Switches one planted bug on, in all threads; NULL switches it off. A kernel writes PLANTED(no_mask)
- * where it can be made wrong, and its test shows that the wrong one is caught. `name` must outlive
- * the plant. */
+/* Switches one planted bug on, in all threads; NULL switches it off. A kernel writes
+ * PLANTED(no_mask) where it can be made wrong, and its test shows that the wrong one is caught.
+ * `name` must outlive the plant. */
 void shim_plant(const char *name);
 
-/* What a block of the pretended device may have: 232,448 bytes unless set (an H100's). This thread. */
+/* What a block of the pretended device may have: 232,448 bytes unless set (an H100's). This
+ * thread. */
 void shim_set_max_shared(uint32_t n_bytes);
 
 /* --- the devices of tests/shim/gpu_shim.c, in all threads */
@@ -45,8 +46,8 @@ void shim_set_max_shared(uint32_t n_bytes);
 void shim_set_devices(uint32_t n);      /* 1 unless set */
 void shim_set_sm(uint32_t sm);          /* compute capability: 90 unless set */
 void shim_set_memory(uint64_t n_bytes); /* of devices opened from now on: 256 MiB unless set */
-/* The device's clock, of devices opened from now on: a kernel or a copy takes 10 us, a product of gemm.h
- * so many. 0, unless set: the host's time passes, which is no measure of speed. */
+/* The device's clock, of devices opened from now on: a kernel or a copy takes 10 us, a product of
+ * gemm.h so many. 0, unless set: the host's time passes, which is no measure of speed. */
 void shim_set_product_us(uint32_t us);
 /* The nth kernel from now on, counted as they run, fails and its device with it; 0: none does. */
 void shim_fail_launch(uint64_t nth);

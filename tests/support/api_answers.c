@@ -1,14 +1,14 @@
 /* tests/support/api_answers.c - reading a request, and finding who answers it.
  *
- * First what the test wants instead (rules), then who may (tokens, certificates, forbidden verbs), then
- * the answer. Single objects are here, the rest in api_lists.c and api_discovery.c. */
-#include "tests/support/api_server_internal.h"
-
+ * First what the test wants instead (rules), then who may (tokens, certificates, forbidden verbs),
+ * then the answer. Single objects are here, the rest in api_lists.c and api_discovery.c. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* --- single objects -------------------------------------------------------------------------------- */
+#include "tests/support/api_server_internal.h"
+
+/* --- single objects --------------------------------------------------------------------------- */
 
 static void answer_not_found(struct api_conn *c, const struct api_request *r) {
     char message[400];
@@ -65,7 +65,7 @@ static void answer_create(struct api_conn *c, const struct api_request *r) {
     cJSON_free(text);
 }
 
-/* --- reading a request ----------------------------------------------------------------------------- */
+/* --- reading a request ------------------------------------------------------------------------ */
 
 static struct str next_part(struct str *path) {
     struct str rest = {path->ptr + 1, path->len ? path->len - 1 : 0}, part;
@@ -98,7 +98,8 @@ static const struct api_resource *resource_at(const struct api_server *a, struct
     return NULL;
 }
 
-/* "/api/v1/namespaces/N/pods/X", "/apis/G/V/pods": the selection's resource stays NULL for others. */
+/* "/api/v1/namespaces/N/pods/X", "/apis/G/V/pods": the selection's resource stays NULL for
+ * others. */
 static void read_path(const struct api_server *a, struct api_request *r) {
     struct str path = r->path, first = next_part(&path);
     struct str group = str_eq(first, STR("apis")) ? next_part(&path) : STR("");
@@ -168,7 +169,7 @@ static const char *verb_of(const struct api_request *r) {
     return r->is_watch ? "watch" : "list";
 }
 
-/* --- who may, and what the test wants instead --------------------------------------------------------- */
+/* --- who may, and what the test wants instead ------------------------------------------------- */
 
 static bool is_known(const struct api_conn *c, struct str token) {
     const cJSON *one;

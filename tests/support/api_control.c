@@ -1,8 +1,8 @@
 /* tests/support/api_control.c - the test's commands to the scripted API server. */
-#include "tests/support/api_server_internal.h"
-
 #include <stdio.h>
 #include <string.h>
+
+#include "tests/support/api_server_internal.h"
 
 static const char *text_of(const cJSON *command, const char *name, const char *fallback) {
     const char *text = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(command, name));
@@ -22,7 +22,7 @@ static bool flag_of(const cJSON *command, const char *name, bool fallback) {
     return cJSON_IsBool(flag) ? cJSON_IsTrue(flag) : fallback;
 }
 
-/* --- what it holds -------------------------------------------------------------------------------- */
+/* --- what it holds ---------------------------------------------------------------------------- */
 
 static bool do_put(struct api_server *a, const cJSON *command, struct error *err) {
     const cJSON *one = cJSON_GetObjectItemCaseSensitive(command, "object"), *each;
@@ -76,7 +76,7 @@ static bool do_show(struct api_server *a, const cJSON *command, cJSON *answer, s
     return true;
 }
 
-/* --- how it is on the wire -------------------------------------------------------------------------- */
+/* --- how it is on the wire -------------------------------------------------------------------- */
 
 static void do_set(struct api_server *a, const cJSON *command) {
     struct api_knobs *k = &a->knobs;
@@ -133,7 +133,7 @@ static bool do_certificate(struct api_server *a, struct error *err) {
     return true;
 }
 
-/* --- the next calls ---------------------------------------------------------------------------------- */
+/* --- the next calls --------------------------------------------------------------------------- */
 
 static void do_forbid(struct api_server *a, const cJSON *command) {
     char text[96];
@@ -149,7 +149,7 @@ static void do_forbid(struct api_server *a, const cJSON *command) {
     }
 }
 
-/* --- the watches that are open ------------------------------------------------------------------------ */
+/* --- the watches that are open ---------------------------------------------------------------- */
 
 static void send_events(struct api_conn *c, const cJSON *events) {
     const cJSON *event;
@@ -247,7 +247,7 @@ static void do_die(struct api_server *a) {
     }
 }
 
-/* --- what has happened -------------------------------------------------------------------------------- */
+/* --- what has happened ------------------------------------------------------------------------ */
 
 static void do_stats(const struct api_server *a, cJSON *answer) {
     cJSON_AddNumberToObject(answer, "connections", (double)a->stats.connections);
@@ -267,7 +267,7 @@ static void do_calls(struct api_server *a, cJSON *answer) {
     a->calls = cJSON_CreateArray();
 }
 
-/* --- commands ------------------------------------------------------------------------------------------ */
+/* --- commands --------------------------------------------------------------------------------- */
 
 static bool is_to_object(const char *verb) {
     return strcmp(verb, "patch") == 0 || strcmp(verb, "delete") == 0 ||

@@ -1,8 +1,8 @@
 /* tests/support/api_discovery.c - what the scripted API server has: enough for kubectl. */
-#include "tests/support/api_server_internal.h"
-
 #include <stdio.h>
 #include <string.h>
+
+#include "tests/support/api_server_internal.h"
 
 static void describe_group(cJSON *groups, const struct api_resource *r) {
     cJSON *group, *version = cJSON_CreateObject();

@@ -1,18 +1,17 @@
 /* tests/support/api_lists.c - bodies of the scripted API server: statuses, lists in pages, watches.
  *
  * Statuses and sentences are those of kube-apiserver; so are its habits: a list from the cache
- * (resourceVersion=0) knows no limit, a list of pages stays at the version of its first page, a watch
- * whose missed changes are compacted gets a 200 and an ERROR in it. */
-#include "tests/support/api_server_internal.h"
-
-#include "common/base/mem.h"
-
+ * (resourceVersion=0) knows no limit, a list of pages stays at the version of its first page, a
+ * watch whose missed changes are compacted gets a 200 and an ERROR in it. */
 #include <stdio.h>
 #include <string.h>
 
+#include "common/base/mem.h"
+#include "tests/support/api_server_internal.h"
+
 #define DEFAULT_TIMEOUT_S 1800
 
-/* --- bodies ------------------------------------------------------------------------------------- */
+/* --- bodies ----------------------------------------------------------------------------------- */
 
 void api_chunk(struct api_conn *c, struct str bytes) {
     while (bytes.len) {
@@ -77,7 +76,7 @@ void api_answer_status(struct api_conn *c, int code, const char *reason, const c
     cJSON_Delete(s);
 }
 
-/* --- watches ------------------------------------------------------------------------------------- */
+/* --- watches ---------------------------------------------------------------------------------- */
 
 void api_event(struct api_conn *c, const char *type, struct str object) {
     struct buf line;
@@ -209,7 +208,7 @@ void api_answer_watch(struct api_conn *c, const struct api_request *r) {
     api_watch_send(c);
 }
 
-/* --- lists --------------------------------------------------------------------------------------- */
+/* --- lists ------------------------------------------------------------------------------------ */
 
 static void snapshot_forget(struct api_snapshot *snap) {
     for (uint32_t i = 0; i < snap->n; i++)

@@ -3,11 +3,6 @@
  * Straight on sockets and OpenSSL, not on common/conn: what is wanted here is what conn.h exists to
  * prevent. Each SSL_write makes one record, so the pieces are chosen by us; an end leaves out
  * close_notify; a listener can be deaf. */
-#include "tests/support/api_server_internal.h"
-
-#include "common/base/mem.h"
-#include "tests/support/cm.h"
-
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -20,11 +15,15 @@
 
 #include <openssl/err.h>
 
+#include "common/base/mem.h"
+#include "tests/support/api_server_internal.h"
+#include "tests/support/cm.h"
+
 #define MAX_REQUEST_BYTES (16u << 20)
 
 static void on_ready(unsigned ready, void *arg);
 
-/* --- the end of a connection ----------------------------------------------------------------------- */
+/* --- the end of a connection ------------------------------------------------------------------ */
 
 static void reap(void *arg) {
     mem_free(arg);
@@ -52,7 +51,7 @@ void api_conn_end(struct api_conn *c, bool is_reset) {
     loop_defer(a->loop, &c->reap);
 }
 
-/* --- out ------------------------------------------------------------------------------------------- */
+/* --- out -------------------------------------------------------------------------------------- */
 
 static size_t piece_bytes(struct api_conn *c) {
     const struct api_knobs *k = &c->server->knobs;
@@ -101,7 +100,7 @@ void api_conn_send(struct api_conn *c) {
     if (c->then != API_KEEP) api_conn_end(c, c->then == API_THEN_RESET);
 }
 
-/* --- in -------------------------------------------------------------------------------------------- */
+/* --- in --------------------------------------------------------------------------------------- */
 
 static struct str header(struct str head, const char *name) {
     while (head.len) {
@@ -217,7 +216,7 @@ static void on_ready(unsigned ready, void *arg) {
     serve(c);
 }
 
-/* --- connections ------------------------------------------------------------------------------------ */
+/* --- connections ------------------------------------------------------------------------------ */
 
 static void on_pace(void *arg) {
     api_conn_send(arg);
@@ -315,7 +314,7 @@ bool api_server_listen(struct api_server *a, bool on) {
     return true;
 }
 
-/* --- certificates ------------------------------------------------------------------------------------ */
+/* --- certificates ----------------------------------------------------------------------------- */
 
 void api_server_load_certificate(struct api_server *a, const struct certs *certs) {
     SSL_CTX *tls = SSL_CTX_new(TLS_server_method());
@@ -341,7 +340,7 @@ static void make_certificates(struct certs *certs) {
     certs_make(certs, &(struct certs_spec){.name = "client"});
 }
 
-/* --- life -------------------------------------------------------------------------------------------- */
+/* --- life ------------------------------------------------------------------------------------- */
 
 struct api_server *api_server_create(struct loop *loop, bool is_plain) {
     struct api_server *a = mem_zalloc(sizeof(*a));

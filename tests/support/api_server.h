@@ -2,11 +2,12 @@
  *
  * On one side it is a server: discovery, LIST with limit and continue, WATCH with resourceVersion,
  * bookmarks and timeoutSeconds, GET, PATCH, DELETE, POST of pods, services, endpointslices and
- * inferencepools, over TLS, for tokens or client certificates; right enough for kubectl. On the wire it
- * behaves as a real one was seen to: chunks of 2 KiB, TLS records of 4 KiB, wherever an event ends.
+ * inferencepools, over TLS, for tokens or client certificates; right enough for kubectl. On the
+ * wire it behaves as a real one was seen to: chunks of 2 KiB, TLS records of 4 KiB, wherever an
+ * event ends.
  *
- * On the other side a test changes what it holds and how it misbehaves, by commands: one JSON object a
- * line, one answer a line ({"ok":true,...} or {"error":"..."}).
+ * On the other side a test changes what it holds and how it misbehaves, by commands: one JSON
+ * object a line, one answer a line ({"ok":true,...} or {"error":"..."}).
  *
  *   what it holds
  *      {"do":"put","object":{...}} or {"do":"put","objects":[...]}

@@ -9,14 +9,14 @@
 #ifndef TESTS_SUPPORT_API_SERVER_INTERNAL_H
 #define TESTS_SUPPORT_API_SERVER_INTERNAL_H
 
+#include <openssl/ssl.h>
+
 #include "common/base/list.h"
 #include "common/base/rng.h"
 #include "common/net/loop.h"
 #include "tests/support/api_server.h"
 #include "tests/support/api_store.h"
 #include "tests/support/certs.h"
-
-#include <openssl/ssl.h>
 
 enum api_accept { API_SERVE, API_RESET, API_STALL, API_CLOSE };
 enum api_then { API_KEEP, API_THEN_CLOSE, API_THEN_RESET };

@@ -1,12 +1,12 @@
 /* tests/support/api_store.c - versions of objects, and the changes between them. */
 #include "tests/support/api_store.h"
 
-#include "common/base/mem.h"
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+
+#include "common/base/mem.h"
 
 const struct api_resource api_resources[] = {
     {"", "v1", "pods", "Pod", "pod", "po"},
@@ -18,8 +18,8 @@ const struct api_resource api_resources[] = {
 const uint32_t api_n_resources = ARRAY_LEN(api_resources);
 const char *const api_change_names[] = {"ADDED", "MODIFIED", "DELETED"};
 
-/* About what a real server remembers of who wrote which field of a pod: keys that are full of quotes,
- * and nothing that a watcher wants. */
+/* About what a real server remembers of who wrote which field of a pod: keys that are full of
+ * quotes, and nothing that a watcher wants. */
 static const char managed_fields[] =
     "[{\"manager\":\"kube-controller-manager\",\"operation\":\"Update\",\"apiVersion\":\"v1\","
     "\"time\":\"2026-01-01T00:00:00Z\",\"fieldsType\":\"FieldsV1\",\"fieldsV1\":{\"f:metadata\":{"
@@ -53,7 +53,7 @@ const struct api_resource *api_resource_named(const char *name) {
     return NULL;
 }
 
-/* --- versions ----------------------------------------------------------------------------------- */
+/* --- versions --------------------------------------------------------------------------------- */
 
 struct api_object *api_object_hold(struct api_object *o) {
     o->refs++;
@@ -105,7 +105,7 @@ static struct api_object *new_version(const struct api_resource *resource, cJSON
     return o;
 }
 
-/* --- the ordered array --------------------------------------------------------------------------- */
+/* --- the ordered array ------------------------------------------------------------------------ */
 
 static int order(const struct api_resource *resource, const char *namespace, const char *name,
                  const struct api_object *o) {
@@ -193,7 +193,7 @@ void api_store_fini(struct api_store *s) {
     mem_free(s->changes);
 }
 
-/* --- changes ------------------------------------------------------------------------------------- */
+/* --- changes ---------------------------------------------------------------------------------- */
 
 static void fill_in(struct api_store *s, cJSON *meta, const struct api_object *old) {
     char text[64];
@@ -315,7 +315,7 @@ void api_store_rewind(struct api_store *s, uint64_t rv) {
     s->rv = s->compacted_rv = rv;
 }
 
-/* --- selections ---------------------------------------------------------------------------------- */
+/* --- selections ------------------------------------------------------------------------------- */
 
 static const char *label_of(const struct api_object *o, struct str key) {
     const cJSON *meta = cJSON_GetObjectItemCaseSensitive(o->tree, "metadata");

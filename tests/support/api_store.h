@@ -1,9 +1,9 @@
 /* tests/support/api_store.h - what a Kubernetes API server remembers, as far as watching goes.
  *
- * Objects in versions that never change, and the list of changes that led here. Each change gives its
- * object the next resourceVersion, which is one number for the whole store. A watch from version V is
- * sent the changes after V; one whose V is older than the last compaction gets 410, one
- * whose V is from a future that a restored backup has forgotten receives nothing.
+ * Objects in versions that never change, and the list of changes that led here. Each change gives
+ * its object the next resourceVersion, which is one number for the whole store. A watch from
+ * version V is sent the changes after V; one whose V is older than the last compaction gets 410,
+ * one whose V is from a future that a restored backup has forgotten receives nothing.
  *
  *      put, patch, delete ──▶ objects (by resource, namespace, name)
  *              └───────────▶ changes: rv 7 ADDED, rv 8 MODIFIED (before, after) ...
@@ -12,9 +12,9 @@
 #ifndef TESTS_SUPPORT_API_STORE_H
 #define TESTS_SUPPORT_API_STORE_H
 
-#include "common/base/buf.h"
-
 #include <cjson/cJSON.h>
+
+#include "common/base/buf.h"
 
 struct api_resource {
     const char *group, *version, *name, *kind; /* group "" for the core */
@@ -57,16 +57,16 @@ void api_store_init(struct api_store *s);
 void api_store_fini(struct api_store *s);
 
 /* Takes the tree. False, and why: what it lacks. uid, creationTimestamp, resourceVersion and
- * managedFields are filled in. One of the same name is replaced and keeps its uid, unless the new one
- * brings another. */
+ * managedFields are filled in. One of the same name is replaced and keeps its uid, unless the new
+ * one brings another. */
 bool api_store_put(struct api_store *s, cJSON *tree, struct error *err);
 
 /* A merge patch (RFC 7386). NULL when there is no such object. */
 struct api_object *api_store_patch(struct api_store *s, const struct api_object *old,
                                    const cJSON *patch);
 
-/* As asked by a user: a pod that runs gets a deletionTimestamp, MODIFIED; the kubelet's word that it
- * has ended, or force, DELETED. Force does both in one go. */
+/* As asked by a user: a pod that runs gets a deletionTimestamp, MODIFIED; the kubelet's word that
+ * it has ended, or force, DELETED. Force does both in one go. */
 void api_store_delete(struct api_store *s, struct api_object *o, uint32_t grace_s);
 void api_store_force(struct api_store *s, struct api_object *o);
 void api_store_forget(struct api_store *s, struct api_object *o);
@@ -94,8 +94,8 @@ struct api_selection {
 bool api_selection_is_valid(const struct api_selection *sel);
 bool api_selection_has(const struct api_selection *sel, const struct api_object *o);
 
-/* What a watch of these receives of the change: an object that stops matching is DELETED for it, one
- * that begins to match ADDED. False: nothing. */
+/* What a watch of these receives of the change: an object that stops matching is DELETED for it,
+ * one that begins to match ADDED. False: nothing. */
 bool api_selection_sees(const struct api_selection *sel, const struct api_change *change,
                         enum api_change_kind *kind, struct api_object **object);
 

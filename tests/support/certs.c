@@ -1,8 +1,6 @@
 /* tests/support/certs.c - a small certificate authority. */
 #include "tests/support/certs.h"
 
-#include "tests/support/cm.h"
-
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,6 +12,8 @@
 #include <openssl/pem.h>
 #include <openssl/rsa.h>
 #include <openssl/x509v3.h>
+
+#include "tests/support/cm.h"
 
 #define DAY_S 86400L
 

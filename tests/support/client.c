@@ -1,15 +1,15 @@
 /* tests/support/client.c - a raw loopback client. */
 #include "tests/support/client.h"
 
-#include "common/base/clock.h"
-#include "common/net/loop.h"
-#include "tests/support/cm.h"
-
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
+
+#include "common/base/clock.h"
+#include "common/net/loop.h"
+#include "tests/support/cm.h"
 
 void client_open(struct client *c, uint16_t port) {
     client_open_from(c, port, 1);

@@ -1,5 +1,5 @@
-/* tests/support/engine_fixture.h - a whole engine on the reference backend and a tiny random model, the
- * loop it reports to, and what has come back. */
+/* tests/support/engine_fixture.h - a whole engine on the reference backend and a tiny random model,
+ * the loop it reports to, and what has come back. */
 #ifndef TESTS_SUPPORT_ENGINE_FIXTURE_H
 #define TESTS_SUPPORT_ENGINE_FIXTURE_H
 
@@ -82,7 +82,7 @@ static inline void withdraw_permits(void) {
     }
 }
 
-/* --- a fixture: a loop, an engine, and its results ---------------------------------------------- */
+/* --- a fixture: a loop, an engine, and its results -------------------------------------------- */
 
 struct answer {
     uint32_t token[MAX_OUT], n;

@@ -1,4 +1,5 @@
-/* tests/support/fake_redis.h - AUTH, SELECT, TIME, XADD and XREAD of one stream, on the test's loop.
+/* tests/support/fake_redis.h - AUTH, SELECT, TIME, XADD and XREAD of one stream, on the test's
+ * loop.
  *
  * Entries have the ids 1000-1, 1000-2 ...; its clock stands at ten seconds after those. */
 #ifndef TESTS_SUPPORT_FAKE_REDIS_H

@@ -1,12 +1,12 @@
 /* tests/support/fake_worker.c - listeners, connections, and a very small reader of requests. */
 #include "tests/support/fake_worker.h"
 
-#include "common/base/mem.h"
-#include "tests/support/cm.h"
-
 #include <arpa/inet.h>
 #include <stdlib.h>
 #include <unistd.h>
+
+#include "common/base/mem.h"
+#include "tests/support/cm.h"
 
 struct fake_conn {
     struct conn conn;

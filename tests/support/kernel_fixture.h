@@ -2,17 +2,15 @@
  * afterwards, and every schedule it has to be right under.
  *
  * A test asks for rooms of memory, fills the inputs, sets what it wants of each output, and calls
- * kernel_fixture_passes. That runs the kernel under KERNEL_FIXTURE_SEEDS seeds and both kinds of asynchronous copies,
- * and looks each time at all rooms: those wanted (unless they are changed in place, poisoned with NaN
- * before), those not wanted, which must be as they were, and the guard zones around each. Between
- * the runs all bits must be the same.
+ * kernel_fixture_passes. That runs the kernel under KERNEL_FIXTURE_SEEDS seeds and both kinds of
+ * asynchronous copies, and looks each time at all rooms: those wanted (unless they are changed in
+ * place, poisoned with NaN before), those not wanted, which must be as they were, and the guard
+ * zones around each. Between the runs all bits must be the same.
  *
  * It answers rather than asserts, because of planted bugs: of a kernel made wrong the test asserts
  * that kernel_fixture_passes returns false. */
 #ifndef TESTS_SUPPORT_KERNEL_FIXTURE_H
 #define TESTS_SUPPORT_KERNEL_FIXTURE_H
-
-#include "tests/support/cm.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -22,6 +20,7 @@
 #include "common/base/rng.h"
 #include "kernels/dtype.h"
 #include "tests/shim/shim_control.h"
+#include "tests/support/cm.h"
 
 #define KERNEL_FIXTURE_SEEDS 3
 #define KERNEL_FIXTURE_ROOMS 16

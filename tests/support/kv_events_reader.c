@@ -1,12 +1,12 @@
 /* tests/support/kv_events_reader.c - see the header. */
 #include "tests/support/kv_events_reader.h"
 
+#include <endian.h>
+#include <string.h>
+
 #include "common/base/mem.h"
 #include "common/text/msgpack.h"
 #include "tests/support/cm.h"
-
-#include <endian.h>
-#include <string.h>
 
 struct kv_events_entry {
     enum kv_medium medium;

@@ -1,10 +1,10 @@
 /* tests/support/late_backend.h - the reference backend, later: a device that works on its own.
  *
- * Its input (steps, rows, copies) goes into a queue and is done in order, some time after the
- * call: at a later poll, wait or submit, how soon by chance. So whatever the engine does too early
- * shows: outputs are poisoned until their fence was seen to be done, a slot must not be staged
- * while its step is in the queue, arrays are read when the step runs and not when it is submitted, a
- * row's tokens change when the device comes to it. No clock and no thread: time passes when the engine
+ * Its input (steps, rows, copies) goes into a queue and is done in order, some time after the call:
+ * at a later poll, wait or submit, how soon by chance. So whatever the engine does too early shows:
+ * outputs are poisoned until their fence was seen to be done, a slot must not be staged while its
+ * step is in the queue, arrays are read when the step runs and not when it is submitted, a row's
+ * tokens change when the device comes to it. No clock and no thread: time passes when the engine
  * looks. Answers are those of `ref`, to the bit.
  *
  * Thread: the engine's; functions marked "for the test" below may be called by any thread. */

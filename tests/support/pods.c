@@ -1,4 +1,5 @@
-/* tests/support/pods.c - see pods.h. The shape is that of a pod of a real cluster (1.32), shortened. */
+/* tests/support/pods.c - see pods.h. The shape is that of a pod of a real cluster (1.32),
+ * shortened. */
 #include "tests/support/pods.h"
 
 #define OR(value, usual) ((value) ? (value) : (usual))

@@ -1,4 +1,5 @@
-/* tests/support/pods.h - pods and endpoint slices as an API server writes them, managedFields and all. */
+/* tests/support/pods.h - pods and endpoint slices as an API server writes them, managedFields and
+ * all. */
 #ifndef TESTS_SUPPORT_PODS_H
 #define TESTS_SUPPORT_PODS_H
 

@@ -1,13 +1,14 @@
-/* tests/support/policy_fixture.h - one policy, without routing, before loads and prompts of a test's own. */
+/* tests/support/policy_fixture.h - one policy, without routing, before loads and prompts of a
+ * test's own. */
 #ifndef TESTS_SUPPORT_POLICY_FIXTURE_H
 #define TESTS_SUPPORT_POLICY_FIXTURE_H
+
+#include <string.h>
 
 #include "common/base/rng.h"
 #include "router/routing/policy.h"
 #include "tests/support/cm.h"
 #include "tests/support/routing_defaults.h"
-
-#include <string.h>
 
 #define FIXTURE_BLOCKS_MAX 300 /* blocks of a test prompt */
 

@@ -2,6 +2,8 @@
 #ifndef TESTS_SUPPORT_PROXY_FIXTURE_H
 #define TESTS_SUPPORT_PROXY_FIXTURE_H
 
+#include <stdio.h>
+
 #include "common/base/clock.h"
 #include "common/net/loop.h"
 #include "router/metrics/router_metrics.h"
@@ -13,10 +15,8 @@
 #include "tests/support/cm.h"
 #include "tests/support/fake_worker.h"
 #include "tests/support/registry_fixture.h"
-#include "tests/support/support.h"
 #include "tests/support/routing_defaults.h"
-
-#include <stdio.h>
+#include "tests/support/support.h"
 
 #define JSON_OK                                                                                    \
     "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nx-incipit-prompt-tokens: 9\r\n"          \

@@ -1,10 +1,10 @@
 /* tests/support/radix_tree.c - see the header. Nodes own copies of their tokens. */
 #include "tests/support/radix_tree.h"
 
-#include "common/base/mem.h"
-
 #include <assert.h>
 #include <string.h>
+
+#include "common/base/mem.h"
 
 struct radix_node {
     struct radix_node *parent, *first_child, *next; /* children in order of arrival */

@@ -2,10 +2,10 @@
 #ifndef TESTS_SUPPORT_ROUTING_DEFAULTS_H
 #define TESTS_SUPPORT_ROUTING_DEFAULTS_H
 
+#include <stdlib.h>
+
 #include "router/options/router_options.h"
 #include "router/routing/routing.h"
-
-#include <stdlib.h>
 
 static inline void routing_options_default(struct routing_options *out) {
     char *argv[] = {(char[]){"router"}, NULL};

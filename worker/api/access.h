@@ -14,9 +14,9 @@
 struct access;
 struct http_request;
 
-/* Keys from `given` and from `file` (NULL: none), one a line, '#' begins a comment. *out is NULL when
- * both are without keys and there is no file: then everything is open. ST_INVALID for an empty key, a
- * key with a character that no header can hold, or a file without keys. */
+/* Keys from `given` and from `file` (NULL: none), one a line, '#' begins a comment. *out is NULL
+ * when both are without keys and there is no file: then everything is open. ST_INVALID for an empty
+ * key, a key with a character that no header can hold, or a file without keys. */
 MUST_USE enum status access_create(struct access **out, const struct option_list *given,
                                    const char *file, struct error *err);
 void access_destroy(struct access *a); /* NULL is fine */

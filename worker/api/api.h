@@ -88,7 +88,7 @@ void api_drain(struct api *api);
 /* Ends every open call with an error; before the engine is destroyed. */
 void api_end_calls(struct api *api);
 
-/* --- for handlers ------------------------------------------------------------------------------ */
+/* --- for handlers ----------------------------------------------------------------------------- */
 
 void api_load(struct api *api, struct wire_load *out); /* as routers read it */
 

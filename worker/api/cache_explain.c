@@ -13,7 +13,7 @@
 #define TEXT_MAX       (64u << 20)
 #define SNIPPET_TOKENS 8u
 
-/* --- one explanation --------------------------------------------------------------------------- */
+/* --- one explanation -------------------------------------------------------------------------- */
 
 /* Is the first token one that the tokenizer put before the text? */
 static bool has_leading_token(const struct choice *ch) {
@@ -159,7 +159,7 @@ enum status cache_explain_check(const struct call *c, struct error *err) {
         "--cache-explain position, which reveals prompts of other clients");
 }
 
-/* --- POST /cache/explain ----------------------------------------------------------------------- */
+/* --- POST /cache/explain ---------------------------------------------------------------------- */
 
 static void body(struct call *c, struct buf *out) {
     struct json_writer w;

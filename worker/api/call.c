@@ -56,7 +56,8 @@ static void choice_fini(struct choice *ch) {
 
 /* --- request events for routers --------------------------------------------------------------- */
 
-/* One event for all prompts and samples. Ids are counted as four bytes each, about what text has. */
+/* One event for all prompts and samples. Ids are counted as four bytes each, about what text
+ * has. */
 static void publish_accepted(struct call *c) {
     uint64_t n_bytes = 0;
 
@@ -152,8 +153,8 @@ struct params_context call_params_context(struct api *api) {
                                    .seeds = &api->seeds};
 }
 
-/* A client that names its request finds the name again in the answer and in /abort_request: the field
- * request_id, or else the header x-request-id, which a router always sends. */
+/* A client that names its request finds the name again in the answer and in /abort_request: the
+ * field request_id, or else the header x-request-id, which a router always sends. */
 static enum status read_id(struct call *c, struct error *err) {
     struct str id;
     bool is_present;
@@ -172,7 +173,7 @@ enum status call_read_params(struct call *c, struct error *err) {
     return st == ST_OK ? read_id(c, err) : st;
 }
 
-/* --- prompts -------------------------------------------------------------------------------------*/
+/* --- prompts ---------------------------------------------------------------------------------- */
 
 static void on_tokenized(struct text_job *job);
 
@@ -223,7 +224,7 @@ enum status call_prompt_ids(struct call *c, uint32_t i, const struct json *ids, 
     return st;
 }
 
-/* --- to the engine -------------------------------------------------------------------------------*/
+/* --- to the engine ---------------------------------------------------------------------------- */
 
 /* What no answer depends on, but whether there can be one. */
 static enum status check_call(const struct call *c, struct error *err) {
@@ -353,7 +354,7 @@ void call_start(struct call *c) {
     tokenized(c);
 }
 
-/* --- the answer ----------------------------------------------------------------------------------*/
+/* --- the answer ------------------------------------------------------------------------------- */
 
 /* The head leaves with the first token; the router reads these headers as that token. */
 static void begin_response(struct call *c) {

@@ -125,7 +125,7 @@ void call_start(struct call *c);
 void call_fail(struct call *c, enum status st, const struct error *err); /* answers and frees */
 void call_release(struct call *c); /* it is answered: frees it, at once or when others let go */
 
-/* --- for shapes ---------------------------------------------------------------------------------*/
+/* --- for shapes ------------------------------------------------------------------------------- */
 
 struct call_usage {
     const struct call *explained; /* its cache explanation goes into the response; NULL: none */

@@ -1,9 +1,8 @@
 /* worker/api/call_parts.c - what answers of all shapes have in them: usage, why a choice ended, the
  * prompt's text. Looks at a call and changes nothing. */
-#include "worker/api/call.h"
-
 #include "common/text/json.h"
 #include "worker/api/cache_explain.h"
+#include "worker/api/call.h"
 
 struct call_usage call_usage(const struct call *c) {
     struct call_usage u = {.explained = c->params.request.explains_cache ? c : NULL};

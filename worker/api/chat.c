@@ -39,7 +39,8 @@ static void put_token_ids(struct json_writer *w, const struct choice *ch, uint32
     json_end_array(w);
 }
 
-/* A chunk without tokens: the role with no text, or the text that an echo puts before the answer. */
+/* A chunk without tokens: the role with no text, or the text that an echo puts before the
+ * answer. */
 static void send_opening(struct call *c, const struct choice *ch, bool is_role, struct str text) {
     struct json_writer w;
 

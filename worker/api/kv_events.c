@@ -48,7 +48,7 @@ struct kv_stream {
     struct buf frames, out;
 };
 
-/* --- JSON of a batch --------------------------------------------------------------------------- */
+/* --- JSON of a batch -------------------------------------------------------------------------- */
 
 static const char *const stored_fields[] = {
     "type",      "block_hashes",       "parent_block_hash",
@@ -156,7 +156,7 @@ static void put_frames_as_json(struct buf *out, struct str frames) {
     }
 }
 
-/* --- what is not a batch ----------------------------------------------------------------------- */
+/* --- what is not a batch ---------------------------------------------------------------------- */
 
 static void put_digest(struct json_writer *w, const struct api *api,
                        const struct kv_event_digest *d) {
@@ -366,7 +366,7 @@ void api_end_kv_streams(struct api *api, const char *reason) {
     }
 }
 
-/* --- the request ------------------------------------------------------------------------------- */
+/* --- the request ------------------------------------------------------------------------------ */
 
 /* A number from the query; ST_OK and *out untouched when it is not there. */
 static enum status query_number(const struct http_request *req, struct str name, uint64_t max,

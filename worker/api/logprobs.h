@@ -10,8 +10,8 @@ struct choice;
 struct json_writer;
 
 /* {"tokens","token_logprobs","top_logprobs","text_offset"}; with `echo` the prompt's tokens come
- * first. *offset, in characters of the choice's text, is where the first token begins, and where the
- * next one will. */
+ * first. *offset, in characters of the choice's text, is where the first token begins, and where
+ * the next one will. */
 void logprobs_put_completion(struct json_writer *w, const struct choice *ch, uint32_t first,
                              uint32_t end, bool echo, size_t *offset);
 

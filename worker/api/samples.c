@@ -5,9 +5,10 @@
 #include "common/base/rng.h"
 #include "worker/sched/beam_group.h"
 
-/* --- to the engine -------------------------------------------------------------------------------*/
+/* --- to the engine ---------------------------------------------------------------------------- */
 
-/* Clients find "maximum context length is" in the sentences and shorten the conversation by themselves. */
+/* Clients find "maximum context length is" in the sentences and shorten the conversation by
+ * themselves. */
 static enum status check_length(const struct call *c, uint32_t n_prompt, uint32_t *max_tokens,
                                 struct error *err) {
     uint32_t limit = engine_info(c->api->engine)->max_model_len;
@@ -125,7 +126,7 @@ enum status samples_start(struct call *c, struct error *err) {
     return st;
 }
 
-/* --- the best of them ----------------------------------------------------------------------------*/
+/* --- the best of them ------------------------------------------------------------------------- */
 
 /* The mean logprob of the tokens that the answer shows. */
 static double quality(const struct choice *ch) {

@@ -4,8 +4,8 @@
  *      n = 1, best_of = 3        the same three; the one with the highest mean logprob is shown
  *      use_beam_search, n = 3    three answers of one search (sched/beam_group.h), best first
  *
- * Equal seed, equal answer: a sample's seed is that of its request drawn at its number. Thread: worker
- * loop. */
+ * Equal seed, equal answer: a sample's seed is that of its request drawn at its number. Thread:
+ * worker loop. */
 #ifndef WORKER_API_SAMPLES_H
 #define WORKER_API_SAMPLES_H
 

@@ -35,7 +35,8 @@ static void health_get(struct http_request *req, void *arg) {
     http_reply_error(req, ST_UNAVAILABLE, &err);
 }
 
-/* Unlike /health, a worker that drains is alive: restarting it would lose what it still finishes. */
+/* Unlike /health, a worker that drains is alive: restarting it would lose what it still
+ * finishes. */
 static void live_get(struct http_request *req, void *arg) {
     const struct api *api = arg;
     struct engine_stats stats;
@@ -194,7 +195,7 @@ static void server_info_get(struct http_request *req, void *arg) {
     buf_fini(&body);
 }
 
-/* --- POST /reset_prefix_cache --------------------------------------------------------------------*/
+/* --- POST /reset_prefix_cache ----------------------------------------------------------------- */
 
 struct reset {
     struct engine_reset engine;

@@ -1,5 +1,5 @@
-/* worker/api/sglang.c - the small endpoints of SGLang that its clients and operators call; /generate
- * has a file of its own. */
+/* worker/api/sglang.c - the small endpoints of SGLang that its clients and operators call;
+ * /generate has a file of its own. */
 #include <stdio.h>
 
 #include "common/base/buf.h"
@@ -86,7 +86,7 @@ void abort_request_post(struct http_request *req, void *arg) {
     json_destroy(root);
 }
 
-/* --- GET /health_generate: 200 once the model has made a token ------------------------------------*/
+/* --- GET /health_generate: 200 once the model has made a token -------------------------------- */
 
 static void write_nothing(struct call *c, struct buf *out) {
     (void)c;

@@ -27,7 +27,7 @@ static void reply(struct http_request *req, const struct buf *body) {
     http_reply_error(req, ST_NOMEM, &err);
 }
 
-/* --- /tokenize -----------------------------------------------------------------------------------*/
+/* --- /tokenize -------------------------------------------------------------------------------- */
 
 struct tokenize {
     struct text_job job;
@@ -159,7 +159,7 @@ void tokenize_post(struct http_request *req, void *arg) {
     text_thread_submit(api->text_thread, &t->job);
 }
 
-/* --- /detokenize ---------------------------------------------------------------------------------*/
+/* --- /detokenize ------------------------------------------------------------------------------ */
 
 static enum status read_tokens(const struct api *api, const struct json *root,
                                struct token_list *ids, struct error *err) {

@@ -26,13 +26,12 @@
  * requests the thread sleeps on its inbox; with one step in flight and nothing to queue behind it,
  * on its inbox and the device, so that a new request does not wait. When the device fails, all
  * requests end with FINISH_ERROR and new ones are refused. */
-#include "worker/engine/engine_internal.h"
-
 #include <assert.h>
 #include <unistd.h>
 
 #include "common/base/clock.h"
 #include "common/telemetry/log.h"
+#include "worker/engine/engine_internal.h"
 
 static struct request_mail *request_mail_of(struct list *link) {
     return CONTAINER_OF(mail_of(link), struct request_mail, mail);
@@ -201,7 +200,8 @@ static void handle(struct engine *e, struct request_mail *mail) {
 
 /* --- the thread ------------------------------------------------------------------------------- */
 
-/* Sleeps until there are mails, or the device may have finished a step that nothing can go behind. */
+/* Sleeps until there are mails, or the device may have finished a step that nothing can go
+ * behind. */
 static void await(struct engine *e, struct list *mails, uint64_t now_us) {
     int fd = e->n_flights > 0 ? e->options.backend->event_fd(e->dev) : -1;
     uint64_t timeout_us = sleep_us(e, now_us), signal;

@@ -103,8 +103,8 @@ void engine_leave_queue(struct engine *e, uint32_t n);
 void engine_update_stats(struct engine *e);
 void engine_fail(struct engine *e, const struct error *err); /* the device is lost */
 
-/* engine_step.c, on the engine's thread: a step in, a step out; sets is_starved when there is nothing
- * to do but to wait. And all out, of requests that have all ended. */
+/* engine_step.c, on the engine's thread: a step in, a step out; sets is_starved when there is
+ * nothing to do but to wait. And all out, of requests that have all ended. */
 void engine_turn(struct engine *e);
 void engine_drop_flights(struct engine *e);
 #define ENGINE_STEP_TIMEOUT_US (600ull * 1000 * 1000) /* a step that takes longer: a hung device */

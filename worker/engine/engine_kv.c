@@ -1,10 +1,9 @@
 /* worker/engine/engine_kv.c - the cache's events, and explanations of misses, on the engine thread.
  * */
-#include "worker/engine/engine_internal.h"
-
 #include <string.h>
 
 #include "common/base/clock.h"
+#include "worker/engine/engine_internal.h"
 
 void engine_publish_kv_events(struct engine *e, bool may_wait) {
     struct kv_event_log *log = e->options.kv.events;

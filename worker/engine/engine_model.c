@@ -1,9 +1,9 @@
 /* worker/engine/engine_model.c - the engine's options for a model folder. Apart, so that an engine
  * can be built in a test from a geometry alone. */
+#include <string.h>
+
 #include "worker/engine/engine.h"
 #include "worker/model/model.h"
-
-#include <string.h>
 
 static enum status load(void *arg, const struct backend_ops *ops, struct backend_device *dev,
                         const struct geometry *g, const struct backend_limits *limits,

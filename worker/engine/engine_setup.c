@@ -85,8 +85,8 @@ uint64_t engine_memory_budget(const struct backend_info *info, double fraction) 
     return share - MIN(taken, share);
 }
 
-/* Of the memory that info speaks of: what the model takes yet. Nothing, once a device that counts its
- * own memory has it. */
+/* Of the memory that info speaks of: what the model takes yet. Nothing, once a device that counts
+ * its own memory has it. */
 static uint64_t weights_to_come(const struct engine *e) {
     return e->model && (e->info.device.flags & BACKEND_OWN_MEMORY) ? 0 : e->options.weight_bytes;
 }

@@ -12,11 +12,10 @@
  * its last outcome has come (request.n_in_flight).
  *
  * Thread: engine. */
-#include "worker/engine/engine_internal.h"
-
 #include "common/base/clock.h"
 #include "common/telemetry/log.h"
 #include "common/telemetry/metrics.h"
+#include "worker/engine/engine_internal.h"
 #include "worker/engine/sampler.h"
 #include "worker/sched/beam_group.h"
 
@@ -283,8 +282,8 @@ static void take_step(struct engine *e, uint64_t wait_us) {
         engine_report_end(e, LIST_ENTRY(link, struct request, link));
 }
 
-/* Takes the outcome `st` of the step. False when the step is still running: handle_mails may wait for
- * it. */
+/* Takes the outcome `st` of the step. False when the step is still running: handle_mails may wait
+ * for it. */
 static bool is_landed(struct engine *e, const struct flight *f, enum status *st) {
     const struct backend_ops *ops = e->options.backend;
     uint64_t spent_us = clock_now_us() - f->submitted_us;

@@ -5,13 +5,13 @@
  * while its position is at most the ring's size behind the newest byte. */
 #include "worker/kv/kv_events.h"
 
-#include "common/base/mem.h"
-#include "common/text/msgpack.h"
-
 #include <assert.h>
 #include <endian.h>
 #include <pthread.h>
 #include <string.h>
+
+#include "common/base/mem.h"
+#include "common/text/msgpack.h"
 
 struct frame_span {
     uint64_t at; /* position of its first byte; on from there without a break */

@@ -26,9 +26,9 @@
  * The *digest* describes the sets after batch `sequence`: the number of hashes in each, and their
  * XOR. Equal digests prove that the subscriber's sets are right.
  *
- * Threads: stored, removed, cleared and commit are the engine's; the rest is for any thread. One lock,
- * held for the copy of one batch; nothing is taken under it, and a commit that would have to wait
- * for it leaves the batch open for the next step instead. */
+ * Threads: stored, removed, cleared and commit are the engine's; the rest is for any thread. One
+ * lock, held for the copy of one batch; nothing is taken under it, and a commit that would have to
+ * wait for it leaves the batch open for the next step instead. */
 #ifndef WORKER_KV_KV_EVENTS_H
 #define WORKER_KV_KV_EVENTS_H
 

@@ -1,18 +1,18 @@
 /* worker/kv/kv_explain.c - ghosts, and lists of children through the blocks. */
 #include "worker/kv/kv_explain.h"
 
-#include "common/base/hash.h"
-#include "common/base/mem.h"
-
 #include <assert.h>
 #include <string.h>
+
+#include "common/base/hash.h"
+#include "common/base/mem.h"
 
 #define NONE BLOCK_NONE
 
 #define MULTIPLIER 0x9E3779B97F4A7C15ull /* of Fibonacci hashing */
 
-/* Ghosts per block of the pool, and their limits: at 16 tokens a block, those of 4 M tokens at most,
- * in 3 MiB. */
+/* Ghosts per block of the pool, and their limits: at 16 tokens a block, those of 4 M tokens at
+ * most, in 3 MiB. */
 #define GHOSTS_PER_BLOCK 2
 #define GHOSTS_MIN       1024u
 #define GHOSTS_MAX       (1u << 18)

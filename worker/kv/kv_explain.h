@@ -92,7 +92,8 @@ struct kv_miss_query {
     struct kv_origin origin;
 };
 
-/* The cause alone, for operators' counters: a few lookups, no walk. DIFFERS when there is any sibling. */
+/* The cause alone, for operators' counters: a few lookups, no walk. DIFFERS when there is any
+ * sibling. */
 enum kv_miss kv_explain_cause(const struct kv_explain *x, const struct kv_miss_query *q);
 
 /* The full explanation, for the client that sent the prompt; walks the lists. Blocks of other salts

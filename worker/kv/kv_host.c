@@ -1,9 +1,9 @@
 /* worker/kv/kv_host.c - a block pool, and the list of what this step has pinned in it. */
 #include "worker/kv/kv_host.h"
 
-#include "common/base/mem.h"
-
 #include <assert.h>
+
+#include "common/base/mem.h"
 
 struct kv_host {
     struct kv_host_config config;

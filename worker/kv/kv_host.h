@@ -64,7 +64,8 @@ struct kv_host_slot {
     bool must_move; /* out: false when the content is there already */
 };
 
-/* A place for each, or ST_BUSY and nothing done. Evicts cached blocks, never held or pinned ones. */
+/* A place for each, or ST_BUSY and nothing done. Evicts cached blocks, never held or pinned
+ * ones. */
 MUST_USE enum status kv_host_hold(struct kv_host *host, struct kv_host_slot *slots, uint32_t n);
 
 /* Gives them back, pinned for this step: they may be being read. First to last. */

@@ -1,11 +1,10 @@
 /* worker/kv/kv_manager.c - lookup, allocate, publish, fork, free. */
-#include "worker/kv/kv_manager_internal.h"
+#include <assert.h>
+#include <string.h>
 
 #include "common/base/mem.h"
 #include "worker/kv/kv_coordinator.h"
-
-#include <assert.h>
-#include <string.h>
+#include "worker/kv/kv_manager_internal.h"
 
 /* Moves of one step: each block is the target of a copy once, and of a swap once. With host memory
  * a block may be emptied and filled more than once, when sequences preempt each other. */

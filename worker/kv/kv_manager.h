@@ -174,7 +174,8 @@ void kv_manager_free(struct kv_manager *mgr, struct kv_seq *seq);
 MUST_USE enum status kv_manager_fork(struct kv_manager *mgr, struct kv_seq *child,
                                      const struct kv_seq *parent, uint32_t n_computed);
 
-/* Why the lookup that gave `hit` found no more, at this moment. Costs a walk over the neighbours. */
+/* Why the lookup that gave `hit` found no more, at this moment. Costs a walk over the
+ * neighbours. */
 void kv_manager_explain(struct kv_manager *mgr, const struct kv_seq *seq, const uint32_t *tokens,
                         uint32_t n_tokens, const struct kv_hit *hit, struct kv_explanation *out);
 

@@ -1,9 +1,8 @@
 /* worker/kv/kv_manager_check.c - every invariant of the manager, asserted; for tests. */
-#include "worker/kv/kv_manager_internal.h"
+#include <assert.h>
 
 #include "common/base/mem.h"
-
-#include <assert.h>
+#include "worker/kv/kv_manager_internal.h"
 
 /* The published part of a full table is one chain from the root. The rest is not findable, unless
  * a relative that shares it made it so. */

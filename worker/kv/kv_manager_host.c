@@ -4,9 +4,9 @@
  * device blocks whose KV lies in steps that are submitted already; a block that was published for
  * the step being put together has no content yet and is let go. Every move stands in the step's
  * list before any move or write that overwrites its source. */
-#include "worker/kv/kv_manager_internal.h"
-
 #include <assert.h>
+
+#include "worker/kv/kv_manager_internal.h"
 
 const struct kv_host *kv_manager_host(const struct kv_manager *mgr) {
     return mgr->host;

@@ -50,8 +50,8 @@ void kv_manager_on_evict(void *mgr, block_id id);      /* of the device's pool *
 void kv_manager_on_host_evict(void *mgr, block_id id); /* of the host's */
 void kv_manager_on_host_store(void *mgr, block_id id);
 
-/* Block `index` of group g was just published: once for each. Then for a run of such blocks; `tokens`
- * are the run's. */
+/* Block `index` of group g was just published: once for each. Then for a run of such blocks;
+ * `tokens` are the run's. */
 void kv_manager_note_published(struct kv_manager *mgr, const struct kv_seq *seq, uint32_t g,
                                uint32_t index);
 void kv_manager_report_stored(struct kv_manager *mgr, const struct kv_seq *seq,

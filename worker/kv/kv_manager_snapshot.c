@@ -3,11 +3,10 @@
  * For a subscriber that missed events: it discards its state and continues from here. For the
  * others the events repeat known blocks and change nothing. Parents come before children, because a
  * prefix gets its number after the one it continues. */
-#include "worker/kv/kv_manager_internal.h"
+#include <stdlib.h>
 
 #include "common/base/mem.h"
-
-#include <stdlib.h>
+#include "worker/kv/kv_manager_internal.h"
 
 #define EVENTS_PER_BATCH 512 /* about 100 KB at 16 tokens a block */
 

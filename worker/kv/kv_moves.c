@@ -1,9 +1,9 @@
 /* worker/kv/kv_moves.c - an array that is emptied once per step. */
 #include "worker/kv/kv_moves.h"
 
-#include "common/base/mem.h"
-
 #include <assert.h>
+
+#include "common/base/mem.h"
 
 void kv_moves_init(struct kv_moves *m, uint32_t capacity) {
     *m = (struct kv_moves){.list = mem_calloc(capacity, sizeof(*m->list)), .capacity = capacity};

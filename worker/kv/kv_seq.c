@@ -1,10 +1,9 @@
 /* worker/kv/kv_seq.c - the KV side of one request: its tables, and the chain of its hashes. */
-#include "worker/kv/kv_manager_internal.h"
-
-#include "common/base/mem.h"
-
 #include <assert.h>
 #include <string.h>
+
+#include "common/base/mem.h"
+#include "worker/kv/kv_manager_internal.h"
 
 /* The chain's arrays; false when one was refused. */
 static bool chain_init(struct kv_seq *seq, const struct kv_manager *mgr, uint32_t n_blocks) {

@@ -1,9 +1,9 @@
 /* worker/kv/kv_stats.c - a ring of batches and their sum. */
 #include "worker/kv/kv_stats.h"
 
-#include "common/base/mem.h"
-
 #include <assert.h>
+
+#include "common/base/mem.h"
 
 void hit_window_init(struct hit_window *w, uint32_t max_requests) {
     assert(max_requests >= 1);

@@ -1,4 +1,5 @@
-/* worker/metrics/worker_metrics.c - the table, and what is read from the engine when a page is written. */
+/* worker/metrics/worker_metrics.c - the table, and what is read from the engine when a page is
+ * written. */
 #include "worker/metrics/worker_metrics.h"
 
 #include <stdio.h>

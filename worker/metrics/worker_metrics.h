@@ -160,7 +160,8 @@ void worker_metrics_on_block_age(void *metrics, enum block_age age, uint64_t us)
 /* Counts one call, for any number of prompts. */
 void worker_metrics_observe_call(struct metrics *m, uint32_t n, uint32_t max_tokens);
 
-/* A text has come back from the tokenizer's queue, where it was put at submitted_us (0: it was not). */
+/* A text has come back from the tokenizer's queue, where it was put at submitted_us (0: it was
+ * not). */
 void worker_metrics_observe_text(struct metrics *m, uint64_t submitted_us, uint64_t waited_us);
 
 struct text_thread;

@@ -1,10 +1,10 @@
 /* worker/model/architecture.c - the table of architectures, and what several of them share. */
 #include "worker/model/architecture.h"
 
-#include "common/text/json.h"
-
 #include <stdio.h>
 #include <string.h>
+
+#include "common/text/json.h"
 
 #define QWEN_FIRST_WINDOW_LAYER 28 /* where max_window_layers is absent */
 

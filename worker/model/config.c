@@ -4,11 +4,11 @@
  * not by the first key that it lacks. */
 #include "worker/model/config.h"
 
-#include "common/text/json.h"
-#include "worker/model/architecture.h"
-
 #include <stdio.h>
 #include <string.h>
+
+#include "common/text/json.h"
+#include "worker/model/architecture.h"
 
 #define MAX_WIDTH   (1u << 20)
 #define MAX_VOCAB   (1u << 22)
@@ -106,7 +106,8 @@ static enum status read_dtype(const struct json *c, struct model_config *m, stru
 }
 
 /* --- unsupported settings --------------------------------------------------------------------- */
-/* Keys that change the arithmetic. One that is absent, null or has the value of the list is fine. */
+/* Keys that change the arithmetic. One that is absent, null or has the value of the list is
+ * fine. */
 static const struct unbuilt {
     const char *name, *neutral, *instead;
 } unbuilt[] = {

@@ -47,8 +47,8 @@ struct model_config {
 MUST_USE enum status config_parse(struct model_config *out, struct str config,
                                   struct str generation, struct error *err);
 
-/* Sampling defaults that win over those in *g: a JSON object with any of its members. `ignored` gets
- * the first member that is none of them, "" when there is none. */
+/* Sampling defaults that win over those in *g: a JSON object with any of its members. `ignored`
+ * gets the first member that is none of them, "" when there is none. */
 MUST_USE enum status generation_config_merge(struct generation_config *g, struct str text,
                                              char ignored[64], struct error *err);
 

@@ -1,17 +1,17 @@
 /* worker/model/hub.c - see hub.h: which files, and in which order. */
 #include "worker/model/hub.h"
 
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include "common/base/file.h"
 #include "common/base/hash.h"
 #include "common/base/mem.h"
 #include "common/text/json.h"
 #include "worker/model/hub_internal.h"
 #include "worker/model/weights.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #define MAX_LISTING_BYTES ((size_t)32 << 20)
 #define MAX_FILES         (WEIGHTS_MAX_SHARDS + 24) /* and what lies beside them */
@@ -29,7 +29,7 @@ static const char *const small_files[] = {"config.json",
                                           "chat_template.json",
                                           "special_tokens_map.json"};
 
-/* --- settings ---------------------------------------------------------------------------------- */
+/* --- settings --------------------------------------------------------------------------------- */
 static bool env_is_true(const char *name) {
     static const char *const yes[] = {"1", "true", "yes", "on"};
     const char *value = getenv(name);
@@ -88,7 +88,7 @@ static enum status find_endpoint(struct hub *h, struct error *err) {
         h->endpoint);
 }
 
-/* --- what to fetch ------------------------------------------------------------------------------ */
+/* --- what to fetch ---------------------------------------------------------------------------- */
 static struct hub_file *add_file(struct hub *h, const char *name) {
     struct hub_file *f;
 
@@ -216,7 +216,7 @@ static enum status ask_hub(struct hub *h, struct json **listing, struct error *e
     return ST_OK;
 }
 
-/* --- fetching ----------------------------------------------------------------------------------- */
+/* --- fetching --------------------------------------------------------------------------------- */
 /* Bytes that are not here yet; a cut file counts for the rest of it. */
 static uint64_t missing_bytes(const struct hub *h) {
     uint64_t missing = 0;

@@ -1,11 +1,6 @@
 /* worker/model/hub_cache.c - see hub_cache.h. */
 #include "worker/model/hub_cache.h"
 
-#include "common/base/file.h"
-#include "common/base/hash.h"
-#include "common/base/mem.h"
-#include "worker/model/weights.h"
-
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -16,6 +11,11 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
+
+#include "common/base/file.h"
+#include "common/base/hash.h"
+#include "common/base/mem.h"
+#include "worker/model/weights.h"
 
 #define COMMIT_CHARS  40
 #define MAX_NAME      96 /* of an organisation or a model; the hub's own limit */
@@ -243,8 +243,8 @@ enum status hub_cache_lock(const struct hub_cache *c, const char *etag, void (*o
     return cannot("lock", path, err);
 }
 
-/* Puts something new at `path` in one move: made under a name of its own, then renamed. Processes of
- * several containers that share a cache may all have the id 1. */
+/* Puts something new at `path` in one move: made under a name of its own, then renamed. Processes
+ * of several containers that share a cache may all have the id 1. */
 static enum status put(const char *path, const char *target, const char *content,
                        struct error *err) {
     char fresh[HUB_PATH_MAX + 32];

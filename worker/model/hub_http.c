@@ -3,16 +3,16 @@
  * Each exchange starts at the endpoint and follows redirects itself, since a token belongs to one
  * origin and a redirect may lead anywhere. A transfer that is cut is tried again from where it was,
  * for as long as attempts bring bytes; ATTEMPTS that bring none in a row are the end of it. */
-#include "common/base/hash.h"
-#include "common/base/mem.h"
-#include "worker/model/hub_internal.h"
-
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "common/base/hash.h"
+#include "common/base/mem.h"
+#include "worker/model/hub_internal.h"
 
 #define MAX_REDIRECTS  5
 #define ATTEMPTS       5
@@ -40,7 +40,7 @@ static bool is_worth_another(enum status st) {
     return st == ST_IO || st == ST_TIMEOUT || st == ST_UNAVAILABLE;
 }
 
-/* --- redirects and codes -------------------------------------------------------------------------*/
+/* --- redirects and codes ---------------------------------------------------------------------- */
 /* Follows redirects; `stops_elsewhere`: not to other origins, the answer that leads there is it. */
 static enum status exchange(struct hub *h, const char *url, struct http_fetch_request *request,
                             bool stops_elsewhere, int *code, struct error *err) {
@@ -123,7 +123,7 @@ static enum status refused(const struct hub *h, int code, const char *what, stru
     return error_set(err, ST_BAD_GATEWAY, "%.100s returned %d for %.200s", h->endpoint, code, what);
 }
 
-/* --- small answers -------------------------------------------------------------------------------*/
+/* --- small answers ---------------------------------------------------------------------------- */
 static enum status collect(void *arg, int code, const void *data, size_t n, struct error *err) {
     struct buf *out = arg;
 
@@ -199,7 +199,7 @@ enum status hub_http_describe(struct hub *h, struct hub_file *file, struct error
     }
 }
 
-/* --- large ones ----------------------------------------------------------------------------------*/
+/* --- large ones ------------------------------------------------------------------------------- */
 struct download {
     struct hub *h;
     const struct hub_file *file;

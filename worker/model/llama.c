@@ -1,8 +1,7 @@
 /* worker/model/llama.c - Llama 2 and 3, and what is built like them (DeepSeek LLM, TinyLlama,
  * DeepSeek-R1-Distill-Llama). attention_bias gives all four projections a bias. */
-#include "worker/model/architecture.h"
-
 #include "common/text/json.h"
+#include "worker/model/architecture.h"
 
 static enum status read(const struct json *config, struct model_config *m, struct error *err) {
     bool has_bias = false;

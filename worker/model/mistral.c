@@ -1,9 +1,8 @@
 /* worker/model/mistral.c - Mistral: a Llama without biases whose layers all have the window
  * sliding_window: 4096 where the key is absent, as transformers has it (MistralConfig), and none of
  * them where it is null (versions from 0.2 on). */
-#include "worker/model/architecture.h"
-
 #include "common/text/json.h"
+#include "worker/model/architecture.h"
 
 #define DEFAULT_WINDOW 4096u
 

@@ -5,19 +5,19 @@
  * computation that is not implemented, so the checkpoint is refused. */
 #include "worker/model/model.h"
 
-#include "common/base/buf.h"
-#include "common/base/file.h"
-#include "common/base/mem.h"
-#include "kernels/dtype.h"
-#include "worker/model/architecture.h"
-#include "worker/model/weights.h"
-
 #include <errno.h>
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+
+#include "common/base/buf.h"
+#include "common/base/file.h"
+#include "common/base/mem.h"
+#include "kernels/dtype.h"
+#include "worker/model/architecture.h"
+#include "worker/model/weights.h"
 
 #define MAX_CONFIG_BYTES ((size_t)4 << 20)
 

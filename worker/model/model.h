@@ -35,8 +35,8 @@ const struct model_config *model_config(const struct model *m);
  * float32 where they differ. The dtype in config.json is ignored. */
 enum dtype model_dtype(const struct model *m);
 
-/* Fills *out. Arrays in it belong to the model. weight_dtype and kv_dtype are model_dtype; those and
- * max_context are the engine's to change before model_load. */
+/* Fills *out. Arrays in it belong to the model. weight_dtype and kv_dtype are model_dtype; those
+ * and max_context are the engine's to change before model_load. */
 void model_geometry(const struct model *m, struct geometry *out);
 
 /* Bytes of the weights when the device keeps matrices as `matrix_dtype`. */

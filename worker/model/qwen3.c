@@ -1,8 +1,7 @@
 /* worker/model/qwen3.c - Qwen3, dense: each head of Q and K is normalised before it is rotated,
  * head_dim is a key (128 by default), and there are no biases unless attention_bias is true. */
-#include "worker/model/architecture.h"
-
 #include "common/text/json.h"
+#include "worker/model/architecture.h"
 
 #define DEFAULT_HEAD_DIM 128
 

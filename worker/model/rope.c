@@ -3,9 +3,9 @@
  * YaRN blends by dimension and sharpens attention by a factor on cos and sin. */
 #include "worker/model/rope.h"
 
-#include "common/text/json.h"
-
 #include <math.h>
+
+#include "common/text/json.h"
 
 #define PI              3.14159265358979323846
 #define MAX_CONTEXT     (1u << 26)

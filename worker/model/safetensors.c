@@ -1,15 +1,15 @@
 /* worker/model/safetensors.c - the header parsed, every claim in it checked. */
 #include "worker/model/safetensors.h"
 
-#include "common/base/mem.h"
-#include "common/text/json.h"
-
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include "common/base/mem.h"
+#include "common/text/json.h"
 
 #define PREFIX_BYTES 8
 

@@ -1,16 +1,16 @@
 /* worker/model/weights.c - one table of tensors over one or more files. */
 #include "worker/model/weights.h"
 
-#include "common/base/file.h"
-#include "common/base/mem.h"
-#include "common/text/json.h"
-
 #include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+
+#include "common/base/file.h"
+#include "common/base/mem.h"
+#include "common/text/json.h"
 
 #define PATH_BYTES 4096
 

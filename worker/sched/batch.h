@@ -18,7 +18,8 @@
 #include "kernels/backend.h"
 #include "worker/sched/scheduler.h"
 
-/* A row of the step: whose it is, and where its outputs begin: first its scores, then its sample. */
+/* A row of the step: whose it is, and where its outputs begin: first its scores, then its
+ * sample. */
 struct batch_row {
     const struct schedule_entry *entry;
     uint32_t first_output;
@@ -43,9 +44,9 @@ void batch_init(struct batch *b, const struct backend_ops *ops, struct backend_m
                 uint32_t max_rows, uint32_t block_size);
 void batch_fini(struct batch *b); /* frees the rows of the device; a zeroed batch is fine */
 
-/* Lays out a schedule with at least one entry. b->slot[slot] describes it until that slot is laid out
- * again; the schedule must stay as it is for as long. Tokens that are still being sampled are named by
- * their output in the step laid out before. Fails only if the device refuses a row. */
+/* Lays out a schedule with at least one entry. b->slot[slot] describes it until that slot is laid
+ * out again; the schedule must stay as it is for as long. Tokens that are still being sampled are
+ * named by their output in the step laid out before. Fails only if the device refuses a row. */
 MUST_USE enum status batch_lay_out(struct batch *b, const struct schedule *sched, uint32_t slot);
 
 #endif

@@ -1,5 +1,5 @@
-/* worker/sched/beam_group.c - memory of a search, and its bookkeeping between two steps. All of it is
- * taken at creation; the requests are ordinary ones, made by request_create. */
+/* worker/sched/beam_group.c - memory of a search, and its bookkeeping between two steps. All of it
+ * is taken at creation; the requests are ordinary ones, made by request_create. */
 #include "worker/sched/beam_group.h"
 
 #include <assert.h>

@@ -16,9 +16,9 @@
  * begins when all have been submitted, so that it cannot end before. Thread: the creator until the
  * first answer is submitted, then the engine.
  *
- * LIMITS: beam search ranks by the model's own logprobs: no penalties, no biases, no temperature, no
- * logprobs of the prompt. 2 * width candidates (more with several tokens that end an answer) must
- * not exceed BEAM_CANDIDATES_MAX. */
+ * LIMITS: beam search ranks by the model's own logprobs: no penalties, no biases, no temperature,
+ * no logprobs of the prompt. 2 * width candidates (more with several tokens that end an answer)
+ * must not exceed BEAM_CANDIDATES_MAX. */
 #ifndef WORKER_SCHED_BEAM_GROUP_H
 #define WORKER_SCHED_BEAM_GROUP_H
 
@@ -69,8 +69,8 @@ static inline bool request_is_beam(const struct request *r) {
 
 /* --- for the scheduler ------------------------------------------------------------------------ */
 
-/* What the output of a live beam offers: tokens and logprobs (n_alternatives), best first. True when
- * all live beams have offered. */
+/* What the output of a live beam offers: tokens and logprobs (n_alternatives), best first. True
+ * when all live beams have offered. */
 bool beam_group_offer(struct beam_group *g, const struct request *beam, const int32_t *token,
                       const float *logprob);
 

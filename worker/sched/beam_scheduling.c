@@ -137,7 +137,8 @@ static bool fork_now(struct scheduler *s, struct request *r, const struct reques
     if (!has_row) {
         scheduler_enter_running(s, r);
         r->n_admissions++;
-    } /* else the device keeps the row's token history: only penalties read it, and beams have none */
+    } /* else the device keeps the row's token history: only penalties read it, and beams have
+       * none */
     s->counts.forks++;
     return true;
 }

@@ -177,8 +177,8 @@ struct request {
  * ST_NOMEM when the memory is refused. One reference, the caller's. */
 MUST_USE enum status request_create(struct request **out, const struct request_params *params,
                                     const struct request_limits *limits, struct error *err);
-/* Before submission: `r` and `parent`, submitted earlier, have equal prompts. When r is admitted, it
- * shares the parent's blocks if it still can. Nothing happens if the prompt's own logprobs are
+/* Before submission: `r` and `parent`, submitted earlier, have equal prompts. When r is admitted,
+ * it shares the parent's blocks if it still can. Nothing happens if the prompt's own logprobs are
  * wanted of r: they must be computed. */
 void request_set_parent(struct request *r, struct request *parent);
 struct request *request_ref(struct request *r);

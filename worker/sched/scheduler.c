@@ -1,5 +1,5 @@
-/* worker/sched/scheduler.c - one step is one walk over the running list, one over the swapped and one
- * over the waiting list, under three budgets: tokens, scored positions, rows.
+/* worker/sched/scheduler.c - one step is one walk over the running list, one over the swapped and
+ * one over the waiting list, under three budgets: tokens, scored positions, rows.
  *
  * The victim of preemption is the last of running. It has not been scheduled in this step when a
  * request before it wants its blocks, so a block that was published for this step is always

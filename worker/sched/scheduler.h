@@ -147,8 +147,8 @@ struct request *scheduler_pop_ended(struct scheduler *s);
  * there. Harmless when the request has ended. */
 void scheduler_remote_arrived(struct scheduler *s, struct request *r, uint32_t n_tokens);
 
-/* Ends a request wherever it is; its blocks are free on return. Nothing happens if it is done. For a
- * beam: ends its search and all answers of it. */
+/* Ends a request wherever it is; its blocks are free on return. Nothing happens if it is done. For
+ * a beam: ends its search and all answers of it. */
 void scheduler_end(struct scheduler *s, struct request *r, enum finish_reason reason,
                    uint64_t now_us);
 

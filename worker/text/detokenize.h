@@ -2,9 +2,10 @@
  *
  * A token may end in the middle of a character. What is not yet a whole character is held back
  * until its rest arrives; bytes that can never become one are replaced by U+FFFD, once per maximal
- * broken part, as Python's decoder does. Where a vocabulary of characters falls back on byte tokens, a
- * run of those is held back to its end: it is text if all of it is UTF-8, else one U+FFFD per byte, as
- * the reference decoder has it. (A run of more than DETOKENIZE_MAX_RUN gives out what is whole.)
+ * broken part, as Python's decoder does. Where a vocabulary of characters falls back on byte
+ * tokens, a run of those is held back to its end: it is text if all of it is UTF-8, else one U+FFFD
+ * per byte, as the reference decoder has it. (A run of more than DETOKENIZE_MAX_RUN gives out what
+ * is whole.)
  *
  *      ids ──▶ bytes ──▶ [ held ] ──▶ whole characters
  *

@@ -1,7 +1,7 @@
 /* worker/text/text_thread.c - threads around one queue.
  *
- * The lock guards the queue and the figures, and is held for a choice, never while encoding. A job that was
- * taken off the queue belongs to its thread until it is in the mailbox. */
+ * The lock guards the queue and the figures, and is held for a choice, never while encoding. A job
+ * that was taken off the queue belongs to its thread until it is in the mailbox. */
 #include "worker/text/text_thread.h"
 
 #include <pthread.h>

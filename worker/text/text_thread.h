@@ -1,8 +1,8 @@
 /* worker/text/text_thread.h - long texts are tokenized here, so that the loop never stalls.
  *
  * A job is embedded in the caller's object and comes back on the caller's loop. Short texts are not
- * worth a trip: they are done at once, and on_done is called before text_thread_submit returns. Every
- * job comes back exactly once.
+ * worth a trip: they are done at once, and on_done is called before text_thread_submit returns.
+ * Every job comes back exactly once.
  *
  *      loop: submit ──▶ text_queue ──▶ threads: encode ──▶ [mailbox] ──▶ loop: on_done
  *                                         │     ▲

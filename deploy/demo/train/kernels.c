@@ -1,13 +1,15 @@
-/* deploy/demo/train/kernels.c - what the trainer computes itself, because PyTorch does it slowly on a CPU.
+/* deploy/demo/train/kernels.c - what the trainer computes itself, because PyTorch does it slowly on
+ * a CPU.
  *
- * Matrix products, masked attention, RMSNorm, SwiGLU and rotary position, forward and backward, called from
- * kernels.py through ctypes. All of it in fp32: on the processors this was written on, one bf16 dot-product
- * instruction takes two cycles where two fp32 FMAs take one (115 against 230 GFLOP/s per core), so oneDNN's bf16
- * product at 93 % of its peak is slower than an ordinary fp32 kernel. GCC vector extensions throughout: 64-byte
- * vectors, which the compiler cuts to what the machine has.
+ * Matrix products, masked attention, RMSNorm, SwiGLU and rotary position, forward and backward,
+ * called from kernels.py through ctypes. All of it in fp32: on the processors this was written on,
+ * one bf16 dot-product instruction takes two cycles where two fp32 FMAs take one (115 against 230
+ * GFLOP/s per core), so oneDNN's bf16 product at 93 % of its peak is slower than an ordinary fp32
+ * kernel. GCC vector extensions throughout: 64-byte vectors, which the compiler cuts to what the
+ * machine has.
  *
- * THE MASK. A batch is a row of sequences packed end to end. One sequence is a shared prefix (a table)
- * followed by many branches (questions), each of which sees the prefix and itself:
+ * THE MASK. A batch is a row of sequences packed end to end. One sequence is a shared prefix (a
+ * table) followed by many branches (questions), each of which sees the prefix and itself:
  *
  *      key j      prefix   branch A   branch B      query i sees key j when
  *      query i  +--------+----------+----------+      j <= i, and
@@ -15,9 +17,10 @@
  *      A        | ###### | \        |          |
  *      B        | ###### |          | \        |    The blank squares are not computed.
  *
- * Attention works on 64 x 64 tiles. For a block of queries the tiles that matter are listed (those of the
- * prefix, then those from the first branch in the block on); scores live in one buffer of n_tiles x 64
- * columns. All five matrix products are one micro-kernel: C[6][64] (+)= A[6][K] . B[K][64].
+ * Attention works on 64 x 64 tiles. For a block of queries the tiles that matter are listed (those
+ * of the prefix, then those from the first branch in the block on); scores live in one buffer of
+ * n_tiles x 64 columns. All five matrix products are one micro-kernel: C[6][64] (+)= A[6][K] .
+ * B[K][64].
  *
  * LIMITS: head size 64; widths of matrices multiples of 64. */
 #include <math.h>
@@ -55,8 +58,9 @@ static inline vf select_lanes(vi mask, vf yes, vf no) {
     return (vf)(((vi)yes & mask) | ((vi)no & ~mask));
 }
 
-/* exp(x): 2^n by the exponent bits times a polynomial for the rest. Relative error about 1e-7. Below -80 it is
- * zero: products of what would be there are denormal, and those made the forward pass three times slower. */
+/* exp(x): 2^n by the exponent bits times a polynomial for the rest. Relative error about 1e-7.
+ * Below -80 it is zero: products of what would be there are denormal, and those made the forward
+ * pass three times slower. */
 static inline vf exp_lanes(vf x) {
     vi counts = x > splat(-80.f);
     x = select_lanes(counts, x, splat(-80.f));
@@ -74,9 +78,10 @@ static inline vf exp_lanes(vf x) {
     return (vf)(((vi)p + (__builtin_convertvector(n, vi) << 23)) & counts);
 }
 
-/* ---- the micro-kernel ---------------------------------------------------------------------------- */
+/* ---- the micro-kernel ------------------------------------------------------------------------ */
 
-/* C[rows][64] (+)= A[rows][k] . B[k][64], rows <= 6. Element (i, p) of A is a[i * a_row + p * a_col]. */
+/* C[rows][64] (+)= A[rows][k] . B[k][64], rows <= 6. Element (i, p) of A is a[i * a_row + p *
+ * a_col]. */
 static inline __attribute__((always_inline)) void product_rows(int rows, int k, const float *a,
                                                                long a_row, long a_col,
                                                                const float *b, float *c, long c_row,
@@ -119,8 +124,9 @@ static void product(int m, int k, const float *a, long a_row, long a_col, const 
         product_rows(1, k, a + i * a_row, a_row, a_col, b, c + i * c_row, c_row, accumulate);
 }
 
-/* C (m, n) = A (m, k) . B (k, n). Element (i, p) of A is a[i * a_row + p * a_col], B in the same way: a stride of one
- * on the other side is a transpose. C is dense. n is a multiple of 64. B is packed, 256 rows of 64 at a time. */
+/* C (m, n) = A (m, k) . B (k, n). Element (i, p) of A is a[i * a_row + p * a_col], B in the same
+ * way: a stride of one on the other side is a transpose. C is dense. n is a multiple of 64. B is
+ * packed, 256 rows of 64 at a time. */
 void matrix_product(const float *a, long a_row, long a_col, const float *b, long b_row, long b_col,
                     float *c, int m, int n, int k) {
     enum { K_BLOCK = 256 };
@@ -144,7 +150,7 @@ void matrix_product(const float *a, long a_row, long a_col, const float *b, long
     }
 }
 
-/* ---- attention ----------------------------------------------------------------------------------- */
+/* ---- attention ------------------------------------------------------------------------------- */
 
 /* What one (sequence, head) works on. All of q, k, v, o are head-major: (heads, tokens, 64). */
 struct span {
@@ -337,7 +343,8 @@ void attention_forward(const float *q, const float *k, const float *v, float *o,
         }
 }
 
-/* gk, gv are per query head, (n_heads, n_tokens, 64): rope_merge adds those that share a KV head. */
+/* gk, gv are per query head, (n_heads, n_tokens, 64): rope_merge adds those that share a KV
+ * head. */
 void attention_backward(const float *q, const float *k, const float *v, const float *o,
                         const float *lse, const float *go, float *gq, float *gk, float *gv,
                         const int *sequence_start, const int *prefix_len, const int *branch_start,
@@ -356,7 +363,7 @@ void attention_backward(const float *q, const float *k, const float *v, const fl
         }
 }
 
-/* ---- rotary position ----------------------------------------------------------------------------- */
+/* ---- rotary position ------------------------------------------------------------------------- */
 
 /* x: (n_tokens, (n_heads + 2 n_kv_heads) * 64) -> head-major q, k (rotated) and v.
  * angles: (positions, 64), 32 cosines then 32 sines. */
@@ -418,7 +425,7 @@ void rope_merge(float *x, const float *gq, const float *gk, const float *gv, con
     }
 }
 
-/* ---- RMSNorm and SwiGLU -------------------------------------------------------------------------- */
+/* ---- RMSNorm and SwiGLU ---------------------------------------------------------------------- */
 
 void rmsnorm_forward(const float *x, const float *weight, float *y, float *inverse_rms, long n,
                      int dim, float eps) {

@@ -1,24 +1,24 @@
 /* kernels/cuda/attend/attend.h - attention over the paged pool.
  *
- * Each query token sees the positions from its window's start (host_window_start of kernels/host/host.h)
- * to its own, all of them in the pool. The work of a step is a list of items that the host builds
- * from the step's rows: an item is some query tokens of one row against one range of positions; the
- * kernels take one item and one KV head per thread block. When the items of whole ranges are too few
- * to fill the device, ranges are split: each part leaves its unfinished sums (a *partial*), and the
- * merge kernel adds the parts up.
+ * Each query token sees the positions from its window's start (host_window_start of
+ * kernels/host/host.h) to its own, all of them in the pool. The work of a step is a list of items
+ * that the host builds from the step's rows: an item is some query tokens of one row against one
+ * range of positions; the kernels take one item and one KV head per thread block. When the items of
+ * whole ranges are too few to fill the device, ranges are split: each part leaves its unfinished
+ * sums (a *partial*), and the merge kernel adds the parts up.
  *
  *      rows -- attend_plan --> list: [decode items | prefill items | merges], copied to the device
  *      once per layer: attend_layer = decode kernel, prefill kernel, merge kernel, those that have work
  *
- * Layers that see everything and layers that see a window need a list each: plan twice, with window 0
- * and with the window.
+ * Layers that see everything and layers that see a window need a list each: plan twice, with window
+ * 0 and with the window.
  *
- * In a CUDA graph the grids are fixed: a graph of `bucket` rows runs attend_bucket_grid(bucket), and
- * attend_plan for that bucket fills the items left over with -1.
+ * In a CUDA graph the grids are fixed: a graph of `bucket` rows runs attend_bucket_grid(bucket),
+ * and attend_plan for that bucket fills the items left over with -1.
  *
  * Deterministic: all rows go through one kernel, which sums over chunks of ATTEND_CHUNK positions
- * counted from position 0 and adds the chunks from left to right, in one block or in many; the bits of
- * a (position, head) then do not depend on the batch, on how the prompt was cut, or on what was
+ * counted from position 0 and adds the chunks from left to right, in one block or in many; the bits
+ * of a (position, head) then do not depend on the batch, on how the prompt was cut, or on what was
  * cached.
  *
  * LIMITS: bf16; pages of 16 tokens; head_dim 64, 96 or 128; 1 to 16 query heads per KV head.
@@ -40,9 +40,9 @@ extern "C" {
 #define ATTEND_MAX_GROUP 16u  /* query heads per KV head: the rows of one mma tile */
 
 /* Query tokens [0, n_tokens) of a row against positions [begin, end). Token i of them is number
- * first_token + i of the step and stands at position + i. Packed row r is head r % group of token r /
- * group. begin is where the first token that counts starts to see, at least; the kernel masks each
- * token's own range. */
+ * first_token + i of the step and stands at position + i. Packed row r is head r % group of token r
+ * / group. begin is where the first token that counts starts to see, at least; the kernel masks
+ * each token's own range. */
 struct attend_item {
     int32_t row; /* index of its block table; -1: nothing to do */
     int32_t first_token, n_tokens, position;
@@ -73,8 +73,8 @@ struct attend_planner *attend_planner_create(const struct attend_shape *shape); 
 void attend_planner_destroy(struct attend_planner *p);                          /* NULL is fine */
 
 /* Buffers to have, sized once: bytes of one list, and how many partials a step can leave, each
- * (n_heads, head_dim) floats in `partial` and (n_heads, 2) floats in `partial_state`. The lists of one
- * step share the partials: layers run one after the other. */
+ * (n_heads, head_dim) floats in `partial` and (n_heads, 2) floats in `partial_state`. The lists of
+ * one step share the partials: layers run one after the other. */
 uint64_t attend_list_bytes(const struct attend_planner *p);
 uint32_t attend_max_partials(const struct attend_planner *p);
 
@@ -90,11 +90,11 @@ struct attend_grid {
 /* The grid of a graph for steps of at most `bucket` rows with one new token each. */
 struct attend_grid attend_bucket_grid(const struct attend_planner *p, uint32_t bucket);
 
-/* Writes the list of a step into `list`, host memory of attend_list_bytes aligned to 16, and returns how
- * much of it counts. Tokens [n_tokens, n_padded) are padding, at most max_rows of them: their mix
- * becomes zero. bucket: 0 for the grid that fits this step; else that of attend_bucket_grid, all rows
- * having one token, n_padded at most bucket. window: 0, or the tokens a query sees. Pure except for the
- * planner's scratch; some microseconds for 256 rows. */
+/* Writes the list of a step into `list`, host memory of attend_list_bytes aligned to 16, and
+ * returns how much of it counts. Tokens [n_tokens, n_padded) are padding, at most max_rows of them:
+ * their mix becomes zero. bucket: 0 for the grid that fits this step; else that of
+ * attend_bucket_grid, all rows having one token, n_padded at most bucket. window: 0, or the tokens
+ * a query sees. Pure except for the planner's scratch; some microseconds for 256 rows. */
 void attend_plan(struct attend_planner *p, const struct backend_row *rows, uint32_t n_rows,
                  uint32_t n_tokens, uint32_t n_padded, uint32_t bucket, uint32_t window, void *list,
                  struct attend_grid *grid);

@@ -11,9 +11,9 @@
  *                                   O (16, HD) += P V: HD/8 mma
  *      end                          the warps' parts meet in shared memory, over the stages
  *
- * The id of a page is read from the block table one page before it is wanted, so that the copies never
- * wait for it. Slots outside [begin, end) are not read but zeroed: what a block holds past the
- * sequence's end may be anything, and 0 * NaN is NaN.
+ * The id of a page is read from the block table one page before it is wanted, so that the copies
+ * never wait for it. Slots outside [begin, end) are not read but zeroed: what a block holds past
+ * the sequence's end may be anything, and 0 * NaN is NaN.
  *
  * Neighbouring blocks are the KV heads of an item: what they read lies together in the pool.
  *
@@ -24,8 +24,8 @@
  *      96     6 KiB      48 KiB         3      72 KiB         3    <- 2
  *      128    8 KiB      64 KiB         3      96 KiB         2    <- 2
  *
- * In flight, by Little's law, 4.3 TB/s at 700 ns want 23 KB per multiprocessor; with HD 128 there are 3
- * x 4 x 8 = 96 KiB. Multiprocessors of 100 KiB (sm_86, 89, 120) hold one block of HD 128. */
+ * In flight, by Little's law, 4.3 TB/s at 700 ns want 23 KB per multiprocessor; with HD 128 there
+ * are 3 x 4 x 8 = 96 KiB. Multiprocessors of 100 KiB (sm_86, 89, 120) hold one block of HD 128. */
 #include "kernels/cuda/attend/attend.h"
 
 #include "kernels/cuda/attend/attend_tile.cuh"
@@ -94,7 +94,8 @@ static __device__ __forceinline__ void copy_page(bf16 *stage, const struct atten
         }
     }
     walk.next += WARPS;
-    copy_commit(); /* an empty group past the end: the count of groups stays what copy_wait expects */
+    copy_commit(); /* an empty group past the end: the count of groups stays what copy_wait
+                    * expects */
 }
 
 /* A fragments of the group's queries (16, HD), rows past the group zero. */

@@ -1,30 +1,29 @@
 /* kernels/cuda/attend/attend_plan.c - the work lists of attention.
  *
- * A *span* is what one item would have to read if nothing were split: units [first, last) of pages in
- * decode, of tiles of 64 positions in prefill. Items and KV heads are thread blocks; the
- * device holds so many at once, a wave; `slots` is a wave's items. Too few items leave multiprocessors
- * idle, many small ones cost what beginning an item costs. So spans are cut at multiples of one chunk
- * for all, chosen like this:
+ * A *span* is what one item would have to read if nothing were split: units [first, last) of pages
+ * in decode, of tiles of 64 positions in prefill. Items and KV heads are thread blocks; the device
+ * holds so many at once, a wave; `slots` is a wave's items. Too few items leave multiprocessors
+ * idle, many small ones cost what beginning an item costs. So spans are cut at multiples of one
+ * chunk for all, chosen like this:
  *
  *      the smallest that fits    the grid of a graph is fixed: chunk >= c0 with parts(c0) <= capacity
  *      the fewest parts          among c0 and longest / s for s = 1, 2, 3 ...: the largest chunk whose
  *      that are good enough      time is within 1 / 0.85 of the best; time = waves * (chunk + overhead)
  *
- * which is the rule of FlashAttention-3, for spans of any lengths. Counting parts(c) is a multiply and a
- * shift per span; some twenty counts make a plan.
+ * which is the rule of FlashAttention-3, for spans of any lengths. Counting parts(c) is a multiply
+ * and a shift per span; some twenty counts make a plan.
  *
  * In prefill the cuts lie at multiples of the chunk from position 0 for all tiles of a row: a token
  * whose heads lie in two tiles has the same parts in both. A row is split for all its tiles or for
  * none, since all its tokens then go through the merge.
  *
- * Deterministic: the chunk is ATTEND_CHUNK. A row whose parts fit, in items and in partials, gets an
- * item per chunk; another goes through one block chunk by chunk, to the same bits. */
-#include "kernels/cuda/attend/attend.h"
-
+ * Deterministic: the chunk is ATTEND_CHUNK. A row whose parts fit, in items and in partials, gets
+ * an item per chunk; another goes through one block chunk by chunk, to the same bits. */
 #include <assert.h>
 #include <string.h>
 
 #include "common/base/mem.h"
+#include "kernels/cuda/attend/attend.h"
 
 #define BLOCKS_PER_SM     2u /* of decode that fill the memory's bandwidth, and of prefill that fit */
 #define DECODE_MIN_PAGES  8u /* a chunk; 2 rounds of a block's 4 warps */
@@ -60,7 +59,8 @@ struct plan {
 
 /* --- sizes */
 
-/* Items of a decode grid for `bucket` rows: a wave, or one each, and one more for each row's rest. */
+/* Items of a decode grid for `bucket` rows: a wave, or one each, and one more for each row's
+ * rest. */
 static uint32_t decode_capacity(const struct attend_planner *p, uint32_t bucket) {
     uint32_t slots = p->shape.is_deterministic ? p->slots * CHUNKED_SLOTS : p->slots;
 
@@ -338,8 +338,8 @@ static uint32_t measure_tiles(const struct plan *plan, uint32_t tile_rows) {
     return n;
 }
 
-/* Where a row's tokens leave their parts: part k of token i at first + k * n_tokens + i, k counted from
- * the chunk in which the row's first token begins to see. */
+/* Where a row's tokens leave their parts: part k of token i at first + k * n_tokens + i, k counted
+ * from the chunk in which the row's first token begins to see. */
 struct row_split {
     uint32_t chunk; /* positions; 0: not split */
     struct divider by_chunk;

@@ -1,9 +1,9 @@
 /* kernels/cuda/attend/attend_prefill.cu - many query tokens of a row against its pages.
  *
- * The query heads that share a KV head are packed with the tokens: packed row r is head r % group of
- * token r / group, so that K and V are read once for all of them and short prompts still fill a
- * tile. Each of 4 warps owns one or two *slabs* of 16 packed rows; a block, 64 or 128 of them, shares
- * the tiles of K and V.
+ * The query heads that share a KV head are packed with the tokens: packed row r is head r % group
+ * of token r / group, so that K and V are read once for all of them and short prompts still fill a
+ * tile. Each of 4 warps owns one or two *slabs* of 16 packed rows; a block, 64 or 128 of them,
+ * shares the tiles of K and V.
  *
  *      block = (KV head, item)    TILE_ROWS = 4 * SLABS * 16 packed rows
  *      Q fragments                through shared memory once, then in registers, or from there each time
@@ -12,20 +12,21 @@
  *          S (16 SLABS, 64) = Q K^T; mask, where the tile can cross the diagonal or the window's edge;
  *          running softmax, base 2; O (16 SLABS, HD) += P V
  *
- * One barrier a tile is enough: a warp that has passed it has read the tile before, so that stage may be
- * filled again.
+ * One barrier a tile is enough: a warp that has passed it has read the tile before, so that stage
+ * may be filled again.
  *
- * Tiles lie at multiples of 64 positions from position 0, whatever the item's range. What is in a tile
- * but not in the range is zeroed, not read: blocks below a window are gone, slots past the sequence's
- * end hold anything, and 0 * NaN is NaN. So a token's sums see the same numbers in the same order
- * whichever item it is in; tiles that it sees nothing of leave its sums as they are, to the bit.
+ * Tiles lie at multiples of 64 positions from position 0, whatever the item's range. What is in a
+ * tile but not in the range is zeroed, not read: blocks below a window are gone, slots past the
+ * sequence's end hold anything, and 0 * NaN is NaN. So a token's sums see the same numbers in the
+ * same order whichever item it is in; tiles that it sees nothing of leave its sums as they are, to
+ * the bit.
  *
  * Deterministic (CHUNKED): sums restart at each multiple of 256 positions, and finished chunks are
- * added up from left to right, in shared memory here, or by the merge kernel when the chunks are items
- * of their own.
+ * added up from left to right, in shared memory here, or by the merge kernel when the chunks are
+ * items of their own.
  *
- * Shared memory of a block, and blocks per multiprocessor of 228 KiB and 64 Ki registers (sm_90); what
- * each row sees, 4 bytes, comes on top:
+ * Shared memory of a block, and blocks per multiprocessor of 228 KiB and 64 Ki registers (sm_90);
+ * what each row sees, 4 bytes, comes on top:
  *
  *      HD    2 stages    64 rows    128 rows: with queries, sums    CHUNKED: with its total    64 rows
  *      64      32 KiB          3                32 KiB         2                     48 KiB          3
@@ -33,16 +34,17 @@
  *      128     64 KiB          3                98 KiB         2                     96 KiB          2
  *
  * Why two slabs. A fragment of K or V, 16 x 16, is one load_matrix4: 512 bytes, 4 clocks of shared
- * memory. It feeds two products a slab, and the tensor units of sm_90 could do one a clock: with one
- * slab, shared memory allows half of that. With two, a tile of HD 128 is 64 loads of K and V and 16 of
- * Q, 320 clocks, for 256 products: 80 %, more than mma.sync reaches; HD 64, whose Q stays in registers,
- * has no such bound. The 128 rows also halve what is read of K and V from L2; 64 suit short prompts.
+ * memory. It feeds two products a slab, and the tensor units of sm_90 could do one a clock: with
+ * one slab, shared memory allows half of that. With two, a tile of HD 128 is 64 loads of K and V
+ * and 16 of Q, 320 clocks, for 256 products: 80 %, more than mma.sync reaches; HD 64, whose Q stays
+ * in registers, has no such bound. The 128 rows also halve what is read of K and V from L2; 64 suit
+ * short prompts.
  *
- * O and S of two slabs are 192 registers at HD 128. So queries, row sums and what the rows see live in
- * shared memory there; without this sm_90 spills.
+ * O and S of two slabs are 192 registers at HD 128. So queries, row sums and what the rows see live
+ * in shared memory there; without this sm_90 spills.
  *
- * LIMITS. Where one block fits, sm_80 and multiprocessors of 100 KiB (sm_86, 89, 120) at HD 128, it is
- * 4 warps alone, and products wait for the softmax. */
+ * LIMITS. Where one block fits, sm_80 and multiprocessors of 100 KiB (sm_86, 89, 120) at HD 128, it
+ * is 4 warps alone, and products wait for the softmax. */
 #include "kernels/cuda/attend/attend.h"
 
 #include "kernels/cuda/attend/attend_tile.cuh"
@@ -70,8 +72,8 @@ template <int HD, int SLABS, bool CHUNKED> struct prefill_shape {
     static constexpr int ROW_SUMS = TOTAL + (CHUNKED ? TILE_ROWS * HD * 4 : 0);
     static constexpr int LAST_SEEN = ROW_SUMS + (IS_TIGHT ? SLABS * THREADS * 8 : 0);
     static constexpr int BYTES = LAST_SEEN + TILE_ROWS * 4;
-    /* Of a multiprocessor, at least. 3 of HD 128 leave 168 registers; by itself ptxas takes 200. Where
-     * one spills, 2 is the remedy. */
+    /* Of a multiprocessor, at least. 3 of HD 128 leave 168 registers; by itself ptxas takes 200.
+     * Where one spills, 2 is the remedy. */
     static constexpr int BLOCKS = SMALL_SHARED ? 1 : SLABS == 2 || CHUNKED || HD == 96 ? 2 : 3;
 
     static_assert(!CHUNKED || SLABS == 1, "the total of chunks is of one slab");
@@ -116,9 +118,9 @@ static __device__ __forceinline__ void copy_queries(bf16 *tile, const struct att
     }
 }
 
-/* Positions [tile * 64, + 64) of K and V into a stage; unless WHOLE, zeros outside the item's range. A
- * page is (16, HD) in one piece in the pool, so a thread's pieces of it are at the same place in
- * every page. */
+/* Positions [tile * 64, + 64) of K and V into a stage; unless WHOLE, zeros outside the item's
+ * range. A page is (16, HD) in one piece in the pool, so a thread's pieces of it are at the same
+ * place in every page. */
 template <int HD, bool WHOLE>
 static __device__ __forceinline__ void copy_tile(bf16 *stage, const struct attend_args &a,
                                                  const struct attend_item &item,
@@ -172,8 +174,8 @@ template <int HD> static __device__ __forceinline__ void clear_sums(struct row_s
     sums.sum[0] = sums.sum[1] = 0.0f;
 }
 
-/* A warp's queries as A fragments, HD / 16 of each slab: in registers, or, IS_TIGHT, read from shared
- * memory each time they are wanted. */
+/* A warp's queries as A fragments, HD / 16 of each slab: in registers, or, IS_TIGHT, read from
+ * shared memory each time they are wanted. */
 template <int HD, int SLABS, bool IS_TIGHT> struct queries {
     uint32_t kept[IS_TIGHT ? 1 : HD / 16][SLABS][4];
     int at; /* in shared memory, the first element of this lane's first */
@@ -310,8 +312,8 @@ static __device__ __forceinline__ void add_values(struct row_sums<HD> sums[SLABS
     }
 }
 
-/* The chunks added so far: states in registers, sums in shared memory, where each thread has its own
- * float4s, THREADS apart. */
+/* The chunks added so far: states in registers, sums in shared memory, where each thread has its
+ * own float4s, THREADS apart. */
 template <int HD> struct chunk_total {
     float4 *o; /* (HD / 8, THREADS), at this thread's first */
     float max[2], sum[2];

@@ -1,11 +1,11 @@
-/* kernels/cuda/attend/attend_tile.cuh - what the attention kernels share: tiles of the pool in shared memory,
- * and sums of a softmax that are taken in parts.
+/* kernels/cuda/attend/attend_tile.cuh - what the attention kernels share: tiles of the pool in
+ * shared memory, and sums of a softmax that are taken in parts.
  *
  * A tile is (rows, HD) bf16 in shared memory, in pieces of 16 bytes: 8 elements. load_matrix4 reads
  * the same piece of 8 rows at once; with rows of 128 or 256 bytes these would all lie in the same
- * banks, so piece x of row r lies at x ^ (r % 8). Rows of 192 bytes alternate between two halves of the
- * banks by themselves, and x ^ (r / 2 % 4) spreads the rest. Either way the 8 pieces cover all 32
- * banks once.
+ * banks, so piece x of row r lies at x ^ (r % 8). Rows of 192 bytes alternate between two halves of
+ * the banks by themselves, and x ^ (r / 2 % 4) spreads the rest. Either way the 8 pieces cover all
+ * 32 banks once.
  *
  * A part of a softmax over some positions is (o, max, sum): o = sum of 2^(s - max) v, sum = sum of
  * 2^(s - max), s = scores times log2(e). A part that saw nothing is (0, -inf, 0). */
@@ -58,8 +58,9 @@ static __device__ __forceinline__ void store_zeros16(bf16 *shared) {
     *(int4 *)shared = zeros;
 }
 
-/* Fragments are found from one element per lane, that of the first: `at` moved by 2 k pieces. Where a
- * row is 64 or 128 elements, only the exclusive or reaches the bits of k; one of 96 is three times 32. */
+/* Fragments are found from one element per lane, that of the first: `at` moved by 2 k pieces. Where
+ * a row is 64 or 128 elements, only the exclusive or reaches the bits of k; one of 96 is three
+ * times 32. */
 template <int HD> static __device__ __forceinline__ int fragment_at(int at, int k) {
     if constexpr (HD % 64 == 0)
         return at ^ k * 16;
@@ -80,8 +81,9 @@ static __device__ __forceinline__ void load_keys(uint32_t b[4], const bf16 *shar
     load_matrix4(b, shared + fragment_at<HD>(at, k));
 }
 
-/* B fragments out of a V tile: 16 tokens x dimensions [16 n, 16 n + 16). b[0], b[1] multiply for the
- * first 8 dimensions, b[2], b[3] for the others. `at`: first_value of the tile's first token. */
+/* B fragments out of a V tile: 16 tokens x dimensions [16 n, 16 n + 16). b[0], b[1] multiply for
+ * the first 8 dimensions, b[2], b[3] for the others. `at`: first_value of the tile's first
+ * token. */
 template <int HD>
 static __device__ __forceinline__ void load_values(uint32_t b[4], const bf16 *shared, int at,
                                                    int n) {
@@ -103,8 +105,8 @@ static __device__ __forceinline__ float finite_max(float max) {
     return max == -INFINITY ? 0.0f : max;
 }
 
-/* Adding a part to those on its left: scales for what is there and for what comes. Every kernel adds
- * parts with these two, and in the same order, so that the bits agree. */
+/* Adding a part to those on its left: scales for what is there and for what comes. Every kernel
+ * adds parts with these two, and in the same order, so that the bits agree. */
 struct attend_scales {
     float old, part;
 };

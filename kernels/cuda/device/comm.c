@@ -1,4 +1,5 @@
-/* kernels/cuda/device/comm.c - sums and gathers between the GPUs of a tensor-parallel model, by NCCL.
+/* kernels/cuda/device/comm.c - sums and gathers between the GPUs of a tensor-parallel model, by
+ * NCCL.
  *
  * NCCL is opened only when there is more than one rank, and its header is not needed: the seven
  * functions used here have had the same shape since NCCL 2.10. Rank 0 makes the name of the
@@ -7,11 +8,11 @@
  *      rank 0: open, make name -+- share -- gather "who is ready" -- ncclCommInitRank (all meet)
  *      rank 1: open ------------+
  *
- * A rank that could not open the library would leave the others waiting in ncclCommInitRank for ever;
- * so ranks first exchange whether they are ready, and either all go in or all return.
+ * A rank that could not open the library would leave the others waiting in ncclCommInitRank for
+ * ever; so ranks first exchange whether they are ready, and either all go in or all return.
  *
- * A rank that dies later leaves sums that never come: the engine's own time limit on a step ends the
- * process, which is why there is none here. */
+ * A rank that dies later leaves sums that never come: the engine's own time limit on a step ends
+ * the process, which is why there is none here. */
 #include "kernels/cuda/device/comm.h"
 
 #include <string.h>

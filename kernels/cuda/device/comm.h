@@ -1,8 +1,8 @@
 /* kernels/cuda/device/comm.h - what the ranks of a tensor-parallel model exchange on their devices.
  *
- * NCCL, opened with dlopen when there is more than one rank (comm.c); on the shim, memory of the same
- * process (tests/shim). Every rank makes the same calls in the same order; each call is put on a
- * stream and can be captured into a graph. */
+ * NCCL, opened with dlopen when there is more than one rank (comm.c); on the shim, memory of the
+ * same process (tests/shim). Every rank makes the same calls in the same order; each call is put on
+ * a stream and can be captured into a graph. */
 #ifndef KERNELS_CUDA_DEVICE_COMM_H
 #define KERNELS_CUDA_DEVICE_COMM_H
 

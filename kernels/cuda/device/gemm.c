@@ -1,31 +1,34 @@
-/* kernels/cuda/device/gemm.c - matrix products by cuBLASLt: one plan per shape, made and timed at load.
+/* kernels/cuda/device/gemm.c - matrix products by cuBLASLt: one plan per shape, made and timed at
+ * load.
  *
  * cuBLASLt thinks in columns. Row-major Y (m, n) is its D with n rows and m columns, and
  *
  *      Y = X W^T + b       is       D (n, m) = op(A) B + b        A = W, stored (k, n), transposed
  *                                                                B = X, stored (k, m)
  *
- * so that nothing is copied or transposed, and the bias, one number per row of D, is ours per output.
+ * so that nothing is copied or transposed, and the bias, one number per row of D, is ours per
+ * output.
  *
- * The library proposes algorithms by a model of the machine that is often wrong below 64 rows, where
- * the product is a stream of weights. So each bucket of m has its own: the fastest of the first few
- * proposals, timed on the weights themselves. Weights smaller than the cache are copied side by side
- * until they exceed it, for in a step each product finds its weights cold.
+ * The library proposes algorithms by a model of the machine that is often wrong below 64 rows,
+ * where the product is a stream of weights. So each bucket of m has its own: the fastest of the
+ * first few proposals, timed on the weights themselves. Weights smaller than the cache are copied
+ * side by side until they exceed it, for in a step each product finds its weights cold.
  *
  * What changes from call to call is written into the plan's own descriptors (m, strides, the bias),
  * only when it differs from the call before; the rest of gemm_run is a look-up and the library's
  * launch. The library reads descriptors during the call, never later, so graphs keep what they saw.
  *
  * Deterministic plans: proposals without split-K or any other reduction across blocks; the one that
- * loses least over all m serves them all, so the order of a row's sums never changes. That is put to
- * the test, for an algorithm may divide its sums by the size of the product undocumented: of equal
- * rows, any number of them must give equal bits.
+ * loses least over all m serves them all, so the order of a row's sums never changes. That is put
+ * to the test, for an algorithm may divide its sums by the size of the product undocumented: of
+ * equal rows, any number of them must give equal bits.
  *
  * LIMITS: 32 shapes; k and both strides multiples of 8 elements, all pointers of 16 bytes. */
 #include "kernels/cuda/device/gemm.h"
 
-#include <cublasLt.h>
 #include <string.h>
+
+#include <cublasLt.h>
 
 #include "common/base/mem.h"
 #include "kernels/cuda/device/gpu_internal.h"
@@ -41,8 +44,8 @@
 #define HOPELESS        1.3    /* times the best so far */
 #define SOME_BF16       0x3D   /* both bytes of 0.0461: its multiples make sums that are rounded */
 
-/* Upper ends of the buckets of m. Dense where a step decodes, as the graphs are; a third apart above,
- * where tiles matter more than m. The last one serves all beyond. */
+/* Upper ends of the buckets of m. Dense where a step decodes, as the graphs are; a third apart
+ * above, where tiles matter more than m. The last one serves all beyond. */
 static const uint32_t bucket_ends[] = {1,    2,    4,    8,    16,   24,   32,  48,
                                        64,   96,   128,  192,  256,  384,  512, 768,
                                        1024, 1536, 2048, 3072, 4096, 6144, 8192};
@@ -101,7 +104,7 @@ struct cold_weights {
     uint32_t n;
 };
 
-/* --- the library -------------------------------------------------------------------------------- */
+/* --- the library ------------------------------------------------------------------------------ */
 
 static enum status library_open(struct library *lib, struct error *err) {
     static const char *const names[] = {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so",
@@ -193,7 +196,7 @@ void gemm_close(struct gemm *g) {
     mem_free(g);
 }
 
-/* --- plans -------------------------------------------------------------------------------------- */
+/* --- plans ------------------------------------------------------------------------------------ */
 
 static uint32_t shape_hash(const struct gemm_shape *s) {
     uint32_t flags =
@@ -318,7 +321,7 @@ void gemm_run(struct gemm *g, struct gpu_stream *s, const struct gemm_args *args
                  args->shape.k, args->shape.n, args->shape.k, g->lib.status_string(code));
 }
 
-/* --- tuning ------------------------------------------------------------------------------------- */
+/* --- tuning ----------------------------------------------------------------------------------- */
 
 /* Copies weights that would stay in the cache until there are COLD_CACHES of them. Without memory
  * for that the timing is warm, and still better than none. */
@@ -363,7 +366,8 @@ static void stopwatch_close(struct stopwatch *w) {
     gpu_event_close(w->stop);
 }
 
-/* Microseconds of one product by this algorithm, the mean of n, weights cold; negative: it fails. */
+/* Microseconds of one product by this algorithm, the mean of n, weights cold; negative: it
+ * fails. */
 static double mean_us(struct gemm *g, struct gpu_stream *s, struct plan *p,
                       const struct gemm_args *args, const struct cold_weights *cold,
                       const struct stopwatch *watch, const cublasLtMatmulAlgo_t *algo, uint32_t n) {
@@ -377,8 +381,8 @@ static double mean_us(struct gemm *g, struct gpu_stream *s, struct plan *p,
     return gpu_event_elapsed_us(watch->start, watch->stop) / n;
 }
 
-/* The same, looked at closely unless it is clearly slower than `best_us` (if positive): most proposals
- * are, and large products take their time. */
+/* The same, looked at closely unless it is clearly slower than `best_us` (if positive): most
+ * proposals are, and large products take their time. */
 static double time_algo(struct gemm *g, struct gpu_stream *s, struct plan *p,
                         const struct gemm_args *args, const struct cold_weights *cold,
                         const struct stopwatch *watch, const cublasLtMatmulAlgo_t *algo,
@@ -413,7 +417,8 @@ static bool works_now(struct gemm *g, const struct plan *p, const cublasLtMatmul
            result.workspaceSize <= WORKSPACE_BYTES;
 }
 
-/* Whether the algorithm fits every m from `first_m` to `last_m`; leaves the plan aimed at the last. */
+/* Whether the algorithm fits every m from `first_m` to `last_m`; leaves the plan aimed at the
+ * last. */
 static bool works_between(struct gemm *g, struct plan *p, const struct gemm_args *args,
                           const cublasLtMatmulAlgo_t *algo, uint32_t first_m, uint32_t last_m) {
     return aim(g, p, args, first_m) == CUBLAS_STATUS_SUCCESS && works_now(g, p, algo) &&

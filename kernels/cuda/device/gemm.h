@@ -4,8 +4,8 @@
  *
  * X and W are bf16, sums are fp32, Y is bf16 or fp32. A plan belongs to (n, k, type of Y, epilogue)
  * and to a bucket of m; gemm_tune times the candidates that the library proposes for each bucket on
- * real memory and keeps the fastest. With `is_deterministic` one algorithm without split-K serves all
- * m of a shape, so that a row's result does not depend on how many rows there are.
+ * real memory and keeps the fastest. With `is_deterministic` one algorithm without split-K serves
+ * all m of a shape, so that a row's result does not depend on how many rows there are.
  *
  * cuBLASLt is opened with dlopen when the first device is (it is 0.5 GB and takes a second, cold).
  * Implemented by gemm.c; on the shim by plain loops. Thread: the device's. */
@@ -42,8 +42,9 @@ MUST_USE enum status gemm_open(struct gemm **out, struct gpu *gpu, bool is_deter
                                struct error *err);
 void gemm_close(struct gemm *g); /* NULL is fine */
 
-/* Makes the plans of a shape for every m up to max_m. `args` lends real buffers of max_m rows, whose
- * contents are overwritten. Called at load, once per shape; a shape known already costs nothing. */
+/* Makes the plans of a shape for every m up to max_m. `args` lends real buffers of max_m rows,
+ * whose contents are overwritten. Called at load, once per shape; a shape known already costs
+ * nothing. */
 MUST_USE enum status gemm_tune(struct gemm *g, struct gpu_stream *s, const struct gemm_args *args,
                                uint32_t max_m, struct error *err);
 

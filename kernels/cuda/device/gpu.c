@@ -1,17 +1,15 @@
 /* kernels/cuda/device/gpu.c - a device through the CUDA runtime.
  *
- * A thin layer: one call of the runtime for each of ours, and two things the runtime lacks; a third, an
- * fd for events, is in gpu_events.c.
+ * A thin layer: one call of the runtime for each of ours, and two things the runtime lacks; a
+ * third, an fd for events, is in gpu_events.c.
  *
- * Errors. The runtime reports "driver version is insufficient" on a machine without a driver, on one
- * whose driver is old, and in a container that was started without its GPUs. why_no_device
+ * Errors. The runtime reports "driver version is insufficient" on a machine without a driver, on
+ * one whose driver is old, and in a container that was started without its GPUs. why_no_device
  * distinguishes these and names the remedy.
  *
  * One mistake sticks. Calls that put work on a stream return nothing; what the runtime answers is
- * kept by gpu_check until gpu_status or an event reads it. Launches of kernels leave their mistake with
- * the runtime (cudaGetLastError), where gpu_status fetches it. */
-#include "kernels/cuda/device/gpu_runtime.h"
-
+ * kept by gpu_check until gpu_status or an event reads it. Launches of kernels leave their mistake
+ * with the runtime (cudaGetLastError), where gpu_status fetches it. */
 #include <dlfcn.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -19,6 +17,7 @@
 #include <string.h>
 
 #include "common/base/mem.h"
+#include "kernels/cuda/device/gpu_runtime.h"
 
 #if CUDART_VERSION < 12080
 #error "the CUDA toolkit is older than 12.8: install a newer one"
@@ -32,7 +31,7 @@ struct gpu_graph {
     cudaGraphExec_t exec;
 };
 
-/* --- sentences ---------------------------------------------------------------------------------- */
+/* --- sentences -------------------------------------------------------------------------------- */
 
 static enum status why_no_driver(struct error *err) {
     int driver = 0, runtime = 0;
@@ -106,7 +105,7 @@ static enum status why_not_opened(uint32_t ordinal, cudaError_t code, struct err
     }
 }
 
-/* --- the mistake that sticks -------------------------------------------------------------------- */
+/* --- the mistake that sticks ------------------------------------------------------------------ */
 
 void gpu_fail(struct gpu *gpu, const char *fmt, ...) {
     va_list args;
@@ -150,7 +149,7 @@ enum status gpu_status(struct gpu *gpu, struct error *err) {
     return gpu->has_failed ? error_set(err, ST_CLOSED, "%s", gpu->failure) : ST_OK;
 }
 
-/* --- devices ------------------------------------------------------------------------------------ */
+/* --- devices ---------------------------------------------------------------------------------- */
 
 enum status gpu_count(uint32_t *n_devices, struct error *err) {
     int n = 0;
@@ -261,7 +260,7 @@ fail:
     return st;
 }
 
-/* --- memory ------------------------------------------------------------------------------------- */
+/* --- memory ----------------------------------------------------------------------------------- */
 
 static double gib(uint64_t n_bytes) {
     return (double)n_bytes / (1024.0 * 1024.0 * 1024.0);
@@ -334,7 +333,7 @@ void gpu_free(struct gpu *gpu, void *p) {
     release(gpu, block);
 }
 
-/* --- streams ------------------------------------------------------------------------------------ */
+/* --- streams ---------------------------------------------------------------------------------- */
 
 enum status gpu_stream_open(struct gpu *gpu, struct gpu_stream **out, struct error *err) {
     cudaStream_t stream = NULL;
@@ -445,7 +444,7 @@ enum status gpu_stream_wait(struct gpu_stream *s, struct error *err) {
     return gpu_status(s->gpu, err);
 }
 
-/* --- graphs ------------------------------------------------------------------------------------- */
+/* --- graphs ----------------------------------------------------------------------------------- */
 
 /* Only this thread's calls are watched: the watcher, and other ranks, go on meanwhile. */
 void gpu_capture_begin(struct gpu_stream *s) {

@@ -1,15 +1,15 @@
 /* kernels/cuda/device/gpu.h - what this backend uses of a device: memory, streams, events, graphs.
  *
- * The only door to the CUDA runtime. Two implementations stand behind it: gpu.c and gpu_events.c call
- * libcudart; tests/shim/gpu_shim.c is a device made of host memory, on which the same kernels run
- * thread by thread as fibers. All that is not a kernel or behind this header, gemm.h or comm.h is
- * plain C11 and the same object code in both, so that the whole backend is tested where there is no
- * GPU.
+ * The only door to the CUDA runtime. Two implementations stand behind it: gpu.c and gpu_events.c
+ * call libcudart; tests/shim/gpu_shim.c is a device made of host memory, on which the same kernels
+ * run thread by thread as fibers. All that is not a kernel or behind this header, gemm.h or comm.h
+ * is plain C11 and the same object code in both, so that the whole backend is tested where there is
+ * no GPU.
  *
  * Work on a stream is done in the order it was put there, some time after the call. A call on a
- * stream cannot fail by itself: the first mistake, the driver's or a kernel's, sticks to the device,
- * and gpu_status returns ST_CLOSED with a sentence from then on. Nothing on a device that has
- * failed can be trusted; the process is expected to end.
+ * stream cannot fail by itself: the first mistake, the driver's or a kernel's, sticks to the
+ * device, and gpu_status returns ST_CLOSED with a sentence from then on. Nothing on a device that
+ * has failed can be trusted; the process is expected to end.
  *
  * Threads: a device, and all that was made from it, belongs to the thread that opened it; the event
  * fd may be watched by another. */

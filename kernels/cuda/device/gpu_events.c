@@ -7,15 +7,14 @@
  *
  *      owner: announce -> [e1, e2] -> watcher: cudaEventSynchronize(e1), write(fd), (e2), ...
  *
- * An event recorded again before the watcher came to it is waited for as recorded last: its fd speaks
- * once, for both. */
-#include "kernels/cuda/device/gpu_runtime.h"
-
+ * An event recorded again before the watcher came to it is waited for as recorded last: its fd
+ * speaks once, for both. */
 #include <sys/eventfd.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "common/base/mem.h"
+#include "kernels/cuda/device/gpu_runtime.h"
 
 #define SPIN_US  100u /* a wait this short is not worth a sleep */
 #define SLEEP_US 40u  /* between two looks at an event; a decode step takes 700 and more */
@@ -83,7 +82,7 @@ double gpu_event_elapsed_us(struct gpu_event *from, struct gpu_event *to) {
                : 0;
 }
 
-/* --- the watcher -------------------------------------------------------------------------------- */
+/* --- the watcher ------------------------------------------------------------------------------ */
 
 static struct gpu_event *pop_announced(struct gpu_watcher *w) {
     struct gpu_event *e = w->first;

@@ -1,4 +1,5 @@
-/* kernels/cuda/device/gpu_library.c - libraries that are opened when they are needed: cuBLASLt, NCCL. */
+/* kernels/cuda/device/gpu_library.c - libraries that are opened when they are needed: cuBLASLt,
+ * NCCL. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,9 +1,11 @@
-/* kernels/cuda/device/gpu_runtime.h - what gpu.c and gpu_events.c share: the objects behind gpu.h. */
+/* kernels/cuda/device/gpu_runtime.h - what gpu.c and gpu_events.c share: the objects behind
+ * gpu.h. */
 #ifndef KERNELS_CUDA_DEVICE_GPU_RUNTIME_H
 #define KERNELS_CUDA_DEVICE_GPU_RUNTIME_H
 
-#include <cuda_runtime_api.h>
 #include <pthread.h>
+
+#include <cuda_runtime_api.h>
 
 #include "kernels/cuda/device/gpu_internal.h"
 
@@ -50,9 +52,9 @@ struct gpu_event {
 /* Whether the call went well; if not, the device has failed. */
 bool gpu_check(struct gpu *gpu, cudaError_t code, const char *doing);
 
-/* Makes the device the one that this thread's calls mean. The runtime keeps one per thread, device 0 at
- * first; usually there is nothing to do. Before whatever looks at it: allocations, new streams and
- * events, launches. */
+/* Makes the device the one that this thread's calls mean. The runtime keeps one per thread, device
+ * 0 at first; usually there is nothing to do. Before whatever looks at it: allocations, new streams
+ * and events, launches. */
 void gpu_enter(struct gpu *gpu);
 
 /* Ends the watcher's thread, if there is one; no event may be announced afterwards. */

@@ -2,21 +2,22 @@
  *
  * Every .cu file includes this and nothing of the toolkit. Under nvcc the wrappers are one PTX
  * instruction each, of the sm_80 family, so one source runs on everything from sm_80 on. Under g++
- * they come from tests/shim/shim.h, included before, where a thread is a fiber and every instruction does on the host
- * what PTX specifies: the same kernel source is tested where there is no GPU.
+ * they come from tests/shim/shim.h, included before, where a thread is a fiber and every
+ * instruction does on the host what PTX specifies: the same kernel source is tested where there is
+ * no GPU.
  *
- * What kernels may use: these, __global__, __device__, __launch_bounds__, __restrict__, threadIdx and
- * its kin, __syncthreads, __syncwarp, __shfl_xor_sync, __shfl_down_sync, __shfl_sync, __ballot_sync
- * (all with the whole warp as mask), atomicAdd, atomicMax and atomicMin on 32-bit numbers,
- * __threadfence, int4, uint2, uint4, float2, float4, rsqrtf and the functions of math.h in float.
- * Shared memory only through SHARED and SHARED_DYNAMIC, which the shim poisons before each block.
- * Blocks are multiples of 32 threads. A launch is
+ * What kernels may use: these, __global__, __device__, __launch_bounds__, __restrict__, threadIdx
+ * and its kin, __syncthreads, __syncwarp, __shfl_xor_sync, __shfl_down_sync, __shfl_sync,
+ * __ballot_sync (all with the whole warp as mask), atomicAdd, atomicMax and atomicMin on 32-bit
+ * numbers, __threadfence, int4, uint2, uint4, float2, float4, rsqrtf and the functions of math.h in
+ * float. Shared memory only through SHARED and SHARED_DYNAMIC, which the shim poisons before each
+ * block. Blocks are multiples of 32 threads. A launch is
  *
  *      LAUNCH(kernel<64>, dim3(a, b), 128, shared_bytes, stream, args);
  *
- * with one argument that is a struct passed by value (const __grid_constant__), inside an extern "C"
- * function that takes `struct gpu_stream *`; above 48 KiB of shared memory the file's x_prepare(), called
- * once per device, has allowed it with ALLOW_SHARED(kernel<64>, bytes). */
+ * with one argument that is a struct passed by value (const __grid_constant__), inside an extern
+ * "C" function that takes `struct gpu_stream *`; above 48 KiB of shared memory the file's
+ * x_prepare(), called once per device, has allowed it with ALLOW_SHARED(kernel<64>, bytes). */
 #ifndef KERNELS_CUDA_DEVICE_SIMT_H
 #define KERNELS_CUDA_DEVICE_SIMT_H
 
@@ -106,8 +107,8 @@ static __device__ __forceinline__ void load_matrix4_transposed(uint32_t r[4], co
                  : "memory");
 }
 
-/* c (16, 8) += a (16, 16) b (16, 8), bf16 products, fp32 sums. Lane l holds c at rows l / 4 and l / 4
- * + 8 (c[2], c[3]), columns 2 * (l % 4) and the next. */
+/* c (16, 8) += a (16, 16) b (16, 8), bf16 products, fp32 sums. Lane l holds c at rows l / 4 and l /
+ * 4 + 8 (c[2], c[3]), columns 2 * (l % 4) and the next. */
 static __device__ __forceinline__ void multiply_add(float c[4], const uint32_t a[4], uint32_t b0,
                                                     uint32_t b1) {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, "

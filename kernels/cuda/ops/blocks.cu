@@ -1,7 +1,7 @@
 /* kernels/cuda/ops/blocks.cu - moving KV blocks, and updating block tables; see ops.h.
  *
- * A block of all layers is 0.5 to 2 MiB in one piece: the copy is cut into chunks of 16 KiB, one per
- * thread block, each thread with four loads on their way before its first store. */
+ * A block of all layers is 0.5 to 2 MiB in one piece: the copy is cut into chunks of 16 KiB, one
+ * per thread block, each thread with four loads on their way before its first store. */
 #include "kernels/cuda/device/simt.h"
 #include "kernels/cuda/ops/ops.h"
 

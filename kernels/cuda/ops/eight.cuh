@@ -1,5 +1,5 @@
-/* kernels/cuda/ops/eight.cuh - eight bf16 in one access of 16 bytes, the unit of the small kernels. For .cu
- * files, after simt.h. */
+/* kernels/cuda/ops/eight.cuh - eight bf16 in one access of 16 bytes, the unit of the small kernels.
+ * For .cu files, after simt.h. */
 #ifndef KERNELS_CUDA_EIGHT_CUH
 #define KERNELS_CUDA_EIGHT_CUH
 

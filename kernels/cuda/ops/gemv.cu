@@ -1,11 +1,12 @@
-/* kernels/cuda/ops/gemv.cu - products of one to four rows, at the speed of reading W once; see ops.h.
+/* kernels/cuda/ops/gemv.cu - products of one to four rows, at the speed of reading W once; see
+ * ops.h.
  *
- * A warp owns four rows of W. Its lanes read each 16 bytes at a time; the loads of the next turn are
- * issued before this turn's are used, so that 4 KiB per warp (2 KiB with three or four rows, which want
- * the registers) are always on their way, and sixteen warps per multiprocessor cover the latency of the
- * memory. x is small, read by all, and found in L1, where W, which is read once, is not kept. Where
- * n alone gives too few warps, 2, 4 or 8 warps of a block share the four rows, each taking every 2nd, 4th
- * or 8th step of k.
+ * A warp owns four rows of W. Its lanes read each 16 bytes at a time; the loads of the next turn
+ * are issued before this turn's are used, so that 4 KiB per warp (2 KiB with three or four rows,
+ * which want the registers) are always on their way, and sixteen warps per multiprocessor cover the
+ * latency of the memory. x is small, read by all, and found in L1, where W, which is read once, is
+ * not kept. Where n alone gives too few warps, 2, 4 or 8 warps of a block share the four rows, each
+ * taking every 2nd, 4th or 8th step of k.
  *
  *      k ──▶  | warp 0 | warp 1 | warp 0 | warp 1 |      (split 2; a step is 256 elements)
  *
@@ -92,8 +93,8 @@ static __device__ __forceinline__ void load_steps(uint4 w[STEPS][ROWS],
     }
 }
 
-/* The lane's share of its warp's part of k, the next steps always on their way: loaded within the same
- * turn, the compiler would put each load beside its use. */
+/* The lane's share of its warp's part of k, the next steps always on their way: loaded within the
+ * same turn, the compiler would put each load beside its use. */
 template <int M, bool IS_NORM, bool IS_SWIGLU>
 static __device__ __forceinline__ void add_lane(struct gemv_sums<M> *sums,
                                                 const struct gemv_plan &p, uint32_t first,

@@ -1,5 +1,5 @@
-/* kernels/cuda/ops/gemv.cuh - what the two kernels for few rows share: how warps divide the work, and what
- * becomes of a sum. gemv.cu is for one to four rows, gemv_tiles.cu for five to sixteen. */
+/* kernels/cuda/ops/gemv.cuh - what the two kernels for few rows share: how warps divide the work,
+ * and what becomes of a sum. gemv.cu is for one to four rows, gemv_tiles.cu for five to sixteen. */
 #ifndef KERNELS_CUDA_GEMV_CUH
 #define KERNELS_CUDA_GEMV_CUH
 
@@ -16,8 +16,8 @@ struct gemv_plan {
     uint32_t log_split; /* 1 << log_split warps share their rows of W: 1, 2, 4 or 8 */
 };
 
-/* Doubled until the device is full, as long as every warp has a whole step of k. Does not look at m,
- * so that a row's bits do not. */
+/* Doubled until the device is full, as long as every warp has a whole step of k. Does not look at
+ * m, so that a row's bits do not. */
 static inline uint32_t gemv_log_split(uint32_t n_groups, uint32_t k, uint32_t step) {
     uint32_t log = 0;
 

@@ -1,10 +1,11 @@
-/* kernels/cuda/ops/gemv_tiles.cu - products of five to sixteen rows, at the speed of reading W once; see
- * ops.h.
+/* kernels/cuda/ops/gemv_tiles.cu - products of five to sixteen rows, at the speed of reading W
+ * once; see ops.h.
  *
  * As gemv.cu, but a warp owns sixteen rows of W and the tensor cores multiply: W is the matrix A of
- * the instruction, sixteen rows by k, and x the matrix B, k by eight rows of x. Nothing goes through
- * shared memory. In what order the instruction's sixteen k lie in memory does not matter as long as
- * it is the same for both, so each lane reads 16 bytes in a row and calls them what it must hold:
+ * the instruction, sixteen rows by k, and x the matrix B, k by eight rows of x. Nothing goes
+ * through shared memory. In what order the instruction's sixteen k lie in memory does not matter as
+ * long as it is the same for both, so each lane reads 16 bytes in a row and calls them what it must
+ * hold:
  *
  *      lane l     W row l / 4      x row l / 4      elements 8 * (l % 4) .. + 8 of 32
  *                                                   0..4: first product   4..8: second
@@ -12,8 +13,8 @@
  * Four steps of 32 are loaded together: eight loads of W per lane, 4 KiB per warp, as there.
  *
  * The norm is folded in as there, except that the tensor cores want x times weight rounded to bf16;
- * the scale still multiplies the sum. Rows of x that are not there are the last one again, rows of W
- * too; their results are not stored. */
+ * the scale still multiplies the sum. Rows of x that are not there are the last one again, rows of
+ * W too; their results are not stored. */
 #include <assert.h>
 
 #include "kernels/cuda/ops/gemv.cuh"
@@ -24,7 +25,8 @@
 #define STEPS  4   /* that are loaded together */
 #define CHUNK  (STEP * STEPS)
 
-/* The numbers of y that a warp makes for each row of x: with SwiGLU, of eight gates and their ups. */
+/* The numbers of y that a warp makes for each row of x: with SwiGLU, of eight gates and their
+ * ups. */
 template <bool IS_SWIGLU> static __host__ __device__ constexpr uint32_t outputs_of() {
     return IS_SWIGLU ? W_ROWS / 2 : W_ROWS;
 }
@@ -83,8 +85,8 @@ static __device__ __forceinline__ void multiply(float product[4], const uint4 w[
     multiply_add(product, second, x.z, x.w);
 }
 
-/* A lane's part of a chunk of W; `at` is its first element. What lies behind the end of k is the last
- * of the row again: it meets zeros. */
+/* A lane's part of a chunk of W; `at` is its first element. What lies behind the end of k is the
+ * last of the row again: it meets zeros. */
 static __device__ __forceinline__ void load_chunk(uint4 w[STEPS][2], const uint16_t *const row[2],
                                                   uint32_t at, uint32_t k) {
 #pragma unroll

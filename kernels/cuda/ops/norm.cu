@@ -5,7 +5,8 @@
  * rounded value that goes back, so that a later reader of x sees what this norm saw.
  *
  * Threads follow the width: one piece of eight per thread up to 512 threads, because a decode step
- * has few rows and what counts is how soon the last load was issued; then 2 or 4 pieces per thread. */
+ * has few rows and what counts is how soon the last load was issued; then 2 or 4 pieces per
+ * thread. */
 #include <assert.h>
 
 #include "kernels/cuda/device/simt.h"

@@ -1,5 +1,5 @@
-/* kernels/cuda/ops/ops.h - the operators of a decoder step that are neither products by cuBLASLt, nor
- * attention, nor sampling.
+/* kernels/cuda/ops/ops.h - the operators of a decoder step that are neither products by cuBLASLt,
+ * nor attention, nor sampling.
  *
  * Each is one launch: a struct of arguments, whose pointers are device memory, and a function that
  * puts the kernel on a stream. All can be captured into a graph; none allocates, waits or fails.
@@ -9,9 +9,9 @@
  * What all ask: pointers are multiples of 16 bytes, d and f and k are multiples of 8 (every access
  * is of 16 bytes), and no two pointers of one call overlap unless its comment allows it.
  *
- * What all promise: sums are fp32 and taken in an order that depends on the shape of a row and of the
- * weights alone, so a row's result is the same bits whatever the other rows are and however many (for
- * products: among one to four of them, and among five to sixteen). */
+ * What all promise: sums are fp32 and taken in an order that depends on the shape of a row and of
+ * the weights alone, so a row's result is the same bits whatever the other rows are and however
+ * many (for products: among one to four of them, and among five to sixteen). */
 #ifndef KERNELS_CUDA_OPS_OPS_H
 #define KERNELS_CUDA_OPS_OPS_H
 
@@ -43,9 +43,9 @@ void ops_embed(struct gpu_stream *s, const struct embed_args *a);
  *      x += y + bias                     rounded to bf16 and stored
  *      h  = x / sqrt(mean(x^2) + eps) * weight       of what was stored
  *
- * With `row`, h[i] is the norm of row row[i * row_stride] of x + y + bias, and x is not written: the
- * last norm, of the tokens that have an output. The stride lets it read the token_index of an array
- * of struct backend_output. A row may be listed twice. */
+ * With `row`, h[i] is the norm of row row[i * row_stride] of x + y + bias, and x is not written:
+ * the last norm, of the tokens that have an output. The stride lets it read the token_index of an
+ * array of struct backend_output. A row may be listed twice. */
 struct norm_args {
     uint16_t *x;            /* (T, d) */
     const uint16_t *y;      /* (T, d) or NULL: nothing is added, x is not written */
@@ -62,11 +62,11 @@ void ops_norm(struct gpu_stream *s, const struct norm_args *a);
 
 /* --- rope.cu: from the QKV product to what attention reads
  *
- * For each token: bias; norm of each head of Q and K; rotation of their pairs (i, i + hd/2); Q back in
- * place; K and V into the pool at kv_slot. The K and V in qkv are left as they were.
+ * For each token: bias; norm of each head of Q and K; rotation of their pairs (i, i + hd/2); Q back
+ * in place; K and V into the pool at kv_slot. The K and V in qkv are left as they were.
  *
- * The pool is (n_blocks, n_layers, 2, n_kv_heads, OPS_BLOCK_SIZE, hd): element i of K (which = 0) or V
- * (1) at slot = block * OPS_BLOCK_SIZE + offset is at
+ * The pool is (n_blocks, n_layers, 2, n_kv_heads, OPS_BLOCK_SIZE, hd): element i of K (which = 0)
+ * or V (1) at slot = block * OPS_BLOCK_SIZE + offset is at
  *      block * block_stride + ((layer * 2 + which) * n_kv_heads + head) * OPS_BLOCK_SIZE * hd
  *      + offset * hd + i. */
 struct rope_args {
@@ -103,12 +103,12 @@ void ops_swiglu(struct gpu_stream *s, const struct swiglu_args *a);
  *
  * Arguments are those of struct gemm_args, and two fusions more. With `norm_weight`, x is the
  * residual and its RMSNorm is taken on the way, so that no ops_norm is needed before it: x times
- * weight is rounded to bf16 of more than four rows, else never; the scale is not. With `is_swiglu`, W
- * is (2 * n, k), gate rows and then up rows, and y (m, n) = silu(gate) * up; y is bf16, without bias or
- * accumulation.
+ * weight is rounded to bf16 of more than four rows, else never; the scale is not. With `is_swiglu`,
+ * W is (2 * n, k), gate rows and then up rows, and y (m, n) = silu(gate) * up; y is bf16, without
+ * bias or accumulation.
  *
- * A layer of the smallest steps is then gemv(norm) qkv, rope, attention, gemv(+=) o, gemv(norm, swiglu),
- * gemv(+=) down; with x (T, d) as y of the two that accumulate. */
+ * A layer of the smallest steps is then gemv(norm) qkv, rope, attention, gemv(+=) o, gemv(norm,
+ * swiglu), gemv(+=) down; with x (T, d) as y of the two that accumulate. */
 #define GEMV_MAX_ROWS 16u
 
 struct gemv_args {
@@ -128,9 +128,9 @@ void ops_gemv(struct gpu_stream *s, const struct gemv_args *a);
 
 /* --- blocks.cu */
 
-/* Whole blocks within the pool, one launch for all pairs, in no order: no block may be the dst of two
- * pairs, nor the dst of one and the src of another. Who has such pairs splits the list there, into
- * launches on one stream. */
+/* Whole blocks within the pool, one launch for all pairs, in no order: no block may be the dst of
+ * two pairs, nor the dst of one and the src of another. Who has such pairs splits the list there,
+ * into launches on one stream. */
 struct copy_blocks_args {
     void *kv;                         /* (n_blocks, block_bytes) */
     const struct backend_copy *pairs; /* (n_pairs) */

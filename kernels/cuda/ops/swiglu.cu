@@ -1,7 +1,7 @@
 /* kernels/cuda/ops/swiglu.cu - act = silu(gate) * up, eight elements per thread; see ops.h.
  *
- * The division is the approximate one, to 2 units of the last place: the exact one is a branch and a dozen
- * instructions, which with thousands of tokens takes as long as the memory does. Where the
+ * The division is the approximate one, to 2 units of the last place: the exact one is a branch and
+ * a dozen instructions, which with thousands of tokens takes as long as the memory does. Where the
  * exponential is infinite, or above 2^126, it gives 0, which is what the result rounds to. */
 #include "kernels/cuda/device/simt.h"
 #include "kernels/cuda/ops/eight.cuh"

@@ -1,4 +1,5 @@
-/* kernels/cuda/sampling/sampling.c - see sampling.h: which passes run, and where their arrays lie. */
+/* kernels/cuda/sampling/sampling.c - see sampling.h: which passes run, and where their arrays
+ * lie. */
 #include "kernels/cuda/sampling/sampling.h"
 
 #include <assert.h>

@@ -1,4 +1,5 @@
-/* kernels/cuda/sampling/sampling.cuh - what the kernels of sampling share: tiles, keys, masses, reductions.
+/* kernels/cuda/sampling/sampling.cuh - what the kernels of sampling share: tiles, keys, masses,
+ * reductions.
  *
  * A block looks at one tile at a time, 16 logits in the registers of each of its 256 threads,
  * loaded as four float4 that neighbouring threads continue. All arithmetic that decides about a

@@ -1,4 +1,5 @@
-/* kernels/cuda/sampling/sampling.h - from logits to tokens on the device: kernels/sample.h for a whole step.
+/* kernels/cuda/sampling/sampling.h - from logits to tokens on the device: kernels/sample.h for a
+ * whole step.
  *
  * The rules are those of kernels/sample.h to the letter: with equal logits the same token, rank,
  * alternatives and flags; log-probabilities agree to 1e-6. The logits never leave the device. What

@@ -1,4 +1,5 @@
-/* kernels/cuda/sampling/sampling_draw.cu - drawing a token, its rank, and the end of a step; see sampling.h.
+/* kernels/cuda/sampling/sampling_draw.cu - drawing a token, its rank, and the end of a step; see
+ * sampling.h.
  *
  * The draw is the inverse of the cumulative distribution by rising id. Each block weighs its tile;
  * the last one of a row finds the tile in which the running mass passes the target, and in it the

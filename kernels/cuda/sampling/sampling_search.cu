@@ -1,4 +1,5 @@
-/* kernels/cuda/sampling/sampling_search.cu - selecting when too many tokens are alike; see sampling.h.
+/* kernels/cuda/sampling/sampling_search.cu - selecting when too many tokens are alike; see
+ * sampling.h.
  *
  * A row whose bins held more keys than one block can sort is searched by one block alone, digit by
  * digit of the key, most significant first: a histogram of the next digit over the keys that agree

@@ -1,11 +1,11 @@
 /* kernels/cuda/sampling/sampling_select.cu - where top-k, top-p and the n best end; see sampling.h.
  *
  * The tokens are put in bins by their distance from the maximum: 128 bins for each power of two, so
- * a bin is never wider than 1/128 of the distance. The histogram gives the bin in which the k-th token
- * is and in which the mass of the nucleus is reached; only tokens of those bins are gathered and
- * sorted, a thousand or two of a flat vocabulary. With top-k and top-p together the mass that top-p
- * looks at is known only up to the bin of the k-th token, so the nucleus may end in one of several
- * bins.
+ * a bin is never wider than 1/128 of the distance. The histogram gives the bin in which the k-th
+ * token is and in which the mass of the nucleus is reached; only tokens of those bins are gathered
+ * and sorted, a thousand or two of a flat vocabulary. With top-k and top-p together the mass that
+ * top-p looks at is known only up to the bin of the k-th token, so the nucleus may end in one of
+ * several bins.
  *
  *      bins   0 1 2 ... low ... high ...... k_bin ...      rising distance, falling logits
  *                       └──gathered──┘      └─┘

@@ -1,4 +1,5 @@
-/* kernels/cuda/sampling/sampling_selection.cuh - for the passes that select: from what, bins, sorting. */
+/* kernels/cuda/sampling/sampling_selection.cuh - for the passes that select: from what, bins,
+ * sorting. */
 #ifndef KERNELS_CUDA_SAMPLING_SELECTION_CUH
 #define KERNELS_CUDA_SAMPLING_SELECTION_CUH
 

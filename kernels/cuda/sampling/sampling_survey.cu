@@ -1,4 +1,5 @@
-/* kernels/cuda/sampling/sampling_survey.cu - the pass that every output takes part in; see sampling.h.
+/* kernels/cuda/sampling/sampling_survey.cu - the pass that every output takes part in; see
+ * sampling.h.
  *
  * One reading of the logits finds the best of each tile and the sum of exponentials relative to it;
  * the last block of a row joins them: log-sum-exp, the greedy token, the rank of a token that is

@@ -6,8 +6,6 @@
  *
  * LIMITS. One port for all. A name without addresses and a failing name server look alike: the set
  * stays. */
-#include "router/fleet/discovery.h"
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +13,7 @@
 #include "common/base/mem.h"
 #include "common/net/loop.h"
 #include "common/telemetry/log.h"
+#include "router/fleet/discovery.h"
 #include "router/registry/resolver.h"
 
 struct dns_source {

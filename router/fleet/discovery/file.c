@@ -1,13 +1,12 @@
 /* router/fleet/discovery/file.c - a list of workers in a file, read again when it changes
  * (common/net/file_watch.h). */
-#include "router/fleet/discovery.h"
-
 #include <string.h>
 
 #include "common/base/file.h"
 #include "common/base/mem.h"
 #include "common/net/file_watch.h"
 #include "common/telemetry/log.h"
+#include "router/fleet/discovery.h"
 
 #define MAX_FILE_BYTES (1u << 20)
 

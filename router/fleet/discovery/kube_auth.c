@@ -2,6 +2,11 @@
  * file. */
 #include "router/fleet/discovery/kube_auth.h"
 
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
 #include "common/base/file.h"
 #include "common/base/mem.h"
 #include "common/http/http_fetch.h"
@@ -9,11 +14,6 @@
 #include "common/telemetry/log.h"
 #include "router/fleet/discovery/kube_client.h"
 #include "router/fleet/discovery/kube_config.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
 
 #define MAX_TOKEN_BYTES     (64u << 10)
 #define MAX_CONFIG_BYTES    (1u << 20)

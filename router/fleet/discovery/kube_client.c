@@ -2,11 +2,11 @@
  * credentials. */
 #include "router/fleet/discovery/kube_client.h"
 
+#include <stdio.h>
+
 #include "common/base/mem.h"
 #include "common/net/loop.h"
 #include "router/fleet/discovery/kube_auth.h"
-
-#include <stdio.h>
 
 #define CONNECT_TIMEOUT_MS 5000u
 #define MAX_PIECE_BYTES    (4u << 20) /* a watch that has fallen behind */

@@ -10,7 +10,7 @@ static bool is_word_byte(char c) {
            c == 'E';
 }
 
-/* --- one value -----------------------------------------------------------------------------------*/
+/* --- one value -------------------------------------------------------------------------------- */
 
 /* The bytes of a string that are left, its closing quote included; all of them when it goes on. */
 static size_t skip_string(struct kube_scan *s, const char *p, size_t n) {
@@ -79,7 +79,7 @@ enum status kube_scan_feed(struct kube_scan *s, struct str piece, size_t *n) {
     return ST_AGAIN;
 }
 
-/* --- members -------------------------------------------------------------------------------------*/
+/* --- members ---------------------------------------------------------------------------------- */
 
 static char next_byte(struct str *rest) {
     while (rest->len && is_blank(*rest->ptr)) {

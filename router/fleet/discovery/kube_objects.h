@@ -30,11 +30,11 @@
 #ifndef ROUTER_FLEET_DISCOVERY_KUBE_OBJECTS_H
 #define ROUTER_FLEET_DISCOVERY_KUBE_OBJECTS_H
 
+#include <netinet/in.h>
+
 #include "common/base/buf.h"
 #include "common/base/status.h"
 #include "router/fleet/discovery.h"
-
-#include <netinet/in.h>
 
 #define KUBE_NAME_MAX      254 /* a DNS name, and a NUL */
 #define KUBE_NAMESPACE_MAX 64

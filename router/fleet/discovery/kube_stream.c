@@ -8,9 +8,9 @@
  * kube_scan cuts out keys, values and items; all but "metadata" and items are skipped. */
 #include "router/fleet/discovery/kube_stream.h"
 
-#include "common/text/json.h"
-
 #include <stdio.h>
+
+#include "common/text/json.h"
 
 /* --- lines ------------------------------------------------------------------------------------ */
 

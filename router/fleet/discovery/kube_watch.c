@@ -27,6 +27,8 @@
  * next watch begins where the list was taken, so no event is lost or counted twice. */
 #include "router/fleet/discovery/kube_watch.h"
 
+#include <stdio.h>
+
 #include "common/base/backoff.h"
 #include "common/base/hash.h"
 #include "common/base/mem.h"
@@ -35,8 +37,6 @@
 #include "router/fleet/discovery/kube_client.h"
 #include "router/fleet/discovery/kube_role.h"
 #include "router/fleet/discovery/kube_stream.h"
-
-#include <stdio.h>
 
 #define PAGE_ITEMS         500
 #define LIST_SILENCE_MS    75000u /* a server gives up after 60 s */

@@ -13,14 +13,13 @@
  * forbidden the other is tried, and when both are, they are tried in turns.
  *
  * A pool that is deleted or unreadable changes nothing: the pods it selected last stay. */
-#include "router/fleet/discovery.h"
-
 #include <stdio.h>
 #include <string.h>
 
 #include "common/base/mem.h"
 #include "common/net/loop.h"
 #include "common/telemetry/log.h"
+#include "router/fleet/discovery.h"
 #include "router/fleet/discovery/kube_client.h"
 #include "router/fleet/discovery/kube_costs.h"
 #include "router/fleet/discovery/kube_store.h"

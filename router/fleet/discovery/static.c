@@ -1,9 +1,8 @@
 /* router/fleet/discovery/static.c - the workers of the command line: reported once, changed by a
  * restart. */
-#include "router/fleet/discovery.h"
-
 #include "common/base/mem.h"
 #include "common/options/options.h"
+#include "router/fleet/discovery.h"
 
 struct static_source {
     struct discovery discovery;

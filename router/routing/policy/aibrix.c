@@ -17,11 +17,11 @@
  * the same 800 KB of distinct prompt text, which is why it seldom finds anything; raise it. The
  * table is swept when it is used instead of every second. Mean and deviation are of the
  * candidates. Workers that leave or restart are forgotten. */
+#include <string.h>
+
 #include "common/base/mem.h"
 #include "router/routing/policy/block_table.h"
 #include "router/routing/policy/choose.h"
-
-#include <string.h>
 
 #define AIBRIX_BLOCK_BYTES 4
 

@@ -11,11 +11,11 @@
  * entries alone, so that new blocks of a worker are not mistaken for lost ones. */
 #include "router/routing/policy/block_table.h"
 
-#include "common/base/mem.h"
-#include "common/base/rng.h"
-
 #include <assert.h>
 #include <string.h>
+
+#include "common/base/mem.h"
+#include "common/base/rng.h"
 
 #define NO_OWNER     WORKER_NONE
 #define TIDY_PER_PUT 4

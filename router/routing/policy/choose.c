@@ -1,10 +1,10 @@
 /* router/routing/policy/choose.c - loops over the members of a mask. */
 #include "router/routing/policy/choose.h"
 
-#include "common/base/mem.h"
-
 #include <assert.h>
 #include <math.h>
+
+#include "common/base/mem.h"
 
 struct choose_spread choose_spread(const struct policy_view *view, const uint64_t *set) {
     struct choose_spread s = {.min = UINT32_MAX};

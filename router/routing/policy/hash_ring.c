@@ -1,12 +1,12 @@
 /* router/routing/policy/hash_ring.c - two parallel arrays, sorted by point. */
 #include "router/routing/policy/hash_ring.h"
 
+#include <assert.h>
+#include <stdlib.h>
+
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "router/routing/policy/choose.h"
-
-#include <assert.h>
-#include <stdlib.h>
 
 struct hash_ring {
     uint64_t *points; /* ascending; equal ones by worker */

@@ -10,11 +10,11 @@
  * here the table holds --max-tree-size bytes of prompt text, and workers that leave or restart are
  * forgotten. Known weakness, kept: an opening shared by all requests sends all of them to one
  * worker. */
+#include <string.h>
+
 #include "common/base/mem.h"
 #include "router/routing/policy/block_table.h"
 #include "router/routing/policy/choose.h"
-
-#include <string.h>
 
 struct hash_trie {
     struct block_table *table;

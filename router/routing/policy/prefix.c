@@ -52,12 +52,12 @@
  *
  * A worker with more than max_load_factor x the mean in flight + load_floor is not priced, unless
  * that leaves none: a guard for loads that the formula does not see, such as endless decoding. */
+#include <float.h>
+#include <math.h>
+
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "router/routing/policy.h"
-
-#include <float.h>
-#include <math.h>
 
 #define TIE_MARGIN 0.01
 

@@ -10,10 +10,10 @@
  * is passed over for the next in the rendezvous.
  * Differs: production-stack and smg walk a hash ring and AIBrix has no bound; here one busy
  * session cannot drown a worker. smg's `manual` keeps a map of sessions, which this needs not. */
+#include <math.h>
+
 #include "common/base/mem.h"
 #include "router/routing/policy/choose.h"
-
-#include <math.h>
 
 struct session {
     double max_load_factor, load_floor;

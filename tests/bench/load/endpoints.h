@@ -1,8 +1,9 @@
-/* tests/bench/load/endpoints.h - where to connect: one address, or those that a file lists just now.
+/* tests/bench/load/endpoints.h - where to connect: one address, or those that a file lists just
+ * now.
  *
- * As with a Kubernetes Service: the watcher of readiness writes the file again, new connections go to
- * its addresses in turn, and those that are open stay where they are. A file that cannot be read, or
- * lists no address, changes nothing. */
+ * As with a Kubernetes Service: the watcher of readiness writes the file again, new connections go
+ * to its addresses in turn, and those that are open stay where they are. A file that cannot be
+ * read, or lists no address, changes nothing. */
 #ifndef TESTS_BENCH_LOAD_ENDPOINTS_H
 #define TESTS_BENCH_LOAD_ENDPOINTS_H
 

@@ -145,7 +145,7 @@ static void next_fixed(struct traffic *t, struct traffic_item *out) {
                                  .max_tokens = t->config.max_tokens};
 }
 
-/* --- shared prefix ------------------------------------------------------------------------------ */
+/* --- shared prefix ---------------------------------------------------------------------------- */
 
 static void next_shared_prefix(struct traffic *t, struct traffic_item *out) {
     const struct traffic_config *c = &t->config;
@@ -162,7 +162,7 @@ static void next_shared_prefix(struct traffic *t, struct traffic_item *out) {
         .body = buf_str(&t->body), .session = group, .max_tokens = c->max_tokens};
 }
 
-/* --- conversation ------------------------------------------------------------------------------- */
+/* --- conversation ----------------------------------------------------------------------------- */
 
 static bool is_due_before(const struct heap_link *a, const struct heap_link *b) {
     const struct session *x = HEAP_ENTRY_CONST(a, struct session, due);
@@ -222,7 +222,7 @@ static void next_turn(struct traffic *t, uint64_t now_us, struct traffic_item *o
     }
 }
 
-/* --- the whole ---------------------------------------------------------------------------------- */
+/* --- the whole -------------------------------------------------------------------------------- */
 
 struct traffic *traffic_create(const struct traffic_config *config) {
     struct traffic *t = mem_zalloc(sizeof(*t));

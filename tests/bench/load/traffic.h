@@ -1,8 +1,8 @@
 /* tests/bench/load/traffic.h - what is asked: bodies of requests, from a seed.
  *
- * The n-th request of a seed is the same bytes whatever the answers were and however long they took:
- * so two routers can be given the very same load. That is why a conversation carries made-up answers
- * in its history instead of those that came.
+ * The n-th request of a seed is the same bytes whatever the answers were and however long they
+ * took: so two routers can be given the very same load. That is why a conversation carries made-up
+ * answers in its history instead of those that came.
  *
  *   fixed          `bodies` bodies of `body_bytes` each, made before the run, in `families` families
  *                  whose members share their first half; one after the other

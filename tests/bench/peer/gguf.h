@@ -1,11 +1,12 @@
-/* tests/bench/peer/gguf.h - writes a model file that llama.cpp reads: as much of GGUF 3 as a model of
- * random weights needs.
+/* tests/bench/peer/gguf.h - writes a model file that llama.cpp reads: as much of GGUF 3 as a model
+ * of random weights needs.
  *
  *      "GGUF", version, number of tensors, number of pairs
  *      the pairs: key, type, value         the tensors: name, dimensions, type, offset
  *      the data, each tensor at a multiple of 32
  *
- * Order of calls: create, the pairs, declare all tensors, put their data in the same order, finish. */
+ * Order of calls: create, the pairs, declare all tensors, put their data in the same order,
+ * finish. */
 #ifndef TESTS_BENCH_PEER_GGUF_H
 #define TESTS_BENCH_PEER_GGUF_H
 

@@ -2,11 +2,12 @@
  *
  * Their pool of threads lives as long as the object, as in llama-bench, and is paused between its
  * turns: it would spin otherwise. */
-#include <ggml-cpu.h>
-#include <llama.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include <ggml-cpu.h>
+#include <llama.h>
 
 #include "common/base/mem.h"
 #include "tests/bench/peer/peer.h"

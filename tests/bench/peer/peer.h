@@ -1,7 +1,7 @@
 /* tests/bench/peer/peer.h - another engine in the same process, so that both can take turns.
  *
- * none.c is linked when there is none; llama.c, when `make bench-cpu LLAMA=DIR` names the folder of the
- * sources of llama.cpp are. All functions abort with a message when the engine fails. */
+ * none.c is linked when there is none; llama.c, when `make bench-cpu LLAMA=DIR` names the folder of
+ * the sources of llama.cpp are. All functions abort with a message when the engine fails. */
 #ifndef TESTS_BENCH_PEER_PEER_H
 #define TESTS_BENCH_PEER_PEER_H
 

@@ -6,9 +6,10 @@
  *      client ── recv until content-length is there ──▶ buffer ── send ──▶ worker
  *      client ◀────────────── send what was received ──────────────────── worker
  *
- * One thread, one epoll, edge-triggered. Each client has a worker connection of its own. A request is kept until it
- * is whole, as a proxy must that routes by the body, in a buffer of a stack of them: the one
- * used last is the next. Answers pass as they come. There is no parser, no log, no timer, no limit.
+ * One thread, one epoll, edge-triggered. Each client has a worker connection of its own. A request
+ * is kept until it is whole, as a proxy must that routes by the body, in a buffer of a stack of
+ * them: the one used last is the next. Answers pass as they come. There is no parser, no log, no
+ * timer, no limit.
  *
  * LIMITS. A request is at most 1 MiB; nothing is pipelined. A client that reads no answers ends the
  * process. */

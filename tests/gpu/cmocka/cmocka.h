@@ -1,7 +1,9 @@
-/* tests/gpu/cmocka/cmocka.h - as much of cmocka as the tests of kernels use, for machines without it.
+/* tests/gpu/cmocka/cmocka.h - as much of cmocka as the tests of kernels use, for machines without
+ * it.
  *
- * The same tests that run on the shim are compiled for the device with this header found first. A test
- * that asks the shim for what a device has not (a planted bug, a failed call) is skipped there. */
+ * The same tests that run on the shim are compiled for the device with this header found first. A
+ * test that asks the shim for what a device has not (a planted bug, a failed call) is skipped
+ * there. */
 #ifndef TESTS_GPU_CMOCKA_H
 #define TESTS_GPU_CMOCKA_H
 

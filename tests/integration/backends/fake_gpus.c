@@ -1,4 +1,5 @@
-/* tests/integration/backends/fake_gpus.c - a loadable backend that reports four GPUs, where there is none.
+/* tests/integration/backends/fake_gpus.c - a loadable backend that reports four GPUs, where there
+ * is none.
  *
  * The simulated backend behind the door of the real one: a shared object that exports
  * `incipit_backend`, devices found by number or by UUID. What programs do about GPUs (choose, pin,

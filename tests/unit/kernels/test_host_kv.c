@@ -57,7 +57,8 @@ static void assert_block(struct tiny_model *m, uint32_t block, const uint8_t *by
     mem_free(found);
 }
 
-/* Case 95 of tests/conformance: out to places in another order, other content over them, back into other blocks. */
+/* Case 95 of tests/conformance: out to places in another order, other content over them, back into
+ * other blocks. */
 static void round_trip(const struct backend_ops *ops, const struct tiny_shape *s) {
     struct backend_copy out[N_BLOCKS], in[N_BLOCKS];
     struct tiny_model m;

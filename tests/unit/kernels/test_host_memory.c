@@ -1,11 +1,10 @@
 /* tests/unit/kernels/test_host_memory.c - what the machine and the control groups leave. */
-#include "kernels/host/host_memory.h"
-
 #include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 
+#include "kernels/host/host_memory.h"
 #include "tests/support/cm.h"
 
 #define MIB ((uint64_t)1 << 20)

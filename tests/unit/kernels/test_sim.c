@@ -1,8 +1,8 @@
 /* tests/unit/kernels/test_sim.c - the simulated backend: its clock, its text, its refusals. */
 #include <ctype.h>
 #include <poll.h>
-#include <unistd.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "common/base/clock.h"
 #include "common/base/mem.h"
@@ -111,7 +111,8 @@ static void the_event_fd_is_readable_when_a_fence_is_done(void **state) {
     close_sim(&s);
 }
 
-/* Who waits for the second of two is woken by the first, takes the signal away, and is woken again. */
+/* Who waits for the second of two is woken by the first, takes the signal away, and is woken
+ * again. */
 static void the_event_fd_signals_a_later_fence(void **state) {
     struct pollfd p = {.events = POLLIN};
     uint64_t signal;

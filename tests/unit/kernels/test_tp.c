@@ -1,9 +1,9 @@
 /* tests/unit/kernels/test_tp.c - a model over several ranks is the model of one, to the bit.
  *
- * Two models of the same weights, one whole and one of 2 or 4 ranks, run the same random schedule in
- * lockstep: prefill in chunks beside decode, references to the tokens of the step before, every kind
- * of sampling, penalties, biases, masks, scores and alternatives, copies of blocks and swaps. After
- * each step every output is compared, at the end every block of the pool. */
+ * Two models of the same weights, one whole and one of 2 or 4 ranks, run the same random schedule
+ * in lockstep: prefill in chunks beside decode, references to the tokens of the step before, every
+ * kind of sampling, penalties, biases, masks, scores and alternatives, copies of blocks and swaps.
+ * After each step every output is compared, at the end every block of the pool. */
 #include <stdio.h>
 #include <string.h>
 

@@ -1,13 +1,12 @@
 /* tests/unit/replay/test_engine_replay.c - the router's books against the engine's own, on made-up
  * conversations: a few dozen at a time, each turn the opening of the next, pauses between them. */
-#include "tests/support/cm.h"
+#include <stdlib.h>
 
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "tests/replay/engine_replay.h"
 #include "tests/replay/workload.h"
-
-#include <stdlib.h>
+#include "tests/support/cm.h"
 
 #define BLOCK_SIZE 64
 #define N_CHATS    300
@@ -118,8 +117,9 @@ static void small_blocks_under_large_ones_are_predicted(void **state) {
     free_chats(&w);
 }
 
-/* Coding agents: a prompt of 195,000 tokens at the median, of which each turn repeats all and adds a
- * little; twice as many agents as the worker can keep. LONG_REQUESTS=10000 for the whole figure. */
+/* Coding agents: a prompt of 195,000 tokens at the median, of which each turn repeats all and adds
+ * a little; twice as many agents as the worker can keep. LONG_REQUESTS=10000 for the whole
+ * figure. */
 #define AGENT_BLOCK  512
 #define AGENT_FIRST  300 /* blocks of a first prompt */
 #define AGENT_MAX    500
@@ -234,7 +234,8 @@ static void bytes_beyond_the_chain_teach_no_capacity(void **state) {
     assert_true(r.capacity_factor == 1);
 }
 
-/* Of the blocks that came back from host memory both tiers have one: they keep less than their sum. */
+/* Of the blocks that came back from host memory both tiers have one: they keep less than their
+ * sum. */
 static void blocks_in_host_memory_are_predicted(void **state) {
     struct replay_result r = replay_agents(0, AGENT_TOKENS / 4, AGENT_TOKENS);
     (void)state;

@@ -1,13 +1,12 @@
 /* tests/unit/replay/test_fleet_model.c - the modelled fleet: steps by the formula, blocks
  * conserved; and on instances so small that every assignment can be tried, oracles are near. */
-#include "tests/support/cm.h"
+#include <math.h>
 
 #include "common/base/mem.h"
 #include "tests/replay/fleet_model.h"
 #include "tests/replay/generator.h"
 #include "tests/replay/worker_model.h"
-
-#include <math.h>
+#include "tests/support/cm.h"
 
 #define BLOCK         64
 #define N_REQUESTS    7

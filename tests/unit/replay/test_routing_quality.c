@@ -4,17 +4,16 @@
  * The default policy is held against an oracle that sees what workers really hold and do, and
  * against policies that know less. Nothing is timed, so the figures are the same everywhere; they
  * are means over the seeds, and the bars leave about as much room as one seed differs from the
- * next. That the gate notices a broken policy is tested too: with --cost-later-arrivals 0 (hits and end-to-end time
- * go), with books that never forget, with prefill priced without attention, without an index. */
-#include "tests/support/cm.h"
-
-#include "tests/replay/fleet_model.h"
-#include "tests/replay/generator.h"
+ * next. That the gate notices a broken policy is tested too: with --cost-later-arrivals 0 (hits and
+ * end-to-end time go), with books that never forget, with prefill priced without attention, without
+ * an index. */
+#include <stdlib.h>
 
 #include "common/base/map.h"
 #include "common/base/mem.h"
-
-#include <stdlib.h>
+#include "tests/replay/fleet_model.h"
+#include "tests/replay/generator.h"
+#include "tests/support/cm.h"
 
 #define N_SEEDS    3
 #define DURATION_S 2000

@@ -1,14 +1,13 @@
 /* tests/unit/replay/test_workload.c - generators and traces: what a replay replays. */
-#include "tests/support/cm.h"
-
-#include "common/base/map.h"
-#include "common/base/mem.h"
-#include "tests/replay/generator.h"
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#include "common/base/map.h"
+#include "common/base/mem.h"
+#include "tests/replay/generator.h"
+#include "tests/support/cm.h"
 
 #define SHORT_S 60
 

@@ -1,5 +1,5 @@
 /* tests/unit/router/test_frontend.c - router loops begin, answer, drain and end, in every order. */
-#include "tests/support/cm.h"
+#include <signal.h>
 
 #include "common/base/clock.h"
 #include "common/base/mem.h"
@@ -10,9 +10,8 @@
 #include "router/metrics/router_metrics.h"
 #include "router/registry/registry.h"
 #include "tests/support/client.h"
+#include "tests/support/cm.h"
 #include "tests/support/routing_defaults.h"
-
-#include <signal.h>
 
 struct fixture {
     struct loop *loop; /* the control thread's */

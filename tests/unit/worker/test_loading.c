@@ -1,12 +1,11 @@
 /* tests/unit/worker/test_loading.c - the progress lines of loading, and where --model leads. */
-#include "worker/loading.h"
-
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "common/telemetry/log.h"
 #include "tests/support/cm.h"
+#include "worker/loading.h"
 #include "worker/worker_options.h"
 
 #define MIB ((uint64_t)1 << 20)

@@ -1,13 +1,12 @@
-/* tests/unit/worker/test_worker_options.c - the table of flags of vLLM and SGLang beside our own; what the options mean
- * on a device. */
-#include "tests/support/cm.h"
-
-#include "kernels/backend.h"
-#include "worker/worker_device.h"
-#include "worker/worker_options.h"
-
+/* tests/unit/worker/test_worker_options.c - the table of flags of vLLM and SGLang beside our own;
+ * what the options mean on a device. */
 #include <stdio.h>
 #include <string.h>
+
+#include "kernels/backend.h"
+#include "tests/support/cm.h"
+#include "worker/worker_device.h"
+#include "worker/worker_options.h"
 
 #define FLAGS_MAX 1200
 

@@ -66,7 +66,7 @@ static uint64_t now_us(const struct request_feed *feed) {
     return loop_now_us(feed->config.loop);
 }
 
-/* --- one follower ------------------------------------------------------------------------------ */
+/* --- one follower ----------------------------------------------------------------------------- */
 
 static void put_hex_field(struct json_writer *w, const char *key, uint64_t v) {
     char text[20];
@@ -224,7 +224,7 @@ static void on_drain(struct http_request *req) {
     pump(req->user);
 }
 
-/* --- all of them ------------------------------------------------------------------------------- */
+/* --- all of them ------------------------------------------------------------------------------ */
 
 static void pump_all(void *arg) {
     struct request_feed *feed = arg;
@@ -397,7 +397,7 @@ struct request_feed_stats request_feed_stats(const struct request_feed *feed) {
                                        .n_gaps = feed->n_gaps};
 }
 
-/* --- the request ------------------------------------------------------------------------------- */
+/* --- the request ------------------------------------------------------------------------------ */
 
 static enum status check(const struct request_feed *feed, struct error *err) {
     if (!feed) {

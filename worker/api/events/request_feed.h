@@ -67,7 +67,8 @@ struct request_feed_stats {
 };
 struct request_feed_stats request_feed_stats(const struct request_feed *feed); /* zeros for NULL */
 
-/* Answers GET /request_events: the stream lives until the client, the server or the feed ends it. */
+/* Answers GET /request_events: the stream lives until the client, the server or the feed ends
+ * it. */
 void request_feed_follow(struct request_feed *feed, struct http_request *req);
 
 #endif

@@ -7,11 +7,11 @@
  *      | ... 1041 |1042 .......... |1043 . |1044 ............. |   free   | 1040 | 1041 ...
  *                                                              next = 1045  oldest = 1040
  *
- * Frames differ in length, so the place of every STRIDE-th is kept; one between is found by walking.
- * Numbers begin with 1 and are never used twice.
+ * Frames differ in length, so the place of every STRIDE-th is kept; one between is found by
+ * walking. Numbers begin with 1 and are never used twice.
  *
- * Appending allocates nothing once the longest event has been seen, takes no lock and costs 50 ns and
- * the copy of the event. Thread: worker loop. */
+ * Appending allocates nothing once the longest event has been seen, takes no lock and costs 50 ns
+ * and the copy of the event. Thread: worker loop. */
 #ifndef WORKER_API_EVENTS_REQUEST_LOG_H
 #define WORKER_API_EVENTS_REQUEST_LOG_H
 

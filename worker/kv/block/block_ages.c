@@ -1,10 +1,10 @@
 /* worker/kv/block/block_ages.c - see block_ages.h. */
 #include "worker/kv/block/block_ages.h"
 
+#include <assert.h>
+
 #include "common/base/mem.h"
 #include "common/base/rng.h"
-
-#include <assert.h>
 
 struct block_residency {
     uint64_t born_us, used_us;

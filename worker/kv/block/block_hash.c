@@ -1,15 +1,16 @@
-/* worker/kv/block/block_hash.c - canonical CBOR (RFC 8949, section 4.2.1) of one block, and its digest.
+/* worker/kv/block/block_hash.c - canonical CBOR (RFC 8949, section 4.2.1) of one block, and its
+ * digest.
  *
  * Only four kinds of CBOR item occur: byte string, text string, integer, array; each begins with a
  * head of one to five bytes, the shortest that holds its number. */
 #include "worker/kv/block/block_hash.h"
 
-#include "common/base/hash.h"
-#include "common/base/mem.h"
-
 #include <assert.h>
 #include <endian.h>
 #include <string.h>
+
+#include "common/base/hash.h"
+#include "common/base/mem.h"
 
 #define CBOR_HEAD_MAX 5
 #define CBOR_NULL     0xf6

@@ -1,12 +1,12 @@
 /* worker/kv/block/block_pool.c - reference counts over a free queue and a prefix cache. */
 #include "worker/kv/block/block_pool.h"
 
+#include <assert.h>
+#include <stdlib.h>
+
 #include "common/base/mem.h"
 #include "worker/kv/block/block_ages.h"
 #include "worker/kv/block/free_queue.h"
-
-#include <assert.h>
-#include <stdlib.h>
 
 _Static_assert(BLOCK_NONE == FREE_QUEUE_NONE && BLOCK_NONE == PREFIX_CACHE_NONE,
                "one value for no block");

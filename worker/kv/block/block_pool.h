@@ -55,8 +55,8 @@ void block_pool_touch(struct block_pool *pool, const block_id *ids, uint32_t n);
  * prefix, which others are likelier to share. A block without references aborts. */
 void block_pool_release(struct block_pool *pool, const block_id *ids, uint32_t n);
 
-/* Makes a full block in use findable under `key`. It must not be published yet (asserted). `prefix`:
- * the number of this content in another pool; 0: it has none. */
+/* Makes a full block in use findable under `key`. It must not be published yet (asserted).
+ * `prefix`: the number of this content in another pool; 0: it has none. */
 void block_pool_publish(struct block_pool *pool, block_id id, const struct prefix_key *key,
                         uint64_t prefix);
 

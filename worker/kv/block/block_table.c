@@ -1,10 +1,10 @@
 /* worker/kv/block/block_table.c - an array, and from which entry on the device's copy is stale. */
 #include "worker/kv/block/block_table.h"
 
-#include "common/base/mem.h"
-
 #include <assert.h>
 #include <string.h>
+
+#include "common/base/mem.h"
 
 enum status block_table_init(struct block_table *t, uint32_t capacity) {
     block_id *ids = mem_try(MAX(capacity, 1) * sizeof(*ids));

@@ -1,4 +1,5 @@
-/* worker/kv/block/block_table.h - the blocks of one sequence: logical block number to physical block.
+/* worker/kv/block/block_table.h - the blocks of one sequence: logical block number to physical
+ * block.
  *
  *      token position p  ->  ids[p / block_size], offset p % block_size
  *

@@ -1,9 +1,9 @@
 /* worker/kv/block/free_queue.c - a ring of indices; the sentinel is number `capacity`. */
 #include "worker/kv/block/free_queue.h"
 
-#include "common/base/mem.h"
-
 #include <assert.h>
+
+#include "common/base/mem.h"
 
 void free_queue_init(struct free_queue *q, uint32_t capacity) {
     q->links = mem_alloc(((size_t)capacity + 1) * sizeof(*q->links));

@@ -1,10 +1,10 @@
 /* worker/kv/block/prefix_cache.c - buckets of first copies, rings of duplicates. */
 #include "worker/kv/block/prefix_cache.h"
 
-#include "common/base/mem.h"
-
 #include <assert.h>
 #include <string.h>
+
+#include "common/base/mem.h"
 
 #define NONE PREFIX_CACHE_NONE
 

@@ -50,9 +50,9 @@ void prefix_cache_fini(struct prefix_cache *cache);
 uint32_t prefix_cache_find(const struct prefix_cache *cache, const struct prefix_key *key);
 
 /* Publishes `block`, which must not be published yet (asserted). Never replaces: equal content
- * becomes a duplicate behind the first. `prefix`: the number of this content in another cache (of host
- * or device memory), by which a chain continues from one to the other; 0: the cache assigns one. Only
- * one of two caches assigns numbers. */
+ * becomes a duplicate behind the first. `prefix`: the number of this content in another cache (of
+ * host or device memory), by which a chain continues from one to the other; 0: the cache assigns
+ * one. Only one of two caches assigns numbers. */
 void prefix_cache_insert(struct prefix_cache *cache, uint32_t block, const struct prefix_key *key,
                          uint64_t prefix);
 

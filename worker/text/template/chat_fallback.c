@@ -1,10 +1,11 @@
-/* worker/text/template/chat_fallback.c - the built-in templates, and which of them a folder gets. */
+/* worker/text/template/chat_fallback.c - the built-in templates, and which of them a folder
+ * gets. */
 #include "worker/text/template/chat_fallback.h"
+
+#include <stdio.h>
 
 #include "common/base/file.h"
 #include "common/base/mem.h"
-
-#include <stdio.h>
 
 #define MAX_TOKENIZER_BYTES ((size_t)256 << 20)
 #define MAX_CONFIG_BYTES    ((size_t)1 << 20)

@@ -14,7 +14,8 @@
 /* The template of one of those names. STR_NULL for none. */
 struct str chat_fallback_source(const char *name);
 
-/* The name of the one that fits a folder best; never NULL. Reads its tokenizer.json and config.json. */
+/* The name of the one that fits a folder best; never NULL. Reads its tokenizer.json and
+ * config.json. */
 const char *chat_fallback_choose(const char *folder);
 
 #endif

@@ -1,10 +1,11 @@
-/* worker/text/template/chat_messages.c - JSON to the values of a template, and the habits of clients. */
+/* worker/text/template/chat_messages.c - JSON to the values of a template, and the habits of
+ * clients. */
 #include "worker/text/template/chat_messages.h"
+
+#include <string.h>
 
 #include "common/base/buf.h"
 #include "common/text/json.h"
-
-#include <string.h>
 
 /* --- values ------------------------------------------------------------------------------------*/
 /* The reader keeps numbers by value: 1.0 arrives as 1. */

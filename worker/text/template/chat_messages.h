@@ -15,8 +15,9 @@
  *                   one, for null and for other types; a string that is no JSON is kept as it is
  *      reasoning    under both of its names, `reasoning` and `reasoning_content`
  *
- * Two older or newer words than most templates have are brought to theirs: the role `developer` is `system`
- * unless the template names it; `function_call` and the role `function` are `tool_calls` and `tool`. */
+ * Two older or newer words than most templates have are brought to theirs: the role `developer` is
+ * `system` unless the template names it; `function_call` and the role `function` are `tool_calls`
+ * and `tool`. */
 #ifndef WORKER_TEXT_TEMPLATE_CHAT_MESSAGES_H
 #define WORKER_TEXT_TEMPLATE_CHAT_MESSAGES_H
 

@@ -1,7 +1,11 @@
-/* worker/text/template/chat_template.c - finding a model's template, and giving it what a request holds.
+/* worker/text/template/chat_template.c - finding a model's template, and giving it what a request
+ * holds.
  *
  * What clients write into messages is brought to what templates expect by chat_messages.c. */
 #include "worker/text/template/chat_template.h"
+
+#include <stdio.h>
+#include <string.h>
 
 #include "common/base/file.h"
 #include "common/base/mem.h"
@@ -9,9 +13,6 @@
 #include "worker/text/template/chat_fallback.h"
 #include "worker/text/template/chat_messages.h"
 #include "worker/text/template/jinja.h"
-
-#include <stdio.h>
-#include <string.h>
 
 #define MAX_CONFIG_BYTES ((size_t)16 << 20)
 
@@ -112,8 +113,8 @@ static enum status read_config(const char *folder, struct json **config, struct 
     return st;
 }
 
-/* Compiles the file `name` of the folder, else the template `named` so in its configuration. *out stays
- * NULL when there is neither. */
+/* Compiles the file `name` of the folder, else the template `named` so in its configuration. *out
+ * stays NULL when there is neither. */
 static enum status compile_found(struct chat_template **out, const char *folder, const char *name,
                                  const struct json *config, const char *named, struct error *err) {
     char path[4096], *text = NULL;

@@ -22,12 +22,13 @@ struct chat_template;
 MUST_USE enum status chat_template_compile(struct chat_template **out, struct str source,
                                            struct error *err);
 
-/* The template of a model folder: chat_template.jinja, else `chat_template` of tokenizer_config.json (the
- * one named "default" where there are several); for requests with tools the one named "tool_use", or
- * additional_chat_templates/tool_use.jinja, if there is one. Without any, the built-in one that fits
- * (chat_fallback.h), and *fallback is its name, else NULL. bos_token and eos_token come from
- * tokenizer_config.json. A `given` that is not NULL replaces the folder's template: a file, a template in
- * one line, where \\n is a line end, or a built-in name; else ST_INVALID. */
+/* The template of a model folder: chat_template.jinja, else `chat_template` of
+ * tokenizer_config.json (the one named "default" where there are several); for requests with tools
+ * the one named "tool_use", or additional_chat_templates/tool_use.jinja, if there is one. Without
+ * any, the built-in one that fits (chat_fallback.h), and *fallback is its name, else NULL.
+ * bos_token and eos_token come from tokenizer_config.json. A `given` that is not NULL replaces the
+ * folder's template: a file, a template in one line, where \\n is a line end, or a built-in name;
+ * else ST_INVALID. */
 MUST_USE enum status chat_template_open(struct chat_template **out, const char *folder,
                                         const char *given, const char **fallback,
                                         struct error *err);
@@ -47,9 +48,9 @@ struct chat_input {
     int64_t now_s; /* for strftime_now; UTC */
 };
 
-/* Appends the text to *out. The template sees messages as chat_messages.h
- * has them. ST_INVALID (param "messages") with the template's own sentence
- * when it calls raise_exception; ST_TOO_LARGE over a limit; ST_INVALID naming the line otherwise. */
+/* Appends the text to *out. The template sees messages as chat_messages.h has them. ST_INVALID
+ * (param "messages") with the template's own sentence when it calls raise_exception; ST_TOO_LARGE
+ * over a limit; ST_INVALID naming the line otherwise. */
 MUST_USE enum status chat_template_render(const struct chat_template *t,
                                           const struct chat_input *in, struct buf *out,
                                           struct error *err);

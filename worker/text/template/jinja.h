@@ -1,14 +1,15 @@
 /* worker/text/template/jinja.h - the part of the Jinja language that chat templates are written in.
  *
- * Source is compiled once into a tree; a run evaluates it with its own variables and its own memory.
- * The dialect is that of the transformers library: trim_blocks and lstrip_blocks on, a sandbox in
- * which nothing can be modified but namespaces, `tojson` as Python's json.dumps.
+ * Source is compiled once into a tree; a run evaluates it with its own variables and its own
+ * memory. The dialect is that of the transformers library: trim_blocks and lstrip_blocks on, a
+ * sandbox in which nothing can be modified but namespaces, `tojson` as Python's json.dumps.
  *
  *      {% for if elif else set macro break continue generation %}  {{ expression }}  {# comment #}
  *
  * A template may come from a client, so a run is limited in steps, bytes and depth, and what is not
- * built (include, import, call, filter blocks, recursive loops, % formatting) is an error that names
- * the line. LIMITS: integers are 64 bits, case mapping is ASCII, sorting is of strings and numbers.
+ * built (include, import, call, filter blocks, recursive loops, % formatting) is an error that
+ * names the line. LIMITS: integers are 64 bits, case mapping is ASCII, sorting is of strings and
+ * numbers.
  *
  *      source ─jinja_lex─▶ tokens ─jinja_parse(_expression)─▶ tree ─jinja_run, jinja_eval─▶ text
  *                                                                     │ jinja_value     memory, truth, order

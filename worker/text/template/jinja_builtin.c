@@ -1,8 +1,8 @@
 /* worker/text/template/jinja_builtin.c - tests and global functions: two tables of names. */
-#include "worker/text/template/jinja_internal.h"
-
 #include <stdlib.h>
 #include <time.h>
+
+#include "worker/text/template/jinja_internal.h"
 
 /* --- tests -------------------------------------------------------------------------------------*/
 /* Tests that look at the value alone. */

@@ -3,10 +3,10 @@
  * Every step is counted and every level of recursion too, so a run ends. A scope is a block's own
  * variables and a pointer outwards: `for` bodies and macros open one, `if` does not; assignment
  * always goes to the innermost, so a loop cannot change what is outside but through a namespace. */
-#include "worker/text/template/jinja_internal.h"
-
 #include <stdarg.h>
 #include <stdio.h>
+
+#include "worker/text/template/jinja_internal.h"
 
 static enum status eval(struct jinja_run *r, const struct jinja_node *n, struct jv *out);
 
@@ -70,7 +70,7 @@ enum status jinja_push_scope(struct jinja_run *r, struct jinja_scope *outer) {
     return ST_OK;
 }
 
-/* --- operators -----------------------------------------------------------------------------------*/
+/* --- operators -------------------------------------------------------------------------------- */
 static enum status eval_binary(struct jinja_run *r, const struct jinja_node *n, struct jv *out) {
     struct jv a, b;
 

@@ -199,7 +199,7 @@ static enum status filter_items(const struct jinja_filter_call *c) {
     return jinja_items(c->r, c->v, c->out);
 }
 
-/* --- the table -----------------------------------------------------------------------------------*/
+/* --- the table -------------------------------------------------------------------------------- */
 static const struct {
     const char *name;
     jinja_filter_fn run;

@@ -1,7 +1,8 @@
-/* worker/text/template/jinja_filter_list.c - filters of lists: choosing, mapping, joining, sorting. */
-#include "worker/text/template/jinja_filter.h"
-
+/* worker/text/template/jinja_filter_list.c - filters of lists: choosing, mapping, joining,
+ * sorting. */
 #include <stdlib.h>
+
+#include "worker/text/template/jinja_filter.h"
 
 /* The value at "a.b.c" within v; `otherwise`, where one is given, stands for an undefined part. */
 static enum status follow(struct jinja_run *r, struct jv v, struct str path, struct jv otherwise,
@@ -280,7 +281,7 @@ static enum status filter_attr(const struct jinja_filter_call *c) {
     return c->v.type == JV_DICT ? ST_OK : jinja_attribute(c->r, c->v, name.as.string, c->out);
 }
 
-/* --- the table -----------------------------------------------------------------------------------*/
+/* --- the table -------------------------------------------------------------------------------- */
 static const struct {
     const char *name;
     jinja_filter_fn run;

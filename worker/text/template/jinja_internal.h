@@ -1,4 +1,5 @@
-/* worker/text/template/jinja_internal.h - the tree, the run, and what the files of the interpreter share. */
+/* worker/text/template/jinja_internal.h - the tree, the run, and what the files of the interpreter
+ * share. */
 #ifndef WORKER_TEXT_TEMPLATE_JINJA_INTERNAL_H
 #define WORKER_TEXT_TEMPLATE_JINJA_INTERNAL_H
 
@@ -253,7 +254,8 @@ MUST_USE enum status jinja_replace(struct jinja_run *r, struct str s, struct str
                                    struct str to, int64_t max, struct jv *out);
 MUST_USE enum status jinja_join(struct jinja_run *r, struct jv list, struct str sep,
                                 struct jv *out);
-/* TITLE: the method, every letter after none; WORDS: the filter, what follows blanks and brackets. */
+/* TITLE: the method, every letter after none; WORDS: the filter, what follows blanks and
+ * brackets. */
 enum jinja_case { CASE_UPPER, CASE_LOWER, CASE_TITLE, CASE_WORDS, CASE_CAPITALIZE };
 MUST_USE enum status jinja_change_case(struct jinja_run *r, struct str s, enum jinja_case to,
                                        struct jv *out);

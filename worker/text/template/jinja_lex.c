@@ -4,10 +4,10 @@
  * dropped, and so are the blanks between the start of a line and a block or a comment; `-` at a tag
  * strips all white space on its side, `+` none. One line end at the very end of the source is
  * dropped, and every kind of line end becomes \n. */
+#include <stdlib.h>
+
 #include "worker/text/template/jinja_internal.h"
 #include "worker/text/unicode/unicode.h"
-
-#include <stdlib.h>
 
 struct lexer {
     const char *p, *end;

@@ -1,4 +1,5 @@
-/* worker/text/template/jinja_method.c - the methods that values have in Python: of strings, mappings, lists. */
+/* worker/text/template/jinja_method.c - the methods that values have in Python: of strings,
+ * mappings, lists. */
 #include "worker/text/template/jinja_internal.h"
 #include "worker/text/unicode/unicode.h"
 

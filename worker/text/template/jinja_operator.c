@@ -1,8 +1,8 @@
-/* worker/text/template/jinja_operator.c - what operators do with values: arithmetic as Python's within 64 bits,
- * order, attributes, items and slices. */
-#include "worker/text/template/jinja_internal.h"
-
+/* worker/text/template/jinja_operator.c - what operators do with values: arithmetic as Python's
+ * within 64 bits, order, attributes, items and slices. */
 #include <math.h>
+
+#include "worker/text/template/jinja_internal.h"
 
 /* --- attributes and items ----------------------------------------------------------------------*/
 static enum status loop_attribute(struct jinja_run *r, const struct jinja_loop *l, struct str name,

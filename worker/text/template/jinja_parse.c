@@ -2,9 +2,9 @@
  *
  * Bodies nest by recursion, which is limited; elif chains are loops. Expressions are
  * jinja_parse_expression.c. */
-#include "worker/text/template/jinja_parser.h"
-
 #include <stdio.h>
+
+#include "worker/text/template/jinja_parser.h"
 
 static enum status parse_body(struct jinja_parser *p, const char *const *ends,
                               struct jinja_node **out);

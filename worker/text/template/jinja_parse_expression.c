@@ -134,7 +134,8 @@ static enum status parse_atom(struct jinja_parser *p, struct jinja_node **out) {
     return parse_items(p, "]", &n->children);
 }
 
-/* Arguments after an open parenthesis; a keyword argument is a node with a name around its value. */
+/* Arguments after an open parenthesis; a keyword argument is a node with a name around its
+ * value. */
 static enum status parse_arguments(struct jinja_parser *p, struct jinja_node **first) {
     struct jinja_node **last = first;
 

@@ -1,4 +1,5 @@
-/* worker/text/template/jinja_parser.h - what the two halves of the parser share: expressions, statements. */
+/* worker/text/template/jinja_parser.h - what the two halves of the parser share: expressions,
+ * statements. */
 #ifndef WORKER_TEXT_TEMPLATE_JINJA_PARSER_H
 #define WORKER_TEXT_TEMPLATE_JINJA_PARSER_H
 

@@ -1,10 +1,11 @@
-/* worker/text/template/jinja_repr.c - values as text, in Python's two ways: str and repr, and json.dumps. */
-#include "worker/text/template/jinja_internal.h"
-#include "worker/text/unicode/unicode.h"
-
+/* worker/text/template/jinja_repr.c - values as text, in Python's two ways: str and repr, and
+ * json.dumps. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+
+#include "worker/text/template/jinja_internal.h"
+#include "worker/text/unicode/unicode.h"
 
 /* The shortest digits that read back, placed as Python's repr places them. */
 static void repr_float(struct buf *b, double f, bool is_json) {

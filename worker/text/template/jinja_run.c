@@ -1,7 +1,7 @@
 /* worker/text/template/jinja_run.c - statements to text, and one run from its creation to its end.
  *
- * Text goes to run->out, which is the result, or a buffer while a block's text is captured (a macro's,
- * a set block's). */
+ * Text goes to run->out, which is the result, or a buffer while a block's text is captured (a
+ * macro's, a set block's). */
 #include "worker/text/template/jinja_internal.h"
 
 enum flow { FLOW_ON, FLOW_BREAK, FLOW_CONTINUE };

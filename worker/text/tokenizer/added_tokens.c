@@ -1,10 +1,10 @@
 /* worker/text/tokenizer/added_tokens.c - leftmost, then longest, by narrowing a sorted range. */
 #include "worker/text/tokenizer/added_tokens.h"
 
+#include <stdlib.h>
+
 #include "common/base/mem.h"
 #include "worker/text/unicode/unicode.h"
-
-#include <stdlib.h>
 
 static int by_content(const void *a, const void *b) {
     const struct added_token *x = a, *y = b;

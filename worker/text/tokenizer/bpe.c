@@ -1,9 +1,9 @@
 /* worker/text/tokenizer/bpe.c - the merge table and the two ways to run it. */
 #include "worker/text/tokenizer/bpe.h"
 
-#include "common/base/mem.h"
-
 #include <string.h>
+
+#include "common/base/mem.h"
 
 #define NO_RANK UINT32_MAX
 #define NOWHERE UINT32_MAX

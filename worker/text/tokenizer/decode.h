@@ -1,8 +1,8 @@
 /* worker/text/tokenizer/decode.h - the `decoder` of tokenizer.json, worked into the tokens.
  *
- * Most of what a decoder does it does to each token alone, so that it is done once, at load: what an id
- * stands for is then plain bytes. What is left looks across tokens: runs of byte tokens (<0xE2><0x82>
- * <0xAC>), and what is stripped from the very beginning; detokenize.h does that. */
+ * Most of what a decoder does it does to each token alone, so that it is done once, at load: what
+ * an id stands for is then plain bytes. What is left looks across tokens: runs of byte tokens
+ * (<0xE2><0x82> <0xAC>), and what is stripped from the very beginning; detokenize.h does that. */
 #ifndef WORKER_TEXT_TOKENIZER_DECODE_H
 #define WORKER_TEXT_TOKENIZER_DECODE_H
 
@@ -37,8 +37,8 @@ MUST_USE enum status decoder_load(struct decoder *d, const struct json *v, bool 
 /* What a key may become: steps that lengthen one another's work do so by powers. */
 #define DECODE_MAX_BYTES (1u << 20)
 
-/* Appends what the token spelled `key` stands for; or sets *byte (0 to 255) when it is a byte token,
- * -1 otherwise. ST_TOO_LARGE over DECODE_MAX_BYTES. */
+/* Appends what the token spelled `key` stands for; or sets *byte (0 to 255) when it is a byte
+ * token, -1 otherwise. ST_TOO_LARGE over DECODE_MAX_BYTES. */
 MUST_USE enum status decoder_bake(const struct decoder *d, struct str key, struct buf *out,
                                   int *byte);
 

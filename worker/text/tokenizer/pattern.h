@@ -1,4 +1,5 @@
-/* worker/text/tokenizer/pattern.h - what a tokenizer looks for in text: a string, or a regular expression.
+/* worker/text/tokenizer/pattern.h - what a tokenizer looks for in text: a string, or a regular
+ * expression.
  *
  * An expression is compiled by the first of three that supports it: the built-in matchers of the
  * common families (split_builtin.h), the small engine (regex.h), and pcre2. A pattern that none

@@ -1,7 +1,6 @@
 /* worker/text/tokenizer/post_processor.c - the post-processor: special tokens around a text. */
-#include "worker/text/tokenizer/tokenizer_internal.h"
-
 #include "common/text/json.h"
+#include "worker/text/tokenizer/tokenizer_internal.h"
 #include "worker/text/tokenizer/tokenizer_json.h"
 
 /* The ids of one special token of the template: those it lists, else the token's own. */

@@ -1,13 +1,14 @@
-/* worker/text/tokenizer/pretokenize.h - cuts text into pre-tokens, the pieces that merges never cross.
+/* worker/text/tokenizer/pretokenize.h - cuts text into pre-tokens, the pieces that merges never
+ * cross.
  *
- * The `pre_tokenizer` of tokenizer.json as a chain of operations; each cuts every piece that the one
- * before made, depth first, and the last hands its pieces out:
+ * The `pre_tokenizer` of tokenizer.json as a chain of operations; each cuts every piece that the
+ * one before made, depth first, and the last hands its pieces out:
  *
  *      text ──▶ cut at pattern ──▶ cut at pattern ──▶ put a space in front ──▶ on_piece
  *
  * All kinds come down to three: a cut (a pattern, and what becomes of what it finds), ByteLevel's
- * space, Metaspace's blanks. The cut that nearly all models have, one expression that matches all of
- * the text, costs a loop and no copy. Immutable once loaded. */
+ * space, Metaspace's blanks. The cut that nearly all models have, one expression that matches all
+ * of the text, costs a loop and no copy. Immutable once loaded. */
 #ifndef WORKER_TEXT_TOKENIZER_PRETOKENIZE_H
 #define WORKER_TEXT_TOKENIZER_PRETOKENIZE_H
 

@@ -74,7 +74,8 @@ static void set_add(struct regex *r, struct set *s, uint32_t lo, uint32_t hi) {
     s->ranges[s->n_ranges++] = (struct range){lo, hi};
 }
 
-/* Without case: the other case of an ASCII letter too, and the two letters beyond that fold to one. */
+/* Without case: the other case of an ASCII letter too, and the two letters beyond that fold to
+ * one. */
 static void set_add_char(struct regex *r, struct set *s, uint32_t cp, bool any_case) {
     uint32_t lower = cp | 0x20;
 

@@ -1,9 +1,11 @@
-/* worker/text/tokenizer/regex.h - the regular expressions that tokenizers are written in, and no others.
+/* worker/text/tokenizer/regex.h - the regular expressions that tokenizers are written in, and no
+ * others.
  *
- * Alternatives of sequences of characters and classes ([^\r\n\p{L}]), each with a greedy or possessive
- * repetition; groups, without case too, once or optional; a look ahead at one character; line ends. That
- * covers GPT-2 to DeepSeek-V3 and the tiktoken family. Matching backtracks as those engines do, so the
- * first alternative that fits wins; every step is counted, so that no text can make it endless.
+ * Alternatives of sequences of characters and classes ([^\r\n\p{L}]), each with a greedy or
+ * possessive repetition; groups, without case too, once or optional; a look ahead at one character;
+ * line ends. That covers GPT-2 to DeepSeek-V3 and the tiktoken family. Matching backtracks as those
+ * engines do, so the first alternative that fits wins; every step is counted, so that no text can
+ * make it endless.
  *
  * Expressions outside the subset are detected at compile time and left to pcre2 (pattern.h).
  * Immutable once compiled; any thread may match. */

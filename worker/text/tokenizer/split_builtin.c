@@ -1,4 +1,5 @@
-/* worker/text/tokenizer/split_builtin.c - the matchers, one branch per alternative of the expression.
+/* worker/text/tokenizer/split_builtin.c - the matchers, one branch per alternative of the
+ * expression.
  *
  * The expressions share a skeleton; W is the word class, N number, S white space:
  *

@@ -1,9 +1,9 @@
 /* worker/text/tokenizer/split_builtin.h - the cuts of the commonest families, by hand.
  *
- * Each family writes its cut as a regular expression in tokenizer.json. The commonest are recognised
- * by their text and run by a matcher written for them: linear time, no backtracking, several times the
- * speed of an engine. Alternatives are tried in the order of the expression, as its engine would.
- * Others are for pattern.h. Pure; any thread. */
+ * Each family writes its cut as a regular expression in tokenizer.json. The commonest are
+ * recognised by their text and run by a matcher written for them: linear time, no backtracking,
+ * several times the speed of an engine. Alternatives are tried in the order of the expression, as
+ * its engine would. Others are for pattern.h. Pure; any thread. */
 #ifndef WORKER_TEXT_TOKENIZER_SPLIT_BUILTIN_H
 #define WORKER_TEXT_TOKENIZER_SPLIT_BUILTIN_H
 

@@ -1,11 +1,12 @@
-/* worker/text/tokenizer/tokenizer.c - the vocabulary, and encoding; the file format is tokenizer_load.c. */
+/* worker/text/tokenizer/tokenizer.c - the vocabulary, and encoding; the file format is
+ * tokenizer_load.c. */
 #include "worker/text/tokenizer/tokenizer.h"
+
+#include <stdlib.h>
 
 #include "common/base/hash.h"
 #include "worker/text/tokenizer/tokenizer_internal.h"
 #include "worker/text/unicode/unicode.h"
-
-#include <stdlib.h>
 
 void token_list_fini(struct token_list *list) {
     mem_free(list->ids);
@@ -150,8 +151,9 @@ static bool fall_back(const struct tokenizer *t, struct str c, uint32_t *ids) {
     return t->has_byte_fallback;
 }
 
-/* Characters the vocabulary lacks: their bytes; else unk, once for a run of them if they are fused, put
- * where the run is seen to have ended (bytes do not end it: so the reference does it); else nothing. */
+/* Characters the vocabulary lacks: their bytes; else unk, once for a run of them if they are fused,
+ * put where the run is seen to have ended (bytes do not end it: so the reference does it); else
+ * nothing. */
 static size_t char_symbols(const struct tokenizer *t, struct str piece, uint32_t *ids) {
     const char *p = piece.ptr, *end = p + piece.len;
     uint32_t n_bytes;
@@ -405,8 +407,8 @@ static bool swallows_blanks(const struct added_tokens *set) {
     return false;
 }
 
-/* How many times shorter a step can make a text; 0 when it may drop any part of it. A character becomes
- * at least one, of one byte or more; composing makes 3 bytes of 9 (Hangul) or 10. */
+/* How many times shorter a step can make a text; 0 when it may drop any part of it. A character
+ * becomes at least one, of one byte or more; composing makes 3 bytes of 9 (Hangul) or 10. */
 static uint64_t shrinks_by(const struct normalize_step *s) {
     switch (s->kind) {
     case NORMALIZE_FORM: return 4;

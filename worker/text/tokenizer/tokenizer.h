@@ -51,16 +51,17 @@ void tokenizer_destroy(struct tokenizer *t); /* NULL is fine */
 #define TOKENIZE_PLAIN   2u /* special tokens spelled in the text are just text */
 
 /* Appends the ids of `text` to *out. ST_INVALID when the text is not UTF-8, ST_UNSUPPORTED when it
- * needs a Unicode library that this build lacks, ST_TOO_LARGE when it was made to cost, ST_NOMEM. On
- * failure *out is as before. For the way back see detokenize.h. */
+ * needs a Unicode library that this build lacks, ST_TOO_LARGE when it was made to cost, ST_NOMEM.
+ * On failure *out is as before. For the way back see detokenize.h. */
 MUST_USE enum status tokenizer_encode(const struct tokenizer *t, struct str text, uint32_t flags,
                                       struct token_list *out, struct error *err);
 
 /* For long texts: encodes in slices, within a limit of tokens. */
 struct tokenize_pace {
     size_t max_tokens; /* one more ends it; SIZE_MAX: all are wanted */
-    /* After each TOKENIZE_SLICE of work, with the bytes of text done since the last time (0 in the middle of
-     * a long piece). May take its time, and may tokenize something else; false ends it. NULL: none. */
+    /* After each TOKENIZE_SLICE of work, with the bytes of text done since the last time (0 in the
+     * middle of a long piece). May take its time, and may tokenize something else; false ends it.
+     * NULL: none. */
     bool (*on_slice)(void *arg, size_t n_bytes);
     void *arg;
     bool has_too_many; /* out */
@@ -68,8 +69,8 @@ struct tokenize_pace {
 
 #define TOKENIZE_SLICE (32u << 10) /* bytes of text; half a millisecond to 30 ms */
 
-/* ST_TOO_LARGE with has_too_many, when the text has more than max_tokens, what the post-processor adds
- * included; ST_CLOSED when on_slice ended it. */
+/* ST_TOO_LARGE with has_too_many, when the text has more than max_tokens, what the post-processor
+ * adds included; ST_CLOSED when on_slice ended it. */
 MUST_USE enum status tokenizer_encode_paced(const struct tokenizer *t, struct str text,
                                             uint32_t flags, struct tokenize_pace *pace,
                                             struct token_list *out, struct error *err);

@@ -26,7 +26,8 @@
 #define TOKEN_WHOLE   2u /* its key, as one pre-token, is encoded as just this token */
 #define TOKEN_BYTE    4u /* one of a run of bytes that are characters together */
 
-/* The characters below this have their ids in a table; a vocabulary of characters has most there. */
+/* The characters below this have their ids in a table; a vocabulary of characters has most
+ * there. */
 #define TOKENIZER_CHARS 0x10000u
 
 struct token_slot {

@@ -1,4 +1,5 @@
-/* worker/text/tokenizer/tokenizer_json.h - how the parts of tokenizer.json are read: by their "type". */
+/* worker/text/tokenizer/tokenizer_json.h - how the parts of tokenizer.json are read: by their
+ * "type". */
 #ifndef WORKER_TEXT_TOKENIZER_TOKENIZER_JSON_H
 #define WORKER_TEXT_TOKENIZER_TOKENIZER_JSON_H
 

@@ -1,18 +1,17 @@
 /* worker/text/tokenizer/tokenizer_load.c - tokenizer.json, checked against what we build.
  *
- * Byte-level vocabularies spell bytes as printable characters (the GPT-2 alphabet): space is U+0120,
- * and so on. Here every entry becomes the bytes it stands for, and the alphabet is not seen again.
- * An entry with other characters is a literal that no byte sequence spells: it can be decoded, and
- * encoded only if it is an added token too. */
-#include "worker/text/tokenizer/tokenizer.h"
+ * Byte-level vocabularies spell bytes as printable characters (the GPT-2 alphabet): space is
+ * U+0120, and so on. Here every entry becomes the bytes it stands for, and the alphabet is not seen
+ * again. An entry with other characters is a literal that no byte sequence spells: it can be
+ * decoded, and encoded only if it is an added token too. */
+#include <stdio.h>
 
 #include "common/base/file.h"
 #include "common/text/json.h"
+#include "worker/text/tokenizer/tokenizer.h"
 #include "worker/text/tokenizer/tokenizer_internal.h"
 #include "worker/text/tokenizer/tokenizer_json.h"
 #include "worker/text/unicode/unicode.h"
-
-#include <stdio.h>
 
 #define MAX_FILE_BYTES ((size_t)256 << 20)
 #define MAX_VALUES     16000000u
@@ -280,8 +279,8 @@ static enum status load_merges(struct loading *l, const struct json *merges) {
     return ST_OK;
 }
 
-/* Marks the tokens that merging their own symbols ends in. Most words of most texts are such tokens,
- * and cost one lookup then instead of ten. */
+/* Marks the tokens that merging their own symbols ends in. Most words of most texts are such
+ * tokens, and cost one lookup then instead of ten. */
 static void find_whole_tokens(struct tokenizer *t) {
     uint32_t ids[64];
 
@@ -323,8 +322,8 @@ static enum status decode_one(struct loading *l, uint32_t id, struct str key) {
     return ST_OK;
 }
 
-/* What each id stands for, where that is not its key. Tokens found in normalized text stand for what
- * is found. */
+/* What each id stands for, where that is not its key. Tokens found in normalized text stand for
+ * what is found. */
 static enum status decode_all(struct loading *l) {
     struct tokenizer *t = l->t;
     enum status st = ST_OK;

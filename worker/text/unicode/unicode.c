@@ -1,10 +1,10 @@
-/* worker/text/unicode/unicode.c - classes by table, UTF-8 by hand, case by library; normal forms are
- * unicode_normalize.c. */
+/* worker/text/unicode/unicode.c - classes by table, UTF-8 by hand, case by library; normal forms
+ * are unicode_normalize.c. */
 #include "worker/text/unicode/unicode.h"
 
-#include "worker/text/unicode/unicode_tables.h"
-
 #include <utf8proc.h>
+
+#include "worker/text/unicode/unicode_tables.h"
 
 #define ALL_CLASSES (UC_NFC_TOUCHED - 1)
 

@@ -1,8 +1,8 @@
 /* worker/text/unicode/unicode.h - the little of Unicode that pre-tokenizers and normalizers need.
  *
  * Classes of characters as bit sets, from the tables of one Unicode version (unicode_tables.h, made
- * by make_unicode_tables.py); decomposition, composition and case through utf8proc. Text that is already
- * composed, which is nearly all text, never reaches the library. Pure. */
+ * by make_unicode_tables.py); decomposition, composition and case through utf8proc. Text that is
+ * already composed, which is nearly all text, never reaches the library. Pure. */
 #ifndef WORKER_TEXT_UNICODE_UNICODE_H
 #define WORKER_TEXT_UNICODE_UNICODE_H
 

@@ -8,12 +8,12 @@
  *
  * The library decomposes and composes. Marks are ordered here: the library takes quadratic time for
  * a long run, and its tables have marks that the reference lacks (UC_INERT). */
-#include "worker/text/unicode/unicode.h"
+#include <string.h>
+
+#include <utf8proc.h>
 
 #include "common/base/mem.h"
-
-#include <string.h>
-#include <utf8proc.h>
+#include "worker/text/unicode/unicode.h"
 
 #define MAX_CLASS   256 /* combining classes are bytes */
 #define FEW_MARKS   32  /* sorted in place up to this number */
@@ -130,7 +130,8 @@ static enum status normalize_stretch(enum unicode_form form, struct stretch *s, 
 }
 
 /* --- a text ------------------------------------------------------------------------------------*/
-/* The end of the run of characters from p on that are calm, or are not. *last: the character that ends it. */
+/* The end of the run of characters from p on that are calm, or are not. *last: the character that
+ * ends it. */
 static const char *run_end(const char *p, const char *end, uint32_t touched, bool is_calm,
                            const char **last) {
     uint32_t n;

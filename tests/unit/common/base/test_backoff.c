@@ -1,6 +1,5 @@
 /* tests/unit/common/base/test_backoff.c - delays that grow, spread, and restart. */
 #include "common/base/backoff.h"
-
 #include "tests/support/cm.h"
 #include "tests/support/support.h"
 

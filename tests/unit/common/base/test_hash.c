@@ -1,9 +1,10 @@
-/* tests/unit/common/base/test_hash.c - published vectors, so that chains agree with other engines'. */
-#include "common/base/hash.h"
-#include "tests/support/cm.h"
-
+/* tests/unit/common/base/test_hash.c - published vectors, so that chains agree with other
+ * engines'. */
 #include <stdio.h>
 #include <string.h>
+
+#include "common/base/hash.h"
+#include "tests/support/cm.h"
 
 static const char *hex(const void *bytes, size_t n) {
     static char text[2 * 64 + 1];

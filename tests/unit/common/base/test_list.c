@@ -1,10 +1,10 @@
 /* tests/unit/common/base/test_list.c - the ring of links against an array in the same order. */
+#include <string.h>
+
 #include "common/base/list.h"
 #include "common/base/rng.h"
 #include "tests/support/cm.h"
 #include "tests/support/support.h"
-
-#include <string.h>
 
 #define N_ITEMS 30
 #define N_STEPS 30000

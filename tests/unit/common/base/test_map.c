@@ -1,10 +1,10 @@
 /* tests/unit/common/base/test_map.c - both maps against an array that remembers everything. */
+#include <stdio.h>
+
 #include "common/base/map.h"
 #include "common/base/rng.h"
 #include "tests/support/cm.h"
 #include "tests/support/support.h"
-
-#include <stdio.h>
 
 #define N_KEYS  512 /* few, so that inserts, replacements and misses are all frequent */
 #define N_STEPS 60000

@@ -1,10 +1,10 @@
 /* tests/unit/common/base/test_mem.c - allocation, its failures on demand, arenas. */
+#include <string.h>
+
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "tests/support/cm.h"
 #include "tests/support/support.h"
-
-#include <string.h>
 
 static void allocations_are_zeroed_on_request(void **state) {
     static const char zeros[100];

@@ -1,13 +1,12 @@
 /* tests/unit/common/base/test_process_limits.c - memory as machines and containers limit it. */
-#include "common/base/process_limits.h"
-
-#include "tests/support/cm.h"
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include "common/base/process_limits.h"
+#include "tests/support/cm.h"
 
 #define GIB (UINT64_C(1) << 30)
 

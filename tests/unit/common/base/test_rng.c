@@ -1,9 +1,9 @@
 /* tests/unit/common/base/test_rng.c - the published sequences, ranges and replay. */
+#include <math.h>
+
 #include "common/base/rng.h"
 #include "tests/support/cm.h"
 #include "tests/support/support.h"
-
-#include <math.h>
 
 static void the_sequences_are_the_published_ones(void **state) {
     /* xoshiro256** from the state {1, 2, 3, 4}, by its authors' code. */

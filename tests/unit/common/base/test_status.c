@@ -1,8 +1,8 @@
 /* tests/unit/common/base/test_status.c - the table has no holes, and messages are put together. */
+#include <string.h>
+
 #include "common/base/status.h"
 #include "tests/support/cm.h"
-
-#include <string.h>
 
 static void every_status_has_a_name_and_a_code(void **state) {
     (void)state;

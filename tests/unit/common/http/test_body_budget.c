@@ -1,10 +1,11 @@
-/* tests/unit/common/http/test_body_budget.c - the budget of request bodies against the obvious model. */
+/* tests/unit/common/http/test_body_budget.c - the budget of request bodies against the obvious
+ * model. */
+#include <pthread.h>
+
 #include "common/base/rng.h"
 #include "common/http/body_budget.h"
 #include "tests/support/cm.h"
 #include "tests/support/support.h"
-
-#include <pthread.h>
 
 #define MIB (UINT64_C(1) << 20)
 
@@ -112,7 +113,7 @@ static void few_may_wait(void **state) {
     body_budget_destroy(b);
 }
 
-/* --- against a model ------------------------------------------------------------------------------- */
+/* --- against a model -------------------------------------------------------------------------- */
 
 #define N_CLAIMS 24
 #define N_IDS    2 /* keys 101 and 102 */

@@ -1,23 +1,23 @@
-/* tests/unit/common/http/test_http_bounds.c - what all requests together may hold, and who gives way. */
-#include "common/http/http_server.h"
+/* tests/unit/common/http/test_http_bounds.c - what all requests together may hold, and who gives
+ * way. */
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
 
 #include "common/base/clock.h"
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "common/http/body_budget.h"
 #include "common/http/http_metrics.h"
+#include "common/http/http_server.h"
 #include "common/net/loop.h"
 #include "common/telemetry/metrics.h"
 #include "tests/support/client.h"
 #include "tests/support/cm.h"
 #include "tests/support/support.h"
 #include "tests/unit/common/http/http_fixture.h"
-
-#include <errno.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <sys/socket.h>
 
 #define MIB (1u << 20)
 
@@ -102,7 +102,7 @@ static void expect_gone(struct bounded *b, struct client *c) {
     TURN_UNTIL(b->fx.loop, is_gone(c));
 }
 
-/* --- connections ------------------------------------------------------------------------------------- */
+/* --- connections ------------------------------------------------------------------------------ */
 
 static void a_connection_without_a_byte_falls_under_the_head_timeout(void **state) {
     const struct http_limits limits = {.head_timeout_ms = 60, .idle_timeout_ms = 60000};
@@ -200,7 +200,7 @@ static void an_answer_makes_room_for_a_waiting_connection(void **state) {
     finish_bounded(&b);
 }
 
-/* --- bodies ------------------------------------------------------------------------------------------ */
+/* --- bodies ----------------------------------------------------------------------------------- */
 
 /* The first bytes buy no time. */
 static void a_body_that_stops_is_refused(void **state) {
@@ -461,7 +461,8 @@ static void a_body_longer_than_all_together_is_too_large(void **state) {
     finish_bounded(&b);
 }
 
-/* Sends what it can until the connection is ended; how much was taken, by us and the system's buffers. */
+/* Sends what it can until the connection is ended; how much was taken, by us and the system's
+ * buffers. */
 static size_t send_until_ended(struct bounded *b, struct client *c) {
     static char zeros[65536];
     size_t taken = 0;
@@ -476,8 +477,8 @@ static size_t send_until_ended(struct bounded *b, struct client *c) {
     }
 }
 
-/* What is sent behind a refusal is read to its end, or not at all: 200 MB would not be. The system's
- * buffers take 16 MiB at most. */
+/* What is sent behind a refusal is read to its end, or not at all: 200 MB would not be. The
+ * system's buffers take 16 MiB at most. */
 static void a_rest_too_long_to_be_read_is_not_begun(void **state) {
     struct bounded b;
     struct client c;
@@ -536,7 +537,7 @@ static void of_many_that_are_refused_little_is_read(void **state) {
     finish_bounded(&b);
 }
 
-/* --- anything, in any order ----------------------------------------------------------------------------- */
+/* --- anything, in any order ------------------------------------------------------------------- */
 
 #define N_RANDOM 24
 
@@ -582,7 +583,8 @@ static void end_random(struct random_client *r) {
     *r = (struct random_client){0};
 }
 
-/* Whatever clients do, the limits hold, each request that was handed over ends, and nothing is left. */
+/* Whatever clients do, the limits hold, each request that was handed over ends, and nothing is
+ * left. */
 static void random_clients_leave_nothing_behind(void **state) {
     const struct http_limits limits = {
         .max_connections = 16, .body_wait_ms = 30, .head_timeout_ms = 200, .body_grace_ms = 300};

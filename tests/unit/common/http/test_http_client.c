@@ -1,21 +1,21 @@
-/* tests/unit/common/http/test_http_client.c - control-plane calls against our own server, one loop. */
-#include "common/http/http_client.h"
-
-#include "common/base/clock.h"
-#include "common/base/file.h"
-#include "common/base/mem.h"
-#include "common/http/http_server.h"
-#include "common/net/loop.h"
-#include "common/net/tls.h"
-#include "tests/support/certs.h"
-#include "tests/support/cm.h"
-
+/* tests/unit/common/http/test_http_client.c - control-plane calls against our own server, one
+ * loop. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <netdb.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
+
+#include "common/base/clock.h"
+#include "common/base/file.h"
+#include "common/base/mem.h"
+#include "common/http/http_client.h"
+#include "common/http/http_server.h"
+#include "common/net/loop.h"
+#include "common/net/tls.h"
+#include "tests/support/certs.h"
+#include "tests/support/cm.h"
 
 struct fixture {
     struct loop *loop;
@@ -34,7 +34,7 @@ struct fixture {
     char message[200];
 };
 
-/* --- the system's resolver, which knows one name that takes its time --------------------------------*/
+/* --- the system's resolver, which knows one name that takes its time -------------------------- */
 
 #define SLOW_NAME "slow.test"
 
@@ -89,7 +89,7 @@ static uint32_t end_lookups(void) {
     return n;
 }
 
-/* --- the server and the client ------------------------------------------------------------------------*/
+/* --- the server and the client ---------------------------------------------------------------- */
 
 static void on_request(struct http_request *req, void *arg) {
     struct fixture *fx = arg;

@@ -1,7 +1,6 @@
-/* tests/unit/common/http/test_http_fetch.c - what an origin is. Transfers, cuts and redirects are driven
- * through a whole download in tests/integration/test_download.py. */
+/* tests/unit/common/http/test_http_fetch.c - what an origin is. Transfers, cuts and redirects are
+ * driven through a whole download in tests/integration/test_download.py. */
 #include "common/http/http_fetch.h"
-
 #include "tests/support/cm.h"
 
 static void an_origin_is_scheme_host_and_port(void **state) {

@@ -1,15 +1,16 @@
-/* tests/unit/common/http/test_http_large.c - large bodies: what they cost, and what they leave behind. */
-#include "common/base/clock.h"
-#include "common/net/iobuf.h"
-#include "tests/support/client.h"
-#include "tests/unit/common/http/http_fixture.h"
-
+/* tests/unit/common/http/test_http_large.c - large bodies: what they cost, and what they leave
+ * behind. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+#include "common/base/clock.h"
+#include "common/net/iobuf.h"
+#include "tests/support/client.h"
+#include "tests/unit/common/http/http_fixture.h"
 
 /* In place of the library's: libevent calls this one. */
 static uint32_t n_epoll_ctl;

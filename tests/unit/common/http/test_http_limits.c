@@ -1,19 +1,19 @@
-/* tests/unit/common/http/test_http_limits.c - what the server refuses, cuts off and survives; how it ends. */
-#include "common/http/http_server.h"
+/* tests/unit/common/http/test_http_limits.c - what the server refuses, cuts off and survives; how
+ * it ends. */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
 
 #include "common/base/clock.h"
 #include "common/base/mem.h"
+#include "common/http/http_server.h"
 #include "common/net/conn.h"
 #include "common/net/loop.h"
 #include "tests/support/client.h"
 #include "tests/support/cm.h"
 #include "tests/unit/common/http/http_fixture.h"
 
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-
-/* --- refusals and limits --------------------------------------------------------------------------- */
+/* --- refusals and limits ---------------------------------------------------------------------- */
 
 static void malformed_requests_get_a_sentence_and_a_close(void **state) {
     struct fixture fx;
@@ -175,7 +175,8 @@ static void loops_may_share_a_port(void **state) {
     finish(&fx);
 }
 
-/* A refused allocation, wherever it strikes, ends in an answer or a close; nothing leaks or hangs. */
+/* A refused allocation, wherever it strikes, ends in an answer or a close; nothing leaks or
+ * hangs. */
 static void every_refused_allocation_is_survived(void **state) {
     static char chunk[70000];
     int n_answered = 0, n_closed = 0;
@@ -211,7 +212,7 @@ static void every_refused_allocation_is_survived(void **state) {
     assert_true(n_closed > 0 && n_answered > 0);
 }
 
-/* --- ending ---------------------------------------------------------------------------------------- */
+/* --- ending ----------------------------------------------------------------------------------- */
 
 static void count_call(void *arg) {
     ++*(int *)arg;

@@ -1,16 +1,17 @@
-/* tests/unit/common/http/test_http_parse.c - heads and bodies, the vectors, and every way of cutting.
+/* tests/unit/common/http/test_http_parse.c - heads and bodies, the vectors, and every way of
+ * cutting.
  *
- * A message is reduced to one line, its verdict: the refusal's code, or what was understood. The line
- * must be the expected one, and the same whether the bytes come whole, one by one or cut at random. */
-#include "common/http/http_parse.h"
+ * A message is reduced to one line, its verdict: the refusal's code, or what was understood. The
+ * line must be the expected one, and the same whether the bytes come whole, one by one or cut at
+ * random. */
+#include <stdio.h>
+#include <stdlib.h>
 
 #include "common/base/mem.h"
 #include "common/base/rng.h"
+#include "common/http/http_parse.h"
 #include "tests/support/cm.h"
 #include "tests/support/support.h"
-
-#include <stdio.h>
-#include <stdlib.h>
 
 #define VERDICT_MAX 4096
 #define BODY_LIMIT  100000
@@ -149,7 +150,7 @@ static void check_all_cuts(struct str message, bool is_response, bool to_head, c
     }
 }
 
-/* --- vectors ------------------------------------------------------------------------------------------- */
+/* --- vectors ---------------------------------------------------------------------------------- */
 
 struct vector {
     const char *name;
@@ -422,7 +423,7 @@ static void responses_are_understood_or_refused(void **state) {
                    "answer to HEAD");
 }
 
-/* --- limits ------------------------------------------------------------------------------------------------ */
+/* --- limits ----------------------------------------------------------------------------------- */
 
 static void check_limit(struct buf *b, const char *expected, const char *name) {
     check_all_cuts(buf_str(b), false, false, expected, name);
@@ -494,7 +495,7 @@ static void limits_hold_to_the_byte(void **state) {
     buf_fini(&b);
 }
 
-/* --- names ---------------------------------------------------------------------------------------------------- */
+/* --- names ------------------------------------------------------------------------------------ */
 
 static void headers_are_found_without_regard_to_case(void **state) {
     struct str m = STR("GET / HTTP/1.1\r\nHOST: a\r\nX-One: 1\r\nx-one: 2\r\nConnection: X-Hop, "
@@ -583,8 +584,8 @@ static void check_name(const char *bytes, size_t n) {
     mem_free(copy);
 }
 
-/* Each in any letter case, and then with one byte changed to any other of a token's, or lost, or one
- * more. */
+/* Each in any letter case, and then with one byte changed to any other of a token's, or lost, or
+ * one more. */
 static void names_have_their_ids_and_near_misses_do_not(void **state) {
     char name[64];
     struct rng rng;
@@ -613,7 +614,7 @@ static void names_have_their_ids_and_near_misses_do_not(void **state) {
     }
 }
 
-/* --- what is passed on ------------------------------------------------------------------------------------- */
+/* --- what is passed on ------------------------------------------------------------------------ */
 
 struct line {
     char name[24], value[24];
@@ -621,7 +622,8 @@ struct line {
 };
 
 /* A head of random lines: known names and others, every way of putting blanks, some named by a
- * Connection header. Content-Length, Host and their like are left out: the head must be accepted. */
+ * Connection header. Content-Length, Host and their like are left out: the head must be
+ * accepted. */
 static uint16_t make_head(struct rng *rng, struct buf *out, struct line lines[], uint32_t dropped) {
     static const char *const names[] = {
         "content-type", "Authorization", "X-API-Key", "x-request-id", "TE", "Keep-Alive",
@@ -714,10 +716,10 @@ static void query_parameters_are_decoded(void **state) {
     buf_fini(&out);
 }
 
-/* --- chance ------------------------------------------------------------------------------------------------------ */
+/* --- chance ----------------------------------------------------------------------------------- */
 
-/* Vectors with bytes changed, dropped, doubled: nothing is read out of bounds (sanitizers), and every
- * way of cutting gives one verdict. */
+/* Vectors with bytes changed, dropped, doubled: nothing is read out of bounds (sanitizers), and
+ * every way of cutting gives one verdict. */
 static void mutated_messages_have_one_verdict(void **state) {
     static const char alphabet[] = "\r\n\t :;,0139aAfFxX\0\x7F\xFF/?*";
     struct rng rng;

@@ -1,10 +1,14 @@
-/* tests/unit/common/http/test_http_server.c - requests, answers and streams over real loopback sockets.
+/* tests/unit/common/http/test_http_server.c - requests, answers and streams over real loopback
+ * sockets.
  *
  * Server and clients share one thread: the test turns the loop until what it waits for is there. */
-#include "common/http/http_server.h"
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
 
 #include "common/base/clock.h"
 #include "common/base/rng.h"
+#include "common/http/http_server.h"
 #include "common/net/conn.h"
 #include "common/net/loop.h"
 #include "tests/support/client.h"
@@ -12,11 +16,7 @@
 #include "tests/support/support.h"
 #include "tests/unit/common/http/http_fixture.h"
 
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-
-/* --- requests and answers ------------------------------------------------------------------------ */
+/* --- requests and answers --------------------------------------------------------------------- */
 
 static void one_connection_serves_many_requests(void **state) {
     struct fixture fx;
@@ -246,7 +246,7 @@ static void old_clients_get_old_answers(void **state) {
     finish(&fx);
 }
 
-/* --- streams ------------------------------------------------------------------------------------- */
+/* --- streams ---------------------------------------------------------------------------------- */
 
 static void writes_of_one_turn_leave_in_one_send(void **state) {
     struct fixture fx;
@@ -394,7 +394,7 @@ static void raw_answers_are_passed_through(void **state) {
     finish(&fx);
 }
 
-/* --- chance --------------------------------------------------------------------------------------- */
+/* --- chance ----------------------------------------------------------------------------------- */
 
 /* Random valid requests, cut at random, pipelined at random: every answer comes, in order. */
 static void random_traffic_is_answered_in_order(void **state) {

@@ -1,5 +1,7 @@
 /* tests/unit/common/http/test_http_tls.c - the HTTP server behind a handshake. */
-#include "tests/unit/common/http/http_fixture.h"
+#include <netinet/in.h>
+#include <signal.h>
+#include <stdio.h>
 
 #include "common/base/clock.h"
 #include "common/base/mem.h"
@@ -7,10 +9,7 @@
 #include "common/net/tls.h"
 #include "tests/support/certs.h"
 #include "tests/support/client.h"
-
-#include <netinet/in.h>
-#include <signal.h>
-#include <stdio.h>
+#include "tests/unit/common/http/http_fixture.h"
 
 static struct certs certs;
 

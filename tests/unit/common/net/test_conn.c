@@ -1,19 +1,18 @@
 /* tests/unit/common/net/test_conn.c - streams over loopback and socket pairs. */
-#include "common/net/conn.h"
-
-#include "common/base/clock.h"
-#include "common/base/mem.h"
-#include "common/base/rng.h"
-#include "tests/support/client.h"
-#include "tests/support/cm.h"
-#include "tests/support/support.h"
-
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <signal.h>
 #include <stdio.h>
 #include <unistd.h>
+
+#include "common/base/clock.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
+#include "common/net/conn.h"
+#include "tests/support/client.h"
+#include "tests/support/cm.h"
+#include "tests/support/support.h"
 
 /* A connection, and what became of it. */
 struct side {
@@ -363,7 +362,7 @@ static void refused_memory_ends_the_stream(void **state) {
     finish(&p);
 }
 
-/* --- connecting -------------------------------------------------------------------------------------- */
+/* --- connecting ------------------------------------------------------------------------------- */
 
 static int listener_open(struct sockaddr_in *addr, int backlog) {
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
@@ -445,7 +444,7 @@ static void a_silent_address_times_out(void **state) {
     finish(&p);
 }
 
-/* --- chance ------------------------------------------------------------------------------------------- */
+/* --- chance ----------------------------------------------------------------------------------- */
 
 /* Two connections on one loop write, pause, flush and consume at random: each gets what the other
  * wrote. The bytes are a function of their position, so a wrong one shows where it went wrong. */

@@ -1,14 +1,13 @@
 /* tests/unit/common/net/test_file_watch.c - which changes are reported, once each. */
-#include "common/net/file_watch.h"
-
-#include "common/base/clock.h"
-#include "common/net/loop.h"
-#include "tests/support/client.h"
-#include "tests/support/cm.h"
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
+
+#include "common/base/clock.h"
+#include "common/net/file_watch.h"
+#include "common/net/loop.h"
+#include "tests/support/client.h"
+#include "tests/support/cm.h"
 
 struct fixture {
     char folder[64], a[80], b[80], data[2][80];

@@ -1,8 +1,7 @@
 /* tests/unit/common/net/test_iobuf.c - lent buffers against a plain one, at random. */
-#include "common/net/iobuf.h"
-
 #include "common/base/mem.h"
 #include "common/base/rng.h"
+#include "common/net/iobuf.h"
 #include "tests/support/cm.h"
 #include "tests/support/support.h"
 

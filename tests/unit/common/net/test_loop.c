@@ -1,14 +1,13 @@
 /* tests/unit/common/net/test_loop.c - turns, deferred tasks, timers, descriptors, signals. */
-#include "common/net/loop.h"
-
-#include "common/base/clock.h"
-#include "common/base/mem.h"
-#include "tests/support/cm.h"
-
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+
+#include "common/base/clock.h"
+#include "common/base/mem.h"
+#include "common/net/loop.h"
+#include "tests/support/cm.h"
 
 struct fixture {
     struct loop *loop;

@@ -1,13 +1,13 @@
-/* tests/unit/common/net/test_mailbox.c - order, completeness and rare wake-ups, with real threads. */
-#include "common/net/mailbox.h"
+/* tests/unit/common/net/test_mailbox.c - order, completeness and rare wake-ups, with real
+ * threads. */
+#include <pthread.h>
+#include <unistd.h>
 
 #include "common/base/clock.h"
 #include "common/base/mem.h"
 #include "common/net/loop.h"
+#include "common/net/mailbox.h"
 #include "tests/support/cm.h"
-
-#include <pthread.h>
-#include <unistd.h>
 
 #define N_PRODUCERS 3
 #define N_MAILS     20000u

@@ -1,11 +1,10 @@
 /* tests/unit/common/net/test_timer_wheel.c - the wheel against an array of due times. No clock. */
-#include "common/net/timer_wheel.h"
+#include <string.h>
 
 #include "common/base/rng.h"
+#include "common/net/timer_wheel.h"
 #include "tests/support/cm.h"
 #include "tests/support/support.h"
-
-#include <string.h>
 
 #define N_TIMERS 300
 
@@ -81,8 +80,8 @@ static void a_timer_is_never_early_and_late_by_less_than_a_tick(void **state) {
     }
 }
 
-/* A sleeper that wakes at the wheel's deadline wakes for a lone timer just when it is due, and for one
- * of many once per row at most. */
+/* A sleeper that wakes at the wheel's deadline wakes for a lone timer just when it is due, and for
+ * one of many once per row at most. */
 static void no_sleeper_wakes_early(void **state) {
     static struct model m;
 

@@ -1,16 +1,5 @@
-/* tests/unit/common/net/test_tls.c - handshakes, refusals, bytes, ends and reloads, over socket pairs and
- * loopback, with certificates made here. */
-#include "common/net/tls.h"
-
-#include "common/base/clock.h"
-#include "common/base/mem.h"
-#include "common/base/rng.h"
-#include "common/net/conn.h"
-#include "tests/support/certs.h"
-#include "tests/support/client.h"
-#include "tests/support/cm.h"
-#include "tests/support/support.h"
-
+/* tests/unit/common/net/test_tls.c - handshakes, refusals, bytes, ends and reloads, over socket
+ * pairs and loopback, with certificates made here. */
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <signal.h>
@@ -18,13 +7,23 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/base/clock.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
+#include "common/net/conn.h"
+#include "common/net/tls.h"
+#include "tests/support/certs.h"
+#include "tests/support/client.h"
+#include "tests/support/cm.h"
+#include "tests/support/support.h"
+
 static struct certs certs; /* made once: keys are dear */
 
 static const char *at(const char *name) {
     return certs_path(&certs, name);
 }
 
-/* --- files ------------------------------------------------------------------------------------- */
+/* --- files ------------------------------------------------------------------------------------ */
 
 static void refuses(const struct tls_config *config, const char *sentence) {
     struct tls *tls = NULL;
@@ -71,7 +70,7 @@ static void files_that_cannot_be_used_are_refused_with_a_sentence(void **state) 
     refuses(&(struct tls_config){.ca = certs.folder}, "run openssl rehash");
 }
 
-/* --- two ends on one loop ---------------------------------------------------------------------- */
+/* --- two ends on one loop --------------------------------------------------------------------- */
 
 struct side {
     struct conn conn;
@@ -275,7 +274,7 @@ static void servers_with_authorities_require_a_certificate(void **state) {
     finish(&p);
 }
 
-/* --- ends -------------------------------------------------------------------------------------- */
+/* --- ends ------------------------------------------------------------------------------------- */
 
 static void close_notify_is_an_end_and_a_cut_is_not(void **state) {
     struct pair p;
@@ -334,7 +333,7 @@ static void a_reset_or_unsent_bytes_are_no_orderly_end(void **state) {
     }
 }
 
-/* --- large and small --------------------------------------------------------------------------- */
+/* --- large and small -------------------------------------------------------------------------- */
 
 static void megabytes_go_through_with_back_pressure(void **state) {
     const size_t total = 24u << 20;
@@ -440,7 +439,7 @@ static void bytes_held_back_for_lack_of_room_arrive_when_there_is_room(void **st
     finish(&p);
 }
 
-/* --- strangers ---------------------------------------------------------------------------------- */
+/* --- strangers -------------------------------------------------------------------------------- */
 
 /* A server whose peer is a bare descriptor. */
 static int stranger(struct pair *p) {
@@ -557,7 +556,7 @@ static void a_server_that_never_answers_times_out(void **state) {
     finish(&p);
 }
 
-/* --- memory of former connections, and reload ---------------------------------------------------- */
+/* --- memory of former connections, and reload ------------------------------------------------- */
 
 static void a_second_connection_is_resumed_unless_trust_changed(void **state) {
     struct pair p;
@@ -644,7 +643,7 @@ static void settings_may_go_before_their_connections(void **state) {
     finish(&p);
 }
 
-/* --- all of them --------------------------------------------------------------------------------- */
+/* --- all of them ------------------------------------------------------------------------------ */
 
 static int make_certs(void **state) {
     static char text[16384];

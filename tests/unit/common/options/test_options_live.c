@@ -1,5 +1,5 @@
-/* tests/unit/common/options/test_options_live.c - options that change while the program runs: all or
- * nothing, from a file and from JSON. */
+/* tests/unit/common/options/test_options_live.c - options that change while the program runs: all
+ * or nothing, from a file and from JSON. */
 #include "common/options/options_live.h"
 #include "common/base/rng.h"
 #include "common/text/json.h"

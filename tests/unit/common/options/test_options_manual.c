@@ -1,10 +1,10 @@
-/* tests/unit/common/options/test_options_manual.c - the table as roff and as three shells' completions:
- * nothing is left out, nothing in it is taken for syntax. */
-#include "common/options/options_manual.h"
-#include "tests/support/cm.h"
-
+/* tests/unit/common/options/test_options_manual.c - the table as roff and as three shells'
+ * completions: nothing is left out, nothing in it is taken for syntax. */
 #include <stdio.h>
 #include <string.h>
+
+#include "common/options/options_manual.h"
+#include "tests/support/cm.h"
 
 struct target {
     bool on;

@@ -1,13 +1,12 @@
-/* tests/unit/common/protocol/test_request_events.c - what is written is read, what is cut or wrong is not, and
- * a reader lets a newer writer pass. */
-#include "common/protocol/request_events.h"
-
-#include "common/base/rng.h"
-#include "common/text/msgpack.h"
-#include "tests/support/cm.h"
-
+/* tests/unit/common/protocol/test_request_events.c - what is written is read, what is cut or wrong
+ * is not, and a reader lets a newer writer pass. */
 #include <stdio.h>
 #include <stdlib.h>
+
+#include "common/base/rng.h"
+#include "common/protocol/request_events.h"
+#include "common/text/msgpack.h"
+#include "tests/support/cm.h"
 
 static uint64_t blocks_out[CHAIN_BLOCKS_MAX];
 

@@ -1,8 +1,7 @@
 /* tests/unit/common/protocol/test_wire.c - the router-worker contract, and the error body. */
-#include "common/protocol/wire.h"
-
 #include "common/base/rng.h"
 #include "common/protocol/openai.h"
+#include "common/protocol/wire.h"
 #include "common/text/json.h"
 #include "tests/support/cm.h"
 #include "tests/support/support.h"

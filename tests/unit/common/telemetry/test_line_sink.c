@@ -1,9 +1,5 @@
-/* tests/unit/common/telemetry/test_line_sink.c - lines that other threads put, as they arrive in files. */
-#include "tests/support/cm.h"
-
-#include "common/telemetry/line_sink.h"
-#include "tests/support/support.h"
-
+/* tests/unit/common/telemetry/test_line_sink.c - lines that other threads put, as they arrive in
+ * files. */
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
@@ -12,6 +8,10 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
+
+#include "common/telemetry/line_sink.h"
+#include "tests/support/cm.h"
+#include "tests/support/support.h"
 
 static int open_temporary(char path[64]) {
     int fd;

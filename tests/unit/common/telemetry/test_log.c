@@ -1,13 +1,13 @@
 /* tests/unit/common/telemetry/test_log.c - lines as they arrive at the other end of a pipe. */
-#include "common/telemetry/log.h"
-#include "common/text/json.h"
-#include "tests/support/cm.h"
-
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+
+#include "common/telemetry/log.h"
+#include "common/text/json.h"
+#include "tests/support/cm.h"
 
 static uint64_t now_us = 1763632943123456; /* 2025-11-20T10:02:23.123456Z */
 

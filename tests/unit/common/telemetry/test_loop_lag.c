@@ -1,9 +1,8 @@
 /* tests/unit/common/telemetry/test_loop_lag.c - a loop that is held up is seen to be late. */
-#include "tests/support/cm.h"
-
 #include "common/base/clock.h"
 #include "common/telemetry/loop_lag.h"
 #include "common/telemetry/metrics.h"
+#include "tests/support/cm.h"
 
 static const struct metric_def rows[] = {{METRIC_HISTOGRAM, "lag_seconds", "", "Lag."},
                                          {METRIC_HISTOGRAM, "turn_seconds", "", "Turn."}};

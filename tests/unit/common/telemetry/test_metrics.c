@@ -1,11 +1,11 @@
 /* tests/unit/common/telemetry/test_metrics.c - the page, word for word, and the limits. */
-#include "common/base/mem.h"
-#include "common/telemetry/metrics.h"
-#include "tests/support/cm.h"
-
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
+
+#include "common/base/mem.h"
+#include "common/telemetry/metrics.h"
+#include "tests/support/cm.h"
 
 static const double few_buckets[] = {0.005, 0.1, 2.5};
 

@@ -1,14 +1,14 @@
 /* tests/unit/common/telemetry/test_process_stats.c - the figures follow what the process does. */
-#include "common/base/clock.h"
-#include "common/telemetry/process_stats.h"
-#include "tests/support/cm.h"
-
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
+
+#include "common/base/clock.h"
+#include "common/telemetry/process_stats.h"
+#include "tests/support/cm.h"
 
 #define MIB (1 << 20)
 

@@ -1,12 +1,11 @@
 /* tests/unit/common/text/test_msgpack.c - shortest forms, and readers that survive any input. */
-#include "common/text/msgpack.h"
-
-#include "common/base/rng.h"
-#include "tests/support/cm.h"
-#include "tests/support/support.h"
-
 #include <stdio.h>
 #include <string.h>
+
+#include "common/base/rng.h"
+#include "common/text/msgpack.h"
+#include "tests/support/cm.h"
+#include "tests/support/support.h"
 
 static void assert_bytes(const struct buf *b, const char *hex) {
     char text[256] = "";

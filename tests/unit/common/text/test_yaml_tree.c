@@ -1,6 +1,5 @@
 /* tests/unit/common/text/test_yaml_tree.c - parts of a document, found by name. */
 #include "common/text/yaml_tree.h"
-
 #include "tests/support/cm.h"
 
 static struct yaml_tree *tree_of(const char *text) {

@@ -1,11 +1,12 @@
 /* tests/unit/cuda/device/fake_cuda.c - see fake_cuda.h. */
 #include "tests/unit/cuda/device/fake_cuda.h"
 
-#include <cuda_runtime_api.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include <cuda_runtime_api.h>
 
 #define MAX_RECORDED 64
 
@@ -79,7 +80,7 @@ static cudaError_t once(int *error) {
     return answer((cudaError_t)code);
 }
 
-/* --- devices ------------------------------------------------------------------------------------ */
+/* --- devices ---------------------------------------------------------------------------------- */
 
 cudaError_t cudaGetDeviceCount(int *count) {
     *count = fake_cuda.n_devices;
@@ -143,7 +144,7 @@ cudaError_t cudaDeviceSynchronize(void) {
     return cudaSuccess;
 }
 
-/* --- memory ------------------------------------------------------------------------------------- */
+/* --- memory ----------------------------------------------------------------------------------- */
 
 cudaError_t cudaMemGetInfo(size_t *n_free, size_t *n_total) {
     *n_free = fake_cuda.memory_bytes - fake_cuda.allocated_bytes;
@@ -184,7 +185,7 @@ cudaError_t cudaFreeHost(void *p) {
     return cudaFree(p);
 }
 
-/* --- streams ------------------------------------------------------------------------------------ */
+/* --- streams ---------------------------------------------------------------------------------- */
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags) {
     (void)flags;
@@ -260,7 +261,7 @@ cudaError_t cudaMemsetAsync(void *dst, int value, size_t n_bytes, cudaStream_t s
     return operate(s, (struct operation){dst, NULL, n_bytes, value});
 }
 
-/* --- events ------------------------------------------------------------------------------------- */
+/* --- events ----------------------------------------------------------------------------------- */
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags) {
     (void)flags;
@@ -313,7 +314,7 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to) {
     return cudaSuccess;
 }
 
-/* --- graphs ------------------------------------------------------------------------------------- */
+/* --- graphs ----------------------------------------------------------------------------------- */
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t s, enum cudaStreamCaptureMode mode) {
     if (mode != cudaStreamCaptureModeThreadLocal) return answer(cudaErrorInvalidValue);

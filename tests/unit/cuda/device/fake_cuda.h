@@ -1,5 +1,5 @@
-/* tests/unit/cuda/device/fake_cuda.h - the CUDA runtime, cuBLASLt and NCCL as far as this project calls them,
- * on host memory: what gpu.c, gemm.c and comm.c do is seen where there is no GPU.
+/* tests/unit/cuda/device/fake_cuda.h - the CUDA runtime, cuBLASLt and NCCL as far as this project
+ * calls them, on host memory: what gpu.c, gemm.c and comm.c do is seen where there is no GPU.
  *
  * Work on a stream is done during the call, unless it is recorded. Everything below may be set by a
  * test before the calls that it wants to see. */

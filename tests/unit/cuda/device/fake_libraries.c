@@ -1,9 +1,10 @@
-/* tests/unit/cuda/device/fake_libraries.c - cuBLASLt and NCCL as far as gemm.c and comm.c call them, and
- * a dlopen that finds them here, or not, as the test sets. See fake_cuda.h. */
-#include <cublasLt.h>
+/* tests/unit/cuda/device/fake_libraries.c - cuBLASLt and NCCL as far as gemm.c and comm.c call
+ * them, and a dlopen that finds them here, or not, as the test sets. See fake_cuda.h. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include <cublasLt.h>
 
 #include "tests/unit/cuda/device/fake_cuda.h"
 
@@ -231,7 +232,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t prod
     return CUBLAS_STATUS_SUCCESS;
 }
 
-/* --- NCCL: ranks are threads, and meet -----------------------------------------------------------*/
+/* --- NCCL: ranks are threads, and meet -------------------------------------------------------- */
 
 #define MAX_RANKS 8
 
@@ -331,7 +332,7 @@ static int nccl_gather(const void *mine, void *all, size_t n, int type, void *co
     return 0;
 }
 
-/* --- the loader --------------------------------------------------------------------------------- */
+/* --- the loader ------------------------------------------------------------------------------- */
 
 #define HERE(name)                                                                                 \
     { #name, (void *)(uintptr_t)name }

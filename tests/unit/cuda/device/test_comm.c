@@ -1,11 +1,11 @@
-/* tests/unit/cuda/device/test_comm.c - comm.c upon a pretended NCCL: ranks are threads that meet. */
-#include "tests/support/cm.h"
-
+/* tests/unit/cuda/device/test_comm.c - comm.c upon a pretended NCCL: ranks are threads that
+ * meet. */
 #include <pthread.h>
 #include <string.h>
 
 #include "kernels/cuda/device/comm.h"
 #include "kernels/dtype.h"
+#include "tests/support/cm.h"
 #include "tests/unit/cuda/device/fake_cuda.h"
 
 #define MAX_N 4u

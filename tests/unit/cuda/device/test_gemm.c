@@ -1,6 +1,4 @@
 /* tests/unit/cuda/device/test_gemm.c - gemm.c upon a pretended cuBLASLt: products and choices. */
-#include "tests/support/cm.h"
-
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,6 +6,7 @@
 #include "common/base/rng.h"
 #include "kernels/cuda/device/gemm.h"
 #include "kernels/dtype.h"
+#include "tests/support/cm.h"
 #include "tests/unit/cuda/device/fake_cuda.h"
 
 struct fixture {

@@ -1,7 +1,5 @@
-/* tests/unit/cuda/device/test_gpu.c - gpu.c on a fake runtime: what it reports, keeps and signals. */
-#include "tests/support/cm.h"
-
-#include <cuda_runtime_api.h>
+/* tests/unit/cuda/device/test_gpu.c - gpu.c on a fake runtime: what it reports, keeps and
+ * signals. */
 #include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -9,7 +7,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <cuda_runtime_api.h>
+
 #include "kernels/cuda/device/gpu.h"
+#include "tests/support/cm.h"
 #include "tests/unit/cuda/device/fake_cuda.h"
 
 #define PATIENCE_MS 20000

@@ -1,4 +1,5 @@
-/* tests/unit/cuda/shim/attend_case.h - rows with random queries, keys and values, for the attention tests.
+/* tests/unit/cuda/shim/attend_case.h - rows with random queries, keys and values, for the attention
+ * tests.
  *
  * The pool has two layers; the second counts. Blocks are dealt in random order. All that no
  * query may see is NaN: free blocks, slots past a row's context, the null block, which stands in
@@ -175,8 +176,8 @@ static inline struct attend_args case_args(const struct attend_case *c) {
     };
 }
 
-/* Plans and runs the layer; bucket as in attend_plan. The partials must be as many as the planner of
- * given by the case's shape. */
+/* Plans and runs the layer; bucket as in attend_plan. The partials must be as many as the planner
+ * of given by the case's shape. */
 static inline void case_run(struct attend_case *c, struct attend_planner *p, uint32_t n_real,
                             uint32_t bucket) {
     struct attend_args args = case_args(c);

@@ -1,15 +1,13 @@
-/* tests/unit/cuda/shim/cuda_fixture.h - the whole CUDA backend on the shim, beside ref, fed with the same
- * steps.
+/* tests/unit/cuda/shim/cuda_fixture.h - the whole CUDA backend on the shim, beside ref, fed with
+ * the same steps.
  *
  * Sequences live in rows; a step is planned (cuda_fixture_plan), laid out for both sides and run
- * (cuda_fixture_step). Both results of each output must agree within the rounding of bf16: logprobs of
- * the best five within CUDA_FIXTURE_BOUND, and the tokens chosen, unless the reference finds them nearly
- * equal. The sequences go on with the reference's tokens, so that one rounding does not end a
- * comparison. */
+ * (cuda_fixture_step). Both results of each output must agree within the rounding of bf16: logprobs
+ * of the best five within CUDA_FIXTURE_BOUND, and the tokens chosen, unless the reference finds
+ * them nearly equal. The sequences go on with the reference's tokens, so that one rounding does not
+ * end a comparison. */
 #ifndef TESTS_UNIT_CUDA_SHIM_CUDA_FIXTURE_H
 #define TESTS_UNIT_CUDA_SHIM_CUDA_FIXTURE_H
-
-#include "tests/support/cm.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -20,6 +18,7 @@
 #include "common/base/rng.h"
 #include "kernels/cuda/cuda_internal.h"
 #include "tests/shim/shim_control.h"
+#include "tests/support/cm.h"
 #include "tests/support/support.h"
 #include "tests/support/tiny_model.h"
 

@@ -1,4 +1,5 @@
-/* tests/unit/cuda/shim/sampling_fixture.h - steps of random outputs, sampled by the kernels and by sample.c. */
+/* tests/unit/cuda/shim/sampling_fixture.h - steps of random outputs, sampled by the kernels and by
+ * sample.c. */
 #ifndef TESTS_UNIT_CUDA_SHIM_SAMPLING_FIXTURE_H
 #define TESTS_UNIT_CUDA_SHIM_SAMPLING_FIXTURE_H
 

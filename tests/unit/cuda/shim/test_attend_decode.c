@@ -1,8 +1,8 @@
-/* tests/unit/cuda/shim/test_attend_decode.c - the decode and merge kernels against attention in double. */
-#include "tests/support/cm.h"
-
+/* tests/unit/cuda/shim/test_attend_decode.c - the decode and merge kernels against attention in
+ * double. */
 #include <stdio.h>
 
+#include "tests/support/cm.h"
 #include "tests/unit/cuda/shim/attend_case.h"
 
 #define MAX_ITEMS 512

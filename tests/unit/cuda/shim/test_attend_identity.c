@@ -1,10 +1,10 @@
-/* tests/unit/cuda/shim/test_attend_identity.c - deterministic attention: the bits of a position are its own.
+/* tests/unit/cuda/shim/test_attend_identity.c - deterministic attention: the bits of a position are
+ * its own.
  *
- * One sequence is computed whole, then again in other cuts, beside other rows, in other blocks, on a
- * device so small or so large that its chunks are added in one block or by the merge: every position
- * must have the same bits each time. */
+ * One sequence is computed whole, then again in other cuts, beside other rows, in other blocks, on
+ * a device so small or so large that its chunks are added in one block or by the merge: every
+ * position must have the same bits each time. */
 #include "tests/support/cm.h"
-
 #include "tests/unit/cuda/shim/attend_case.h"
 
 #define LENGTH 620
@@ -63,7 +63,8 @@ static void write_sequence(struct attend_case *c, const struct sequence *s) {
                s->q + (size_t)(position + i) * n_heads * hd, n_heads * hd * 2);
 }
 
-/* Positions [from, to) in one step, beside a neighbour with n_beside tokens; to is what there is. */
+/* Positions [from, to) in one step, beside a neighbour with n_beside tokens; to is what there
+ * is. */
 static void step(struct sequence *s, uint32_t from, uint32_t to, uint32_t n_beside, uint32_t n_sm,
                  uint32_t bucket, bool is_first) {
     size_t bytes = (size_t)(to - from) * s->shape.n_heads * s->shape.head_dim * 2;

@@ -1,11 +1,11 @@
-/* tests/unit/cuda/shim/test_attend_plan.c - work lists: every position once, and nothing over its capacity. */
-#include "tests/support/cm.h"
-
+/* tests/unit/cuda/shim/test_attend_plan.c - work lists: every position once, and nothing over its
+ * capacity. */
 #include <string.h>
 
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "kernels/cuda/attend/attend.h"
+#include "tests/support/cm.h"
 
 #define MAX_ROWS   40u
 #define MAX_TOKENS 700u
@@ -202,7 +202,8 @@ static void random_steps_cover_every_position_once(void **state) {
     }
 }
 
-/* Rows whose chunks would need more partials than there are: the first get them, the others none. */
+/* Rows whose chunks would need more partials than there are: the first get them, the others
+ * none. */
 static void partials_run_out_in_peace(void **state) {
     struct step s = {.shape = {8, 8, 128, MAX_ROWS, MAX_TOKENS, 132, true}, .n_rows = 10};
 

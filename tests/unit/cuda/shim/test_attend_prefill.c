@@ -1,6 +1,6 @@
-/* tests/unit/cuda/shim/test_attend_prefill.c - whole layers as planned, against attention in double. */
+/* tests/unit/cuda/shim/test_attend_prefill.c - whole layers as planned, against attention in
+ * double. */
 #include "tests/support/cm.h"
-
 #include "tests/unit/cuda/shim/attend_case.h"
 
 static struct attend_shape shape_of(uint32_t head_dim, uint32_t group, uint32_t n_kv,
@@ -45,7 +45,8 @@ static void expect_right(const struct attend_shape *shape, const struct backend_
     assert_true(worst <= CASE_BOUND);
 }
 
-/* Decode rows, a whole prompt, chunks over cached prefixes; lengths beside multiples of 16 and 64. */
+/* Decode rows, a whole prompt, chunks over cached prefixes; lengths beside multiples of 16 and
+ * 64. */
 static const struct backend_row ragged[] = {
     {5, 0, 1, 1},   {2, 1, 1, 129},   {7, 2, 33, 33},
     {0, 35, 2, 65}, {3, 37, 70, 201}, {1, 107, 16, 320},

@@ -1,8 +1,8 @@
-/* tests/unit/cuda/shim/test_cuda_engine.c - a whole engine on the CUDA backend, two steps in flight, on the
- * shim's device, which executes its queue some time later.
+/* tests/unit/cuda/shim/test_cuda_engine.c - a whole engine on the CUDA backend, two steps in
+ * flight, on the shim's device, which executes its queue some time later.
  *
- * With is_deterministic a request has the same bits however it is run: alone and cold, one step after
- * the other, is what all else must give. */
+ * With is_deterministic a request has the same bits however it is run: alone and cold, one step
+ * after the other, is what all else must give. */
 #include <string.h>
 
 #include "kernels/cuda/cuda_internal.h"
@@ -137,8 +137,8 @@ static void cancels_at_any_moment_leave_nothing(void **state) {
     fixture_close(&w);
 }
 
-/* Each request ends with a step behind which nothing can go: the engine sleeps on the event fd, and two
- * ranks must ring it each time. */
+/* Each request ends with a step behind which nothing can go: the engine sleeps on the event fd, and
+ * two ranks must ring it each time. */
 static void two_devices_finish_their_requests(void **state) {
     static struct cases c;
     struct engine_fixture w;

@@ -236,7 +236,8 @@ static void a_pool_that_failed_may_be_asked_for_again(void **state) {
     cuda_fixture_close_side(&side);
 }
 
-/* A graph of few rows has kernels that no larger step runs: a device must not load them while it records. */
+/* A graph of few rows has kernels that no larger step runs: a device must not load them while it
+ * records. */
 static void a_graph_holds_kernels_that_have_run_before(void **state) {
     struct cuda_fixture_setup twelve = {.max_rows = 12, .max_step_tokens = 32};
     struct cuda_fixture *s;

@@ -1,11 +1,10 @@
-/* tests/unit/cuda/shim/test_cuda_ops.c - every operator of kernels/README.md, the CUDA kernels against
- * ref.
+/* tests/unit/cuda/shim/test_cuda_ops.c - every operator of kernels/README.md, the CUDA kernels
+ * against ref.
  *
  * Activations are bf16 on the device: inputs are rounded beforehand, so that both begin with the
  * same numbers, and a result may differ by its own rounding. Outputs begin as NaN. */
-#include "tests/unit/cuda/shim/cuda_fixture.h"
-
 #include "kernels/dtype.h"
+#include "tests/unit/cuda/shim/cuda_fixture.h"
 
 struct diff {
     struct rng rng;

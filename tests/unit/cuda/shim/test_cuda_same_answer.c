@@ -1,5 +1,5 @@
-/* tests/unit/cuda/shim/test_cuda_same_answer.c - is_deterministic: one request, the same bits, however
- * it comes.
+/* tests/unit/cuda/shim/test_cuda_same_answer.c - is_deterministic: one request, the same bits,
+ * however it comes.
  *
  * The watched sequence is computed whole, in chunks, token by token, alone, beside others, after a
  * prefix that another sequence left in the pool, and again after a preemption: tokens, logprobs and

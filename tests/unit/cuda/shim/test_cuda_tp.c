@@ -1,8 +1,8 @@
 /* tests/unit/cuda/shim/test_cuda_tp.c - a model over two pretended devices: the CUDA backend under
  * backend_tp, beside ref, which knows of no ranks.
  *
- * Its sums are rounded to bf16 between the ranks, so it agrees within the bounds of one device, not to
- * the bit; what is divided wrongly is off by whole logits. */
+ * Its sums are rounded to bf16 between the ranks, so it agrees within the bounds of one device, not
+ * to the bit; what is divided wrongly is off by whole logits. */
 #include "tests/unit/cuda/shim/cuda_fixture.h"
 
 static const struct cuda_fixture_setup setup = {.max_rows = 6, .max_step_tokens = 48, .tp_size = 2};

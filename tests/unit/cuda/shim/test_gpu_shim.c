@@ -1,6 +1,5 @@
-/* tests/unit/cuda/shim/test_gpu_shim.c - the pretended device: order of streams, memory, graphs, ranks. */
-#include "tests/support/cm.h"
-
+/* tests/unit/cuda/shim/test_gpu_shim.c - the pretended device: order of streams, memory, graphs,
+ * ranks. */
 #include <math.h>
 #include <poll.h>
 #include <pthread.h>
@@ -11,6 +10,7 @@
 #include "kernels/cuda/device/gemm.h"
 #include "kernels/dtype.h"
 #include "tests/shim/shim_control.h"
+#include "tests/support/cm.h"
 #include "tests/unit/cuda/shim/child.h"
 #include "tests/unit/cuda/shim/trial_kernels.h"
 

@@ -1,7 +1,6 @@
 /* tests/unit/cuda/shim/test_ops_blocks.c - copies of KV blocks, and changes of block tables. */
-#include "tests/support/kernel_fixture.h"
-
 #include "kernels/cuda/ops/ops.h"
+#include "tests/support/kernel_fixture.h"
 
 static void run_copies(const void *args) {
     ops_copy_blocks(NULL, args);

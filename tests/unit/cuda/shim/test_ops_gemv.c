@@ -1,8 +1,8 @@
-/* tests/unit/cuda/shim/test_ops_gemv.c - products of one to sixteen rows, and all that is fused with them. */
-#include "tests/support/kernel_fixture.h"
-
+/* tests/unit/cuda/shim/test_ops_gemv.c - products of one to sixteen rows, and all that is fused
+ * with them. */
 #include "kernels/cuda/ops/ops.h"
 #include "kernels/ref/ops.h"
+#include "tests/support/kernel_fixture.h"
 
 struct gemv_shape {
     uint32_t m, n, k;

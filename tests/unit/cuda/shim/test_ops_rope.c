@@ -1,8 +1,8 @@
-/* tests/unit/cuda/shim/test_ops_rope.c - bias, norm of heads, rotation, and K and V into the paged pool. */
-#include "tests/support/kernel_fixture.h"
-
+/* tests/unit/cuda/shim/test_ops_rope.c - bias, norm of heads, rotation, and K and V into the paged
+ * pool. */
 #include "kernels/cuda/ops/ops.h"
 #include "kernels/ref/ops.h"
+#include "tests/support/kernel_fixture.h"
 
 #define MAX_CONTEXT 300u
 #define N_BLOCKS    24u

@@ -1,8 +1,7 @@
 /* tests/unit/cuda/shim/test_ops_rows.c - what is done row by row: embedding, norms, SwiGLU. */
-#include "tests/support/kernel_fixture.h"
-
 #include "kernels/cuda/ops/ops.h"
 #include "kernels/ref/ops.h"
+#include "tests/support/kernel_fixture.h"
 
 static const uint32_t token_counts[] = {1, 3, 17, 64};
 

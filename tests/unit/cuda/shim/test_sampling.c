@@ -1,8 +1,8 @@
-/* tests/unit/cuda/shim/test_sampling.c - the kernels of sampling choose what kernels/sample.c chooses. */
-#include "tests/support/cm.h"
-
+/* tests/unit/cuda/shim/test_sampling.c - the kernels of sampling choose what kernels/sample.c
+ * chooses. */
 #include "kernels/cuda/sampling/sampling_internal.h"
 #include "kernels/exp.h"
+#include "tests/support/cm.h"
 #include "tests/support/support.h"
 #include "tests/unit/cuda/shim/sampling_fixture.h"
 

@@ -1,12 +1,12 @@
-/* tests/unit/cuda/shim/test_shim.c - the shim itself: instructions, schedules, and what it forbids. */
-#include "tests/support/cm.h"
-
+/* tests/unit/cuda/shim/test_shim.c - the shim itself: instructions, schedules, and what it
+ * forbids. */
 #include <math.h>
 #include <string.h>
 
 #include "common/base/rng.h"
 #include "kernels/dtype.h"
 #include "tests/shim/shim_control.h"
+#include "tests/support/cm.h"
 #include "tests/unit/cuda/shim/child.h"
 #include "tests/unit/cuda/shim/trial_kernels.h"
 

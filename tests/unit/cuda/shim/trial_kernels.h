@@ -1,4 +1,5 @@
-/* tests/unit/cuda/shim/trial_kernels.h - small kernels, right and wrong ones, to try the shim itself with. */
+/* tests/unit/cuda/shim/trial_kernels.h - small kernels, right and wrong ones, to try the shim
+ * itself with. */
 #ifndef TESTS_UNIT_CUDA_SHIM_TRIAL_KERNELS_H
 #define TESTS_UNIT_CUDA_SHIM_TRIAL_KERNELS_H
 

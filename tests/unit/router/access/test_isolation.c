@@ -1,13 +1,13 @@
-/* tests/unit/router/access/test_isolation.c - salts that differ when they must, and the one rewrite. */
-#include "tests/support/cm.h"
-
-#include "common/base/hash.h"
-#include "router/access/isolation.h"
-
+/* tests/unit/router/access/test_isolation.c - salts that differ when they must, and the one
+ * rewrite. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#include "common/base/hash.h"
+#include "router/access/isolation.h"
+#include "tests/support/cm.h"
 
 static struct isolation make(const char *secret) {
     struct isolation s;

@@ -1,16 +1,16 @@
-/* tests/unit/router/access/test_keys.c - keys: the file, the limits, and what a reload leaves alone. */
-#include "tests/support/cm.h"
-
-#include "common/base/mem.h"
-#include "common/base/rng.h"
-#include "router/access/keys.h"
-#include "tests/support/support.h"
-
+/* tests/unit/router/access/test_keys.c - keys: the file, the limits, and what a reload leaves
+ * alone. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#include "common/base/mem.h"
+#include "common/base/rng.h"
+#include "router/access/keys.h"
+#include "tests/support/cm.h"
+#include "tests/support/support.h"
 
 static struct keys *make(const char *text) {
     struct keys *k = NULL;
@@ -225,7 +225,7 @@ static void a_key_is_found_in_its_headers(void **state) {
     assert_null(keys_from_headers(STR_NULL, STR_NULL).ptr);
 }
 
-/* --- two loops and a reload at once, for the thread sanitizer ------------------------------------*/
+/* --- two loops and a reload at once, for the thread sanitizer --------------------------------- */
 
 static void *use_keys(void *arg) {
     struct keys *k = arg;

@@ -1,13 +1,13 @@
-/* tests/unit/router/access/test_refusals.c - each is counted; lines are few, and name who comes most. */
-#include "router/access/refusals.h"
+/* tests/unit/router/access/test_refusals.c - each is counted; lines are few, and name who comes
+ * most. */
+#include <stdio.h>
+#include <stdlib.h>
 
 #include "common/telemetry/log.h"
 #include "common/telemetry/metrics.h"
+#include "router/access/refusals.h"
 #include "router/metrics/router_metrics.h"
 #include "tests/support/cm.h"
-
-#include <stdio.h>
-#include <stdlib.h>
 
 #define NOW UINT64_C(5000000)
 

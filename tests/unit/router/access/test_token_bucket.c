@@ -1,8 +1,8 @@
-/* tests/unit/router/access/test_token_bucket.c - rates, bursts, debts, and clocks that go backwards. */
-#include "tests/support/cm.h"
-
+/* tests/unit/router/access/test_token_bucket.c - rates, bursts, debts, and clocks that go
+ * backwards. */
 #include "common/base/rng.h"
 #include "router/access/token_bucket.h"
+#include "tests/support/cm.h"
 #include "tests/support/support.h"
 
 static bool take(struct token_bucket *b, double rate, double burst, double amount, uint64_t us) {

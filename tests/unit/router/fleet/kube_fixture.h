@@ -3,6 +3,10 @@
 #ifndef TESTS_UNIT_ROUTER_FLEET_KUBE_FIXTURE_H
 #define TESTS_UNIT_ROUTER_FLEET_KUBE_FIXTURE_H
 
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
 #include "common/base/clock.h"
 #include "common/base/mem.h"
 #include "common/http/http_server.h"
@@ -12,10 +16,6 @@
 #include "router/fleet/discovery/kube_json.h"
 #include "router/fleet/discovery/kube_watch.h"
 #include "tests/support/cm.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <unistd.h>
 
 #define MAX_REQUESTS 64
 
@@ -49,7 +49,7 @@ struct fixture {
     size_t object_bytes;
 };
 
-/* --- the listener ----------------------------------------------------------------------------------*/
+/* --- the listener ----------------------------------------------------------------------------- */
 
 static UNUSED int name_of(struct str object) {
     struct str name = kube_json_plain(kube_json_get(kube_json_get(object, "metadata"), "name"));
@@ -133,7 +133,7 @@ static UNUSED const char *held(const struct fixture *fx) {
     return names;
 }
 
-/* --- the server ------------------------------------------------------------------------------------*/
+/* --- the server ------------------------------------------------------------------------------- */
 
 static void forget_open(struct http_request *req) {
     struct fixture *fx = req->user;
@@ -180,7 +180,7 @@ static UNUSED void start_server(struct fixture *fx) {
     fx->port = http_server_port(fx->server);
 }
 
-/* --- both ------------------------------------------------------------------------------------------*/
+/* --- both ------------------------------------------------------------------------------------- */
 
 static UNUSED void init(struct fixture *fx) {
     struct log_config config = {.level = LOG_DEBUG, .max_per_s = 1000};
@@ -283,7 +283,7 @@ static UNUSED const char *log_text(struct fixture *fx) {
 #define GONE                                                                                       \
     "{\"type\":\"ERROR\",\"object\":" STATUS(410, "Expired", "too old resource version") "}\n"
 
-/* --- what was asked -----------------------------------------------------------------------------------*/
+/* --- what was asked --------------------------------------------------------------------------- */
 
 #define LIST_PATH                                                                                  \
     "/api/v1/namespaces/prod/pods?labelSelector=app%3Dvllm%2Ctier%20in%20%28a%2C%20b%29"

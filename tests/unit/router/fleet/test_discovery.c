@@ -1,16 +1,16 @@
-/* tests/unit/router/fleet/test_discovery.c - files of workers: what is read, and what changes nothing. */
-#include "router/fleet/discovery.h"
-
-#include "common/base/clock.h"
-#include "common/net/loop.h"
-#include "common/options/options.h"
-#include "tests/support/client.h"
-#include "tests/support/cm.h"
-
+/* tests/unit/router/fleet/test_discovery.c - files of workers: what is read, and what changes
+ * nothing. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include "common/base/clock.h"
+#include "common/net/loop.h"
+#include "common/options/options.h"
+#include "router/fleet/discovery.h"
+#include "tests/support/client.h"
+#include "tests/support/cm.h"
 
 static void lines_become_workers(void **state) {
     static const char text[] =

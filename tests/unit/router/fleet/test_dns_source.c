@@ -1,14 +1,14 @@
-/* tests/unit/router/fleet/test_dns_source.c - the addresses of a name, over a resolver that is ours to play. */
-#include "router/fleet/discovery.h"
+/* tests/unit/router/fleet/test_dns_source.c - the addresses of a name, over a resolver that is ours
+ * to play. */
+#include <netinet/in.h>
+#include <stdio.h>
 
 #include "common/base/clock.h"
 #include "common/net/loop.h"
+#include "router/fleet/discovery.h"
 #include "router/registry/resolver.h"
 #include "tests/support/client.h"
 #include "tests/support/cm.h"
-
-#include <netinet/in.h>
-#include <stdio.h>
 
 static struct {
     uint32_t n_started;

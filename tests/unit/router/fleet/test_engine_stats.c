@@ -1,10 +1,10 @@
-/* tests/unit/router/fleet/test_engine_stats.c - pages as engines write them, and as they should not. */
-#include "tests/support/cm.h"
-
-#include "router/fleet/engine_stats.h"
-
+/* tests/unit/router/fleet/test_engine_stats.c - pages as engines write them, and as they should
+ * not. */
 #include <stdlib.h>
 #include <string.h>
+
+#include "router/fleet/engine_stats.h"
+#include "tests/support/cm.h"
 
 #define assert_near(a, b)                                                                          \
     do {                                                                                           \

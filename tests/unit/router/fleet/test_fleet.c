@@ -1,10 +1,13 @@
-/* tests/unit/router/fleet/test_fleet.c - sets that are wanted against what there is, with open requests. */
-#include "router/fleet/fleet.h"
+/* tests/unit/router/fleet/test_fleet.c - sets that are wanted against what there is, with open
+ * requests. */
+#include <signal.h>
+#include <stdio.h>
 
 #include "common/base/clock.h"
 #include "common/base/rng.h"
 #include "common/http/http_client.h"
 #include "common/net/loop.h"
+#include "router/fleet/fleet.h"
 #include "router/fleet/health.h"
 #include "router/registry/registry.h"
 #include "router/registry/registry_route.h"
@@ -12,11 +15,8 @@
 #include "router/registry/registry_workers.h"
 #include "tests/support/client.h"
 #include "tests/support/cm.h"
-#include "tests/support/support.h"
 #include "tests/support/routing_defaults.h"
-
-#include <signal.h>
-#include <stdio.h>
+#include "tests/support/support.h"
 
 #define DRAIN_US 10000000u
 
@@ -154,7 +154,7 @@ static void on_added(enum status st, uint32_t id, const struct error *err, void 
     snprintf(a->message, sizeof(a->message), "%s", err ? err->message : "");
 }
 
-/* -------------------------------------------------------------------------------------------------*/
+/* ---------------------------------------------------------------------------------------------- */
 
 static void a_set_adds_new_workers_and_drains_missing_ones(void **state) {
     struct registry_view view;

@@ -1,10 +1,13 @@
-/* tests/unit/router/fleet/test_health.c - a worker that answers, falls ill, hangs, and comes back. */
-#include "router/fleet/health.h"
+/* tests/unit/router/fleet/test_health.c - a worker that answers, falls ill, hangs, and comes
+ * back. */
+#include <signal.h>
+#include <stdio.h>
 
 #include "common/base/clock.h"
 #include "common/http/http_client.h"
 #include "common/http/http_server.h"
 #include "common/net/loop.h"
+#include "router/fleet/health.h"
 #include "router/registry/registry.h"
 #include "router/registry/registry_view.h"
 #include "router/registry/registry_workers.h"
@@ -12,9 +15,6 @@
 #include "tests/support/cm.h"
 #include "tests/support/registry_fixture.h"
 #include "tests/support/routing_defaults.h"
-
-#include <signal.h>
-#include <stdio.h>
 
 /* One worker on the loop of the test. */
 struct fixture {
@@ -147,7 +147,7 @@ static void start_ready(struct fixture *fx) {
     assert_int_equal(reasons(fx), 0);
 }
 
-/* -------------------------------------------------------------------------------------------------*/
+/* ---------------------------------------------------------------------------------------------- */
 
 static void a_worker_is_ready_once_it_has_described_itself(void **state) {
     struct fixture fx;

@@ -1,6 +1,9 @@
-/* tests/unit/router/fleet/test_kube_client.c - where the server is, and what is shown to it: every form of
- * credentials against a server that looks at them. */
-#include "router/fleet/discovery/kube_client.h"
+/* tests/unit/router/fleet/test_kube_client.c - where the server is, and what is shown to it: every
+ * form of credentials against a server that looks at them. */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
 
 #include "common/base/clock.h"
 #include "common/base/file.h"
@@ -9,14 +12,10 @@
 #include "common/net/loop.h"
 #include "common/net/tls.h"
 #include "router/fleet/discovery/kube_auth.h"
+#include "router/fleet/discovery/kube_client.h"
 #include "router/fleet/discovery/kube_config.h"
 #include "tests/support/certs.h"
 #include "tests/support/cm.h"
-
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <unistd.h>
 
 /* A folder with certificates, and files written by the test. */
 struct fixture {
@@ -107,7 +106,7 @@ static int call_once(struct fixture *fx, const struct kube_config *config) {
     return code;
 }
 
-/* --- kubeconfig ------------------------------------------------------------------------------------*/
+/* --- kubeconfig ------------------------------------------------------------------------------- */
 
 static char *base64_of(const struct fixture *fx, const char *name) {
     static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -357,7 +356,7 @@ static void contexts_are_chosen_by_name(void **state) {
     finish(&fx);
 }
 
-/* --- in a pod, and by options ------------------------------------------------------------------------*/
+/* --- in a pod, and by options ----------------------------------------------------------------- */
 
 static void in_a_pod_everything_is_where_the_kubelet_puts_it(void **state) {
     struct fixture fx;

@@ -1,10 +1,10 @@
-/* tests/unit/router/fleet/test_kube_objects.c - pods, slices and pools: what is read, and what is refused. */
-#include "router/fleet/discovery/kube_objects.h"
+/* tests/unit/router/fleet/test_kube_objects.c - pods, slices and pools: what is read, and what is
+ * refused. */
+#include <stdio.h>
 
+#include "router/fleet/discovery/kube_objects.h"
 #include "tests/support/cm.h"
 #include "tests/support/pods.h"
-
-#include <stdio.h>
 
 #define ROLE "incipit.dev/role"
 
@@ -191,7 +191,7 @@ static void an_object_that_is_no_pod_is_refused(void **state) {
     }
 }
 
-/* --- slices --------------------------------------------------------------------------------------*/
+/* --- slices ----------------------------------------------------------------------------------- */
 
 static const char slice[] =
     "{\"kind\":\"EndpointSlice\",\"metadata\":{\"name\":\"w-abc\",\"namespace\":\"llm\",\"uid\":"
@@ -249,7 +249,7 @@ static void a_slice_may_be_empty(void **state) {
     kube_object_fini(&o);
 }
 
-/* --- pools ---------------------------------------------------------------------------------------*/
+/* --- pools ------------------------------------------------------------------------------------ */
 
 static void both_versions_of_a_pool_select(void **state) {
     static const char v1[] =

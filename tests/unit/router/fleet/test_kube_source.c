@@ -1,9 +1,11 @@
-/* tests/unit/router/fleet/test_kube_source.c - the source of pods over a watch that is ours to play. */
-#include "router/fleet/discovery.h"
+/* tests/unit/router/fleet/test_kube_source.c - the source of pods over a watch that is ours to
+ * play. */
+#include <stdio.h>
 
 #include "common/base/clock.h"
 #include "common/base/mem.h"
 #include "common/net/loop.h"
+#include "router/fleet/discovery.h"
 #include "router/fleet/discovery/kube_client.h"
 #include "router/fleet/discovery/kube_costs.h"
 #include "router/fleet/discovery/kube_store.h"
@@ -11,8 +13,6 @@
 #include "tests/support/client.h"
 #include "tests/support/cm.h"
 #include "tests/support/pods.h"
-
-#include <stdio.h>
 
 /* --- what is played: a client that answers on command, and watches that do nothing ----------*/
 
@@ -111,7 +111,7 @@ static void answer(int code) {
     played.fn(&response, played.arg);
 }
 
-/* --- the source, and what it reports ---------------------------------------------------------------*/
+/* --- the source, and what it reports ---------------------------------------------------------- */
 
 struct fixture {
     struct loop *loop;
@@ -398,7 +398,7 @@ static void configuration_errors_are_reported(void **state) {
     loop_destroy(loop);
 }
 
-/* --- deletion costs ------------------------------------------------------------------------------*/
+/* --- deletion costs --------------------------------------------------------------------------- */
 
 static void a_cost_is_written_when_it_has_changed_by_much(void **state) {
     struct fixture fx = {.value = 5000};

@@ -1,22 +1,21 @@
-/* tests/unit/router/fleet/test_kube_store.c - a store of pods against a cluster that is known, and the fleet
- * that follows from it. */
-#include "router/fleet/discovery/kube_store.h"
+/* tests/unit/router/fleet/test_kube_store.c - a store of pods against a cluster that is known, and
+ * the fleet that follows from it. */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
 
 #include "common/base/rng.h"
 #include "common/http/http_client.h"
 #include "common/net/loop.h"
+#include "router/fleet/discovery/kube_store.h"
 #include "router/fleet/fleet.h"
 #include "router/fleet/health.h"
 #include "router/registry/registry.h"
 #include "router/registry/registry_view.h"
 #include "tests/support/cm.h"
 #include "tests/support/pods.h"
-#include "tests/support/support.h"
 #include "tests/support/routing_defaults.h"
-
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
+#include "tests/support/support.h"
 
 #define ROLE "incipit.dev/role"
 
@@ -184,7 +183,7 @@ static void where_there_are_too_many_the_young_wait(void **state) {
     kube_store_destroy(s);
 }
 
-/* --- slices --------------------------------------------------------------------------------------*/
+/* --- slices ----------------------------------------------------------------------------------- */
 
 static void deliver_slice(struct kube_store *s, const char *name, const char *endpoints) {
     struct error err = {0};
@@ -254,7 +253,7 @@ static void endpoints_are_counted_not_slices(void **state) {
     kube_store_destroy(s);
 }
 
-/* --- against a cluster that is known -------------------------------------------------------------*/
+/* --- against a cluster that is known ---------------------------------------------------------- */
 
 #define N_PODS      12
 #define N_ADDRESSES 6

@@ -1,14 +1,13 @@
 /* tests/unit/router/fleet/test_kube_stream.c - watches and lists cut at every place, one result. */
-#include "router/fleet/discovery/kube_stream.h"
+#include <stdio.h>
 
 #include "common/base/mem.h"
 #include "common/base/rng.h"
+#include "router/fleet/discovery/kube_stream.h"
 #include "tests/support/cm.h"
 #include "tests/support/support.h"
 
-#include <stdio.h>
-
-/* --- lines ---------------------------------------------------------------------------------------*/
+/* --- lines ------------------------------------------------------------------------------------ */
 
 /* Lines joined by '|', from pieces of the lengths that `next_len` draws. */
 static void read_lines(struct str all, struct rng *rng, size_t most, struct buf *out) {
@@ -81,7 +80,7 @@ static void an_event_of_a_megabyte_is_one_line_and_more_is_too_much(void **state
     buf_fini(&big);
 }
 
-/* --- events --------------------------------------------------------------------------------------*/
+/* --- events ----------------------------------------------------------------------------------- */
 
 static void events_have_type_object_and_version(void **state) {
     struct kube_event e;
@@ -174,7 +173,7 @@ static void an_invalid_event_is_refused_with_a_reason(void **state) {
     }
 }
 
-/* --- lists ---------------------------------------------------------------------------------------*/
+/* --- lists ------------------------------------------------------------------------------------ */
 
 static void note_item(struct str item, void *arg) {
     buf_append_str(arg, item);

@@ -4,8 +4,6 @@
  * copy that is made of its events, on one loop whose clock is the test's (by the linker's
  * --wrap): each turn of the loop takes 20 ms, or 250 where minutes pass. What happens in a
  * turn happens in real time; what waits for time to pass does not wait. */
-#include "router/fleet/discovery/kube_store.h"
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/timerfd.h>
@@ -15,6 +13,7 @@
 #include "common/net/loop.h"
 #include "common/telemetry/log.h"
 #include "router/fleet/discovery/kube_client.h"
+#include "router/fleet/discovery/kube_store.h"
 #include "router/fleet/discovery/kube_watch.h"
 #include "tests/support/api_server.h"
 #include "tests/support/cm.h"
@@ -55,7 +54,7 @@ struct fixture {
     double most_stale_s;
 };
 
-/* --- the listener ---------------------------------------------------------------------------------- */
+/* --- the listener ----------------------------------------------------------------------------- */
 
 static void on_begin(void *arg) {
     kube_store_begin(((struct fixture *)arg)->store);
@@ -104,7 +103,7 @@ static const char *used(const struct fixture *w) {
     return text;
 }
 
-/* --- time -------------------------------------------------------------------------------------------- */
+/* --- time ------------------------------------------------------------------------------------- */
 
 static void pass(struct fixture *w, uint64_t us) {
     uint64_t turn_us = us < MINUTE_US ? TURN_US : LONG_US;
@@ -127,7 +126,7 @@ static double until_used(struct fixture *w, const char *hosts, uint64_t most_us)
     return (double)(virtual_us - began_us) * 1e-6;
 }
 
-/* --- the server's side -------------------------------------------------------------------------------- */
+/* --- the server's side ------------------------------------------------------------------------ */
 
 static void command(struct fixture *w, const char *text) {
     struct buf answer;
@@ -183,7 +182,7 @@ static void write_token(struct fixture *w, const char *token) {
     fclose(f);
 }
 
-/* --- both ---------------------------------------------------------------------------------------------- */
+/* --- both ------------------------------------------------------------------------------------- */
 
 static void init(struct fixture *w) {
     struct log_config log_config = {.level = LOG_INFO, .max_per_s = 1000};
@@ -233,7 +232,7 @@ static void fini(struct fixture *w) {
     loop_destroy(w->loop);
 }
 
-/* --- tests ----------------------------------------------------------------------------------------------- */
+/* --- tests ------------------------------------------------------------------------------------ */
 
 static void ten_minutes_without_a_server_change_nothing_and_are_made_good_in_a_minute(
     void **state) {

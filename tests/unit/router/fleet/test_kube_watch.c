@@ -1,9 +1,10 @@
-/* tests/unit/router/fleet/test_kube_watch.c - what API servers really do, and the copy that stays right. */
-#include "tests/unit/router/fleet/kube_fixture.h"
-
+/* tests/unit/router/fleet/test_kube_watch.c - what API servers really do, and the copy that stays
+ * right. */
 #include <signal.h>
 
-/* --- the ordinary way --------------------------------------------------------------------------------*/
+#include "tests/unit/router/fleet/kube_fixture.h"
+
+/* --- the ordinary way ------------------------------------------------------------------------- */
 
 static void a_list_of_any_version_then_a_watch_from_there(void **state) {
     struct fixture fx;
@@ -200,7 +201,7 @@ static void a_list_that_is_needed_is_not_put_off(void **state) {
     finish(&fx);
 }
 
-/* --- watches that end ---------------------------------------------------------------------------------*/
+/* --- watches that end ------------------------------------------------------------------------- */
 
 static void a_watch_without_events_was_blind(void **state) {
     struct fixture fx;
@@ -380,7 +381,7 @@ static void an_unreadable_event_causes_a_new_list(void **state) {
     }
 }
 
-/* --- lists that fail ----------------------------------------------------------------------------------*/
+/* --- lists that fail -------------------------------------------------------------------------- */
 
 static void an_expired_page_restarts_the_list(void **state) {
     struct fixture fx;

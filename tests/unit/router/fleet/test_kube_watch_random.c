@@ -1,9 +1,10 @@
-/* tests/unit/router/fleet/test_kube_watch_random.c - servers that are away, and one that fails at random. */
+/* tests/unit/router/fleet/test_kube_watch_random.c - servers that are away, and one that fails at
+ * random. */
+#include <signal.h>
+
 #include "common/base/rng.h"
 #include "tests/support/support.h"
 #include "tests/unit/router/fleet/kube_fixture.h"
-
-#include <signal.h>
 
 static void while_the_server_is_away_everything_stays(void **state) {
     struct fixture fx;
@@ -53,9 +54,10 @@ static void a_complete_list_corrects_every_earlier_state(void **state) {
     finish(&fx);
 }
 
-/* --- at random ----------------------------------------------------------------------------------------*/
+/* --- at random -------------------------------------------------------------------------------- */
 
-/* A server with a history, that pages by three, forgets, cuts and refuses; in the end both agree. */
+/* A server with a history, that pages by three, forgets, cuts and refuses; in the end both
+ * agree. */
 struct server_model {
     struct rng rng;
     bool has[26], page_has[26]; /* now; when the list that is being paged began */

@@ -1,9 +1,9 @@
 /* tests/unit/router/fleet/test_kube_watch_rights.c - what is forbidden, and tokens that change. */
-#include "tests/unit/router/fleet/kube_fixture.h"
-
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/stat.h>
+
+#include "tests/unit/router/fleet/kube_fixture.h"
 
 #define FORBIDDEN                                                                                  \
     STATUS(                                                                                        \

@@ -1,12 +1,12 @@
-/* tests/unit/router/fleet/test_local_devices.c - the answer of a worker program, real and otherwise. */
-#include "tests/support/cm.h"
-
+/* tests/unit/router/fleet/test_local_devices.c - the answer of a worker program, real and
+ * otherwise. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "router/fleet/local_devices.h"
+#include "tests/support/cm.h"
 
 #define TWO                                                                                        \
     "{\"devices\":[{\"index\":0,\"name\":\"A\",\"uuid\":\"GPU-0a\",\"memory_total\":1},"           \

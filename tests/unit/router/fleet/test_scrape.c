@@ -1,6 +1,7 @@
-/* tests/unit/router/fleet/test_scrape.c - an engine's pages, one after the other, and what the registry
- * then knows. Engine and scraper share one loop. */
-#include "tests/support/cm.h"
+/* tests/unit/router/fleet/test_scrape.c - an engine's pages, one after the other, and what the
+ * registry then knows. Engine and scraper share one loop. */
+#include <signal.h>
+#include <stdio.h>
 
 #include "common/base/clock.h"
 #include "common/http/http_client.h"
@@ -11,11 +12,9 @@
 #include "router/registry/registry_view.h"
 #include "router/registry/registry_workers.h"
 #include "tests/support/client.h"
+#include "tests/support/cm.h"
 #include "tests/support/registry_fixture.h"
 #include "tests/support/routing_defaults.h"
-
-#include <signal.h>
-#include <stdio.h>
 
 struct fixture {
     struct loop *loop;

@@ -1,12 +1,4 @@
 /* tests/unit/router/fleet/test_supervisor.c - children that are small shell scripts. */
-#include "tests/support/cm.h"
-
-#include "common/base/buf.h"
-#include "common/base/clock.h"
-#include "common/net/loop.h"
-#include "router/fleet/supervisor.h"
-#include "tests/support/client.h"
-
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -16,6 +8,13 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include "common/base/buf.h"
+#include "common/base/clock.h"
+#include "common/net/loop.h"
+#include "router/fleet/supervisor.h"
+#include "tests/support/client.h"
+#include "tests/support/cm.h"
 
 struct fixture {
     struct loop *loop;

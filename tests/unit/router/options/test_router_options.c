@@ -1,15 +1,14 @@
 /* tests/unit/router/options/test_router_options.c - what start scripts of other routers ask for. */
-#include "tests/support/cm.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 #include "common/base/mem.h"
 #include "common/options/options_live.h"
 #include "common/text/json.h"
 #include "router/options/router_options.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
+#include "tests/support/cm.h"
 
 #define MAX_ARGS 32
 
@@ -255,7 +254,8 @@ static struct options_change *change_of(struct options *o, const char *json) {
     return c;
 }
 
-/* Each live row takes another value and returns; each other row is refused, and with it the change. */
+/* Each live row takes another value and returns; each other row is refused, and with it the
+ * change. */
 static void rows_change_while_running_exactly_where_they_are_live(void **state) {
     struct router_options t = {0};
     struct error err = {0};

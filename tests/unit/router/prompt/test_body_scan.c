@@ -1,14 +1,14 @@
-/* tests/unit/router/prompt/test_body_scan.c - spans, refusals, and all versions against a plain reader. */
-#include "tests/support/cm.h"
+/* tests/unit/router/prompt/test_body_scan.c - spans, refusals, and all versions against a plain
+ * reader. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "common/base/rng.h"
 #include "router/prompt/body_scan.h"
 #include "router/prompt/body_scan_internal.h"
 #include "router/prompt/string_scan_inline.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include "tests/support/cm.h"
 
 /* --- the obvious reader: recursive descent, byte by byte ------------------------------------- */
 

@@ -1,11 +1,11 @@
-/* tests/unit/router/prompt/test_prompt_hash.c - what two chains share, and what keeps them apart. */
-#include "tests/support/cm.h"
+/* tests/unit/router/prompt/test_prompt_hash.c - what two chains share, and what keeps them
+ * apart. */
+#include <string.h>
 
 #include "common/base/hash.h"
 #include "common/base/rng.h"
 #include "router/prompt/prompt_hash.h"
-
-#include <string.h>
+#include "tests/support/cm.h"
 
 static void equal_openings_share_hashes(void **state) {
     char a[500], b[700];

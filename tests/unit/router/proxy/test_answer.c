@@ -1,7 +1,6 @@
 /* tests/unit/router/proxy/test_answer.c - what is an answer, and what is none. */
-#include "tests/support/cm.h"
-
 #include "router/proxy/answer.h"
+#include "tests/support/cm.h"
 
 static void answers_are_distinguished_from_errors(void **state) {
     static const struct {

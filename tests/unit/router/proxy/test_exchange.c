@@ -1,21 +1,21 @@
-/* tests/unit/router/proxy/test_exchange.c - the states of an exchange: the table, and random events.
+/* tests/unit/router/proxy/test_exchange.c - the states of an exchange: the table, and random
+ * events.
  *
- * The moves are listed here once more, as the drawing of exchange.h has them. Each is made, and each
- * other one must abort. Then a proxy is driven by random events from clients, workers and timers:
- * exchange_move itself stops at a forbidden move, and after each turn of the loop what an exchange
- * holds must be what its state promises. */
-#include "tests/support/cm.h"
-
-#include "common/base/rng.h"
-#include "router/proxy/proxy_internal.h"
-#include "tests/support/proxy_fixture.h"
-
+ * The moves are listed here once more, as the drawing of exchange.h has them. Each is made, and
+ * each other one must abort. Then a proxy is driven by random events from clients, workers and
+ * timers: exchange_move itself stops at a forbidden move, and after each turn of the loop what an
+ * exchange holds must be what its state promises. */
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* --- the table ------------------------------------------------------------------------------------*/
+#include "common/base/rng.h"
+#include "router/proxy/proxy_internal.h"
+#include "tests/support/cm.h"
+#include "tests/support/proxy_fixture.h"
+
+/* --- the table -------------------------------------------------------------------------------- */
 
 #define MOVE(from, to)                                                                             \
     { EXCHANGE_##from, EXCHANGE_##to }
@@ -94,7 +94,7 @@ static void every_state_is_reached_and_left(void **state) {
         assert_int_equal(reachable_from(s), (1u << EXCHANGE_N_STATES) - 1);
 }
 
-/* --- random events --------------------------------------------------------------------------------*/
+/* --- random events ---------------------------------------------------------------------------- */
 
 enum { WORKERS = 4, CLIENTS = 12, STEPS = 512, ROUNDS = 700, SEEDS = 4 };
 

@@ -1,9 +1,9 @@
-/* tests/unit/router/proxy/test_forward.c - which paths and fields go on, and what opens the others. */
-#include "tests/support/cm.h"
+/* tests/unit/router/proxy/test_forward.c - which paths and fields go on, and what opens the
+ * others. */
+#include <string.h>
 
 #include "router/proxy/forward.h"
-
-#include <string.h>
+#include "tests/support/cm.h"
 
 #define ALL                                                                                        \
     (WORKER_KIND_BIT(WORKER_OURS) | WORKER_KIND_BIT(WORKER_VLLM) |                                 \

@@ -1,10 +1,12 @@
 /* tests/unit/router/proxy/test_overload.c - goodput at twice the load that the fleet can take.
  *
  * Registry, routing and admission as they are in the router, before workers that are a few lines of
- * arithmetic, in virtual time: requests come as they like, wait or are refused, and are served. Each
- * worker computes BATCH requests at once and queues what it is sent beyond. Goodput counts what had
- * its first token within the SLO. Nothing here depends on the machine. */
-#include "tests/support/cm.h"
+ * arithmetic, in virtual time: requests come as they like, wait or are refused, and are served.
+ * Each worker computes BATCH requests at once and queues what it is sent beyond. Goodput counts
+ * what had its first token within the SLO. Nothing here depends on the machine. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
 
 #include "common/base/heap.h"
 #include "common/base/mem.h"
@@ -13,13 +15,10 @@
 #include "router/registry/registry.h"
 #include "router/registry/registry_route.h"
 #include "router/registry/registry_workers.h"
+#include "tests/support/cm.h"
 #include "tests/support/registry_fixture.h"
-#include "tests/support/support.h"
 #include "tests/support/routing_defaults.h"
-
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
+#include "tests/support/support.h"
 
 enum { WORKERS = 4, BATCH = 8, TENANTS = 3, REQUESTS = 8000, BLOCKS = 64, SHARED = 56 };
 
@@ -88,7 +87,7 @@ static struct registry *make_registry(uint32_t queue_size, uint64_t timeout_us) 
     return r;
 }
 
-/* --- the workers ---------------------------------------------------------------------------------*/
+/* --- the workers ------------------------------------------------------------------------------ */
 
 static void run(struct fixture *fixture, struct request *q, uint64_t now_us) {
     fixture->n_running[q->target.worker]++;
@@ -116,7 +115,7 @@ static void dispatch(struct fixture *fixture, struct request *q, uint64_t now_us
     }
 }
 
-/* --- the router ----------------------------------------------------------------------------------*/
+/* --- the router ------------------------------------------------------------------------------- */
 
 static void take_grants(struct fixture *fixture, uint64_t now_us) {
     struct list mails, *link;

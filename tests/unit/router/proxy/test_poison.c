@@ -1,9 +1,8 @@
 /* tests/unit/router/proxy/test_poison.c - which requests are remembered, how long, and how many. */
-#include "router/proxy/poison.h"
-
-#include "tests/support/cm.h"
-
 #include <stdio.h>
+
+#include "router/proxy/poison.h"
+#include "tests/support/cm.h"
 
 #define MEMORY_US UINT64_C(60000000)
 #define NOW       UINT64_C(5000000)

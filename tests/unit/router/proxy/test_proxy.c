@@ -1,15 +1,15 @@
-/* tests/unit/router/proxy/test_proxy.c - whole exchanges: client, proxy and scripted workers on one loop. */
-#include "tests/support/cm.h"
+/* tests/unit/router/proxy/test_proxy.c - whole exchanges: client, proxy and scripted workers on one
+ * loop. */
+#include <signal.h>
 
 #include "common/base/rng.h"
 #include "common/protocol/request_events.h"
 #include "router/access/keys.h"
 #include "router/prompt/prompt_hash.h"
+#include "tests/support/cm.h"
 #include "tests/support/proxy_fixture.h"
 
-#include <signal.h>
-
-/* --- answers -------------------------------------------------------------------------------------*/
+/* --- answers ---------------------------------------------------------------------------------- */
 
 static void an_answer_is_relayed_and_accounted(void **state) {
     struct fixture fx;
@@ -231,7 +231,7 @@ static void numbers_cut_in_two_are_learned(void **state) {
     finish(&fx);
 }
 
-/* --- clients -------------------------------------------------------------------------------------*/
+/* --- clients ---------------------------------------------------------------------------------- */
 
 static void a_client_that_leaves_frees_the_worker(void **state) {
     static const char *const bytes[] = {NULL, CHUNKED_HEAD, SSE_HEAD "9\r\ndata: 1\n\n\r\n"};
@@ -307,7 +307,7 @@ static void bodies_that_cannot_be_read_cost_no_worker(void **state) {
     finish(&fx);
 }
 
-/* --- everything at once --------------------------------------------------------------------------*/
+/* --- everything at once ----------------------------------------------------------------------- */
 
 static void every_outcome_gives_load_back(void **state) {
     static const struct fake_step all[] = {{JSON_OK},
@@ -356,7 +356,7 @@ static void every_outcome_gives_load_back(void **state) {
     finish(&fx);
 }
 
-/* --- headers about the client --------------------------------------------------------------------*/
+/* --- headers about the client ----------------------------------------------------------------- */
 
 static void forwarding_headers_of_a_client_are_dropped(void **state) {
     static const char *const headers[] = {"forwarded: for=9", "x-real-ip", "x-forwarded-for: 9",
@@ -381,7 +381,7 @@ static void forwarding_headers_of_a_client_are_dropped(void **state) {
     finish(&fx);
 }
 
-/* --- events for other routers -------------------------------------------------------------------*/
+/* --- events for other routers ----------------------------------------------------------------- */
 
 static const char *last_request(struct fixture *fx) {
     buf_append_char(&fx->fake.last_request, '\0');

@@ -1,9 +1,9 @@
-/* tests/unit/router/proxy/test_proxy_queue.c - exchanges that wait because every worker is at its limit. */
-#include "tests/support/cm.h"
-
-#include "tests/support/proxy_fixture.h"
-
+/* tests/unit/router/proxy/test_proxy_queue.c - exchanges that wait because every worker is at its
+ * limit. */
 #include <signal.h>
+
+#include "tests/support/cm.h"
+#include "tests/support/proxy_fixture.h"
 
 static uint32_t n_waiting(struct fixture *fx) {
     struct registry_totals totals;

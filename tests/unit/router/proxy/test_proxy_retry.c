@@ -1,12 +1,12 @@
-/* tests/unit/router/proxy/test_proxy_retry.c - attempts that fail: what is tried elsewhere, and which error is sent. */
-#include "tests/support/cm.h"
+/* tests/unit/router/proxy/test_proxy_retry.c - attempts that fail: what is tried elsewhere, and
+ * which error is sent. */
+#include <signal.h>
 
 #include "router/proxy/forward.h"
 #include "router/proxy/poison.h"
 #include "router/proxy/retry.h"
+#include "tests/support/cm.h"
 #include "tests/support/proxy_fixture.h"
-
-#include <signal.h>
 
 static void a_worker_that_cannot_be_reached_is_replaced(void **state) {
     struct fixture fx;
@@ -56,7 +56,8 @@ static void a_connection_that_died_idle_costs_nothing(void **state) {
     finish(&fx);
 }
 
-/* What comes before a request was sent, in the very turn in which it is to be sent, is not for it. */
+/* What comes before a request was sent, in the very turn in which it is to be sent, is not for
+ * it. */
 static void unsolicited_bytes_are_not_an_answer(void **state) {
     struct fixture fx;
     struct client c;

@@ -1,9 +1,9 @@
-/* tests/unit/router/proxy/test_proxy_watch.c - workers that fall silent, and those who wait for them. */
-#include "tests/support/cm.h"
-
-#include "tests/support/proxy_fixture.h"
-
+/* tests/unit/router/proxy/test_proxy_watch.c - workers that fall silent, and those who wait for
+ * them. */
 #include <signal.h>
+
+#include "tests/support/cm.h"
+#include "tests/support/proxy_fixture.h"
 
 static void requests_waiting_for_a_hung_worker_go_to_another(void **state) {
     struct fixture fx;

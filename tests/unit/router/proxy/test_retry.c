@@ -1,9 +1,8 @@
 /* tests/unit/router/proxy/test_retry.c - the words of --retry-on. */
-#include "tests/support/cm.h"
+#include <string.h>
 
 #include "router/proxy/retry.h"
-
-#include <string.h>
+#include "tests/support/cm.h"
 
 static void names_of_retry_on_are_bits(void **state) {
     static const char *const some[] = {"connect", "503"}, *const all[] = {"all"},

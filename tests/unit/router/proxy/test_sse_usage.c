@@ -1,11 +1,11 @@
-/* tests/unit/router/proxy/test_sse_usage.c - however the network cuts an answer, the same is learned. */
-#include "tests/support/cm.h"
-#include "tests/support/support.h"
+/* tests/unit/router/proxy/test_sse_usage.c - however the network cuts an answer, the same is
+ * learned. */
+#include <string.h>
 
 #include "common/base/rng.h"
 #include "router/proxy/sse_usage.h"
-
-#include <string.h>
+#include "tests/support/cm.h"
+#include "tests/support/support.h"
 
 struct expected {
     uint64_t n_events;

@@ -1,5 +1,7 @@
 /* tests/unit/router/proxy/test_upstream.c - connections to a scripted worker, kept and let go. */
-#include "tests/support/cm.h"
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <signal.h>
 
 #include "common/base/clock.h"
 #include "common/base/mem.h"
@@ -7,11 +9,8 @@
 #include "router/proxy/upstream.h"
 #include "router/registry/registry_route.h"
 #include "tests/support/client.h"
+#include "tests/support/cm.h"
 #include "tests/support/fake_worker.h"
-
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <signal.h>
 
 struct fixture {
     struct loop *loop;

@@ -1,6 +1,8 @@
-/* tests/unit/router/proxy/test_upstream_tls.c - connections to a worker with https://, verified by the name
- * in its URL, kept like the others, and resumed. */
-#include "tests/support/cm.h"
+/* tests/unit/router/proxy/test_upstream_tls.c - connections to a worker with https://, verified by
+ * the name in its URL, kept like the others, and resumed. */
+#include <netinet/in.h>
+#include <signal.h>
+#include <stdio.h>
 
 #include "common/base/clock.h"
 #include "common/http/http_server.h"
@@ -10,10 +12,7 @@
 #include "router/registry/registry_route.h"
 #include "tests/support/certs.h"
 #include "tests/support/client.h"
-
-#include <netinet/in.h>
-#include <signal.h>
-#include <stdio.h>
+#include "tests/support/cm.h"
 
 static struct certs certs;
 

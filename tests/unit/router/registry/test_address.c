@@ -1,15 +1,14 @@
 /* tests/unit/router/registry/test_address.c - every spelling of a forbidden address is refused. */
-#include "router/registry/address.h"
-
-#include "common/base/clock.h"
-#include "common/net/loop.h"
-#include "router/registry/resolver.h"
-#include "tests/support/client.h"
-#include "tests/support/cm.h"
-
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <stdio.h>
+
+#include "common/base/clock.h"
+#include "common/net/loop.h"
+#include "router/registry/address.h"
+#include "router/registry/resolver.h"
+#include "tests/support/client.h"
+#include "tests/support/cm.h"
 
 static void urls_are_taken_apart(void **state) {
     static const struct {

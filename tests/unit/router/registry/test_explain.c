@@ -1,16 +1,16 @@
-/* tests/unit/router/registry/test_explain.c - the explanation of a decision, and the page of a large fleet. */
-#include "tests/support/cm.h"
+/* tests/unit/router/registry/test_explain.c - the explanation of a decision, and the page of a
+ * large fleet. */
+#include <stdio.h>
+#include <string.h>
 
 #include "common/telemetry/metrics.h"
 #include "router/admin/metrics_page.h"
 #include "router/metrics/router_metrics.h"
 #include "router/registry/explain.h"
 #include "router/registry/registry_workers.h"
+#include "tests/support/cm.h"
 #include "tests/support/registry_fixture.h"
 #include "tests/support/routing_defaults.h"
-
-#include <stdio.h>
-#include <string.h>
 
 static struct registry *fleet(uint32_t n, const char *policy, const char *model) {
     struct wire_server_info info = {

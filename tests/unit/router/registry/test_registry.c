@@ -1,5 +1,9 @@
-/* tests/unit/router/registry/test_registry.c - workers that come, change and go while requests are open. */
-#include "tests/support/cm.h"
+/* tests/unit/router/registry/test_registry.c - workers that come, change and go while requests are
+ * open. */
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <string.h>
 
 #include "common/base/mem.h"
 #include "common/base/rng.h"
@@ -7,14 +11,10 @@
 #include "router/registry/registry_route.h"
 #include "router/registry/registry_view.h"
 #include "router/registry/registry_workers.h"
+#include "tests/support/cm.h"
 #include "tests/support/registry_fixture.h"
-#include "tests/support/support.h"
 #include "tests/support/routing_defaults.h"
-
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <stdio.h>
-#include <string.h>
+#include "tests/support/support.h"
 
 #define SECOND UINT64_C(1000000)
 

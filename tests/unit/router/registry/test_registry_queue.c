@@ -1,6 +1,10 @@
-/* tests/unit/router/registry/test_registry_queue.c - waiting for a worker: places handed over between loops,
- * requests that leave, and nothing lost or counted twice. */
-#include "tests/support/cm.h"
+/* tests/unit/router/registry/test_registry_queue.c - waiting for a worker: places handed over
+ * between loops, requests that leave, and nothing lost or counted twice. */
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
 
 #include "common/base/mem.h"
 #include "common/base/rng.h"
@@ -10,15 +14,10 @@
 #include "router/registry/registry_route.h"
 #include "router/registry/registry_view.h"
 #include "router/registry/registry_workers.h"
+#include "tests/support/cm.h"
 #include "tests/support/registry_fixture.h"
-#include "tests/support/support.h"
 #include "tests/support/routing_defaults.h"
-
-#include <pthread.h>
-#include <stdatomic.h>
-#include <sched.h>
-#include <stdio.h>
-#include <string.h>
+#include "tests/support/support.h"
 
 /* `batch`: tokens per step that each worker reports; 0: none reported. */
 static struct registry *make_waiting(uint32_t n_workers, uint32_t batch, uint32_t limit,
@@ -375,7 +374,7 @@ static void a_prompt_goes_to_its_cache_beyond_the_soft_limit(void **state) {
     mailbox_close(box);
 }
 
-/* --- slow start: batches of 8, so that 10 are enough for a worker and 20 the most --------------- */
+/* --- slow start: batches of 8, so that 10 are enough for a worker and 20 the most ------------- */
 
 enum {
     SLOW_START_US = 10000000,
@@ -475,7 +474,7 @@ static void a_waiting_request_respects_slow_start(void **state) {
     mem_free(s);
 }
 
-/* --- two loops, for the thread sanitizer ---------------------------------------------------------*/
+/* --- two loops, for the thread sanitizer ------------------------------------------------------ */
 
 enum { GRANTS = 1000, SLOTS = 24 };
 
@@ -537,7 +536,8 @@ static void *work(void *arg) {
     return NULL;
 }
 
-/* The control loop meanwhile: what other routers send to the same workers, until none of ours is left. */
+/* The control loop meanwhile: what other routers send to the same workers, until none of ours is
+ * left. */
 struct others {
     struct registry *registry;
     atomic_bool is_over;

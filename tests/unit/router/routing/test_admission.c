@@ -1,13 +1,13 @@
-/* tests/unit/router/routing/test_admission.c - order, fairness, bounds; random steps against plain lists. */
-#include "tests/support/cm.h"
+/* tests/unit/router/routing/test_admission.c - order, fairness, bounds; random steps against plain
+ * lists. */
+#include <stdlib.h>
+#include <string.h>
 
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "router/routing/admission.h"
+#include "tests/support/cm.h"
 #include "tests/support/support.h"
-
-#include <stdlib.h>
-#include <string.h>
 
 static struct admission *make(uint32_t queue_size, uint64_t max_wait_us) {
     return admission_create(
@@ -192,7 +192,7 @@ static void a_request_with_a_free_home_worker_may_pass_a_few_times(void **state)
     empty(a);
 }
 
-/* --- against the obvious model -------------------------------------------------------------------*/
+/* --- against the obvious model ---------------------------------------------------------------- */
 
 struct model_ticket {
     struct admission_ticket t; /* first: they are cast */
@@ -302,12 +302,13 @@ static void random_steps_keep_every_rule(void **state) {
     mem_free(all);
 }
 
-/* --- against the definition, line by line ---------------------------------------------------------*/
+/* --- against the definition, line by line ----------------------------------------------------- */
 
 /* Flows that are often longer than what is looked at of one. */
 enum { BANDS = 3, FLOWS = BANDS * TENANTS, LONG_QUEUE = 160, N_LONG = 500, HOMES = 4 };
 
-/* Everything that waits in the order in which it came; whatever is asked, all of it is looked at. */
+/* Everything that waits in the order in which it came; whatever is asked, all of it is looked
+ * at. */
 struct linear {
     struct model_ticket *waiting[LONG_QUEUE];
     uint32_t n;
@@ -364,7 +365,8 @@ static void linear_push(struct linear *l, struct model_ticket *m) {
     l->waiting[l->n++] = m;
 }
 
-/* Of the flow of `first` the first to have a place, or none in particular; n: how many are before. */
+/* Of the flow of `first` the first to have a place, or none in particular; n: how many are
+ * before. */
 static struct model_ticket *linear_at_home(const struct linear *l, const struct model_ticket *first,
                                            const struct worker_mask *room, uint32_t *n) {
     *n = 0;

@@ -1,12 +1,11 @@
-/* tests/unit/router/routing/test_block_table.c - against an array in order of age, where a worker that goes is
- * looked for in every block. */
-#include "tests/support/cm.h"
+/* tests/unit/router/routing/test_block_table.c - against an array in order of age, where a worker
+ * that goes is looked for in every block. */
+#include <string.h>
 
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "router/routing/policy/block_table.h"
-
-#include <string.h>
+#include "tests/support/cm.h"
 
 #define N_MAX     20
 #define N_HASHES  60

@@ -1,8 +1,8 @@
-/* tests/unit/router/routing/test_breaker.c - the states, their times, and random events against the rules. */
-#include "tests/support/cm.h"
-
+/* tests/unit/router/routing/test_breaker.c - the states, their times, and random events against the
+ * rules. */
 #include "common/base/rng.h"
 #include "router/routing/breaker.h"
+#include "tests/support/cm.h"
 #include "tests/support/support.h"
 
 static void break_it(struct breaker *b, enum breaker_cause cause, bool is_seen, uint64_t cost_us,

@@ -1,10 +1,9 @@
 /* tests/unit/router/routing/test_load.c - what goes in comes out, and what it costs meanwhile. */
-#include "tests/support/cm.h"
+#include <string.h>
 
 #include "common/base/rng.h"
 #include "router/routing/load.h"
-
-#include <string.h>
+#include "tests/support/cm.h"
 
 #define SECOND UINT64_C(1000000)
 

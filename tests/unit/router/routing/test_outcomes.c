@@ -1,8 +1,7 @@
 /* tests/unit/router/routing/test_outcomes.c - outliers among peers. */
-#include "tests/support/cm.h"
-
 #include "common/base/rng.h"
 #include "router/routing/outcomes.h"
+#include "tests/support/cm.h"
 #include "tests/support/support.h"
 
 static const struct outcomes_sum good_peers = {.n_good = 300}, no_peers = {0};

@@ -1,12 +1,11 @@
-/* tests/unit/router/routing/test_policies.c - the table of policies, and those that remember no prompts: each at,
- * below and above its published constants. */
-#include "tests/support/cm.h"
+/* tests/unit/router/routing/test_policies.c - the table of policies, and those that remember no
+ * prompts: each at, below and above its published constants. */
+#include <string.h>
 
 #include "common/base/mem.h"
 #include "router/routing/policy/hash_ring.h"
+#include "tests/support/cm.h"
 #include "tests/support/policy_fixture.h"
-
-#include <string.h>
 
 /* --- the table of policies -------------------------------------------------------------------- */
 
@@ -145,7 +144,7 @@ static void a_home_weight_does_not_move_cached_prompts(void **state) {
     policy_fixture_fini(&s);
 }
 
-/* --- hash ring: chwbl, simhash ----------------------------------------------------------------- */
+/* --- hash ring: chwbl, simhash ---------------------------------------------------------------- */
 
 static void the_ring_has_256_points_a_worker(void **state) {
     struct hash_ring *ring = hash_ring_create(10, 256);

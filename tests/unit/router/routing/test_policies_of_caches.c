@@ -1,7 +1,6 @@
-/* tests/unit/router/routing/test_policies_of_caches.c - policies that know what was sent where: each at, below and
- * above its published constants. */
+/* tests/unit/router/routing/test_policies_of_caches.c - policies that know what was sent where:
+ * each at, below and above its published constants. */
 #include "tests/support/cm.h"
-
 #include "tests/support/policy_fixture.h"
 
 #define MINUTE (UINT64_C(60) * 1000000)

@@ -1,13 +1,13 @@
-/* tests/unit/router/routing/test_policy_traffic.c - every policy inside `routing`, under random traffic, beside
- * a twin that has the same seed: always a candidate, the same choice as the twin's, the choice that
- * a dry run had announced, and nothing changed by the dry run, for the twin makes none. */
-#include "tests/support/cm.h"
+/* tests/unit/router/routing/test_policy_traffic.c - every policy inside `routing`, under random
+ * traffic, beside a twin that has the same seed: always a candidate, the same choice as the twin's,
+ * the choice that a dry run had announced, and nothing changed by the dry run, for the twin makes
+ * none. */
+#include <string.h>
 
 #include "common/base/rng.h"
 #include "router/routing/routing.h"
+#include "tests/support/cm.h"
 #include "tests/support/routing_defaults.h"
-
-#include <string.h>
 
 #define N_MAX     60 /* blocks of a prompt */
 #define N_TICKETS 64

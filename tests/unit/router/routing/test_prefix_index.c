@@ -1,11 +1,11 @@
-/* tests/unit/router/routing/test_prefix_index.c - sets of workers per block, against a plain matrix. */
-#include "tests/support/cm.h"
+/* tests/unit/router/routing/test_prefix_index.c - sets of workers per block, against a plain
+ * matrix. */
+#include <string.h>
 
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "router/routing/prefix_index_internal.h"
-
-#include <string.h>
+#include "tests/support/cm.h"
 
 /* Inserts, on the first ring of the worker. */
 static bool add(struct prefix_index *x, uint64_t hash, uint32_t w) {

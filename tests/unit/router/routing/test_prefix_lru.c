@@ -1,12 +1,12 @@
-/* tests/unit/router/routing/test_prefix_lru.c - the life of entries, against arrays that are searched. */
-#include "tests/support/cm.h"
+/* tests/unit/router/routing/test_prefix_lru.c - the life of entries, against arrays that are
+ * searched. */
+#include <string.h>
 
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "router/routing/prefix_index_internal.h"
 #include "router/routing/prefix_lru.h"
-
-#include <string.h>
+#include "tests/support/cm.h"
 
 struct books {
     struct prefix_index *index;
@@ -246,8 +246,8 @@ struct model_request {
     uint32_t guesses[DEPTH + 1], *where; /* where: guesses, or NULL */
 };
 
-/* Sends a request that guesses not at all, or as the match has seen it. What it takes along may not be
- * true any more when it comes back, or never have been: that makes no difference. */
+/* Sends a request that guesses not at all, or as the match has seen it. What it takes along may not
+ * be true any more when it comes back, or never have been: that makes no difference. */
 static uint32_t model_send(struct books *b, struct rng *r, struct model_request *q,
                            uint32_t n_records, uint32_t stride) {
     uint64_t mask[2] = {0};

@@ -1,11 +1,11 @@
-/* tests/unit/router/routing/test_prefix_lru_carry.c - what is carried over is held again, in the same order. */
-#include "tests/support/cm.h"
+/* tests/unit/router/routing/test_prefix_lru_carry.c - what is carried over is held again, in the
+ * same order. */
+#include <string.h>
 
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "router/routing/prefix_lru.h"
-
-#include <string.h>
+#include "tests/support/cm.h"
 
 #define N_RECORDS 60000 /* whose names have all 44 bits */
 #define N_CHAINS  40

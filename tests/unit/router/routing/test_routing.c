@@ -1,11 +1,11 @@
-/* tests/unit/router/routing/test_routing.c - scenarios of whole requests, and random ones with checks. */
-#include "tests/support/cm.h"
+/* tests/unit/router/routing/test_routing.c - scenarios of whole requests, and random ones with
+ * checks. */
+#include <string.h>
 
 #include "common/base/mem.h"
-#include "tests/support/routing_fixture.h"
+#include "tests/support/cm.h"
 #include "tests/support/routing_defaults.h"
-
-#include <string.h>
+#include "tests/support/routing_fixture.h"
 
 /* --- scenarios ------------------------------------------------------------------------------- */
 

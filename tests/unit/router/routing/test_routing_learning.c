@@ -1,10 +1,9 @@
-/* tests/unit/router/routing/test_routing_learning.c - bytes per token, and how much a worker really keeps: from
- * the usage in answers, and from the counters of workers. */
-#include "tests/support/cm.h"
-
+/* tests/unit/router/routing/test_routing_learning.c - bytes per token, and how much a worker really
+ * keeps: from the usage in answers, and from the counters of workers. */
 #include <math.h>
 
 #include "router/routing/prefix_lru.h"
+#include "tests/support/cm.h"
 #include "tests/support/routing_fixture.h"
 
 static void bytes_per_token_are_learned(void **state) {

@@ -1,5 +1,7 @@
-/* tests/unit/router/sharing/test_follow.c - workers that publish request events, and a router that follows them, on one loop. */
-#include "router/sharing/follow.h"
+/* tests/unit/router/sharing/test_follow.c - workers that publish request events, and a router that
+ * follows them, on one loop. */
+#include <stdio.h>
+#include <string.h>
 
 #include "common/base/clock.h"
 #include "common/base/mem.h"
@@ -11,14 +13,12 @@
 #include "router/metrics/router_metrics.h"
 #include "router/prompt/prompt_hash.h"
 #include "router/registry/registry_internal.h"
+#include "router/sharing/follow.h"
 #include "tests/support/client.h"
 #include "tests/support/cm.h"
 #include "tests/support/registry_fixture.h"
-#include "tests/support/support.h"
 #include "tests/support/routing_defaults.h"
-
-#include <stdio.h>
-#include <string.h>
+#include "tests/support/support.h"
 
 #define LOG_MAX     20000
 #define BLOCK_BYTES 256
@@ -51,7 +51,7 @@ struct fixture {
     uint32_t n, silence_ms;
 };
 
-/* --- the worker -----------------------------------------------------------------------------------*/
+/* --- the worker ------------------------------------------------------------------------------- */
 
 static void publish_hello(struct publisher *t, bool is_gap) {
     struct request_event e = {.kind = REQUEST_HELLO,
@@ -178,7 +178,7 @@ static void close_worker(struct publisher *t) {
     t->server = NULL;
 }
 
-/* --- the router -----------------------------------------------------------------------------------*/
+/* --- the router ------------------------------------------------------------------------------- */
 
 static struct registry *create_registry(uint32_t max_in_flight) {
     struct registry_config config = {.max_worker_requests = max_in_flight,
@@ -312,7 +312,7 @@ static uint32_t home_of(struct fixture *fx, uint64_t prompt, uint32_t n_blocks, 
     return choice;
 }
 
-/* --- scenarios ------------------------------------------------------------------------------------*/
+/* --- scenarios -------------------------------------------------------------------------------- */
 
 static void requests_of_others_count_as_load_and_then_as_content(void **state) {
     struct fixture fx;
@@ -543,8 +543,8 @@ static void a_worker_without_request_events_is_not_followed(void **state) {
     finish(&fx);
 }
 
-/* The worker's machine has been up for longer than ours: an old event is from before our clock began.
- * It fills the index all the same, and no prefill counts as having taken no time. */
+/* The worker's machine has been up for longer than ours: an old event is from before our clock
+ * began. It fills the index all the same, and no prefill counts as having taken no time. */
 static void events_before_our_clock_have_no_duration(void **state) {
     struct fixture fx;
     struct publisher *t;

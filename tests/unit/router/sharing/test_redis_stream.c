@@ -1,14 +1,13 @@
 /* tests/unit/router/sharing/test_redis_stream.c - a stream of a Redis server of a hundred lines. */
-#include "router/sharing/redis_stream.h"
-
 #include <stdio.h>
 
 #include "common/base/clock.h"
 #include "common/net/loop.h"
+#include "router/sharing/redis_stream.h"
 #include "tests/support/cm.h"
 #include "tests/support/fake_redis.h"
 
-/* --- who reads and writes ------------------------------------------------------------------------ */
+/* --- who reads and writes --------------------------------------------------------------------- */
 
 struct redis_fixture {
     struct loop *loop;

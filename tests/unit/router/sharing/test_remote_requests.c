@@ -1,6 +1,5 @@
-/* tests/unit/router/sharing/test_remote_requests.c - requests of other routers in the load table, after any events. */
-#include "router/sharing/remote_requests.h"
-
+/* tests/unit/router/sharing/test_remote_requests.c - requests of other routers in the load table,
+ * after any events. */
 #include <string.h>
 
 #include "common/base/rng.h"
@@ -9,6 +8,7 @@
 #include "router/registry/registry.h"
 #include "router/registry/registry_view.h"
 #include "router/registry/registry_workers.h"
+#include "router/sharing/remote_requests.h"
 #include "tests/support/cm.h"
 #include "tests/support/registry_fixture.h"
 #include "tests/support/routing_defaults.h"
@@ -96,7 +96,8 @@ static void kept_requests_are_bounded(void **state) {
     end(&b);
 }
 
-/* Any events in any order, of a worker that comes and goes: what is open in the set is on the books. */
+/* Any events in any order, of a worker that comes and goes: what is open in the set is on the
+ * books. */
 static void any_events_keep_the_books_right(void **state) {
     struct books b;
     struct rng rng;

@@ -1,7 +1,5 @@
-/* tests/unit/router/sharing/test_share.c - routers in front of foreign workers, and a pretended Redis between
- * them, all on one loop. */
-#include "router/sharing/share.h"
-
+/* tests/unit/router/sharing/test_share.c - routers in front of foreign workers, and a pretended
+ * Redis between them, all on one loop. */
 #include <stdio.h>
 #include <string.h>
 
@@ -15,6 +13,7 @@
 #include "router/registry/registry_route.h"
 #include "router/registry/registry_view.h"
 #include "router/registry/registry_workers.h"
+#include "router/sharing/share.h"
 #include "tests/support/cm.h"
 #include "tests/support/fake_redis.h"
 #include "tests/support/registry_fixture.h"
@@ -293,7 +292,8 @@ static void without_a_server_each_goes_on_alone(void **state) {
     answer(&s, &b);
     for (int i = 0; i < 20; i++)
         loop_turn(s.loop, 10000);
-    /* Once there is a connection it shows that entries are missing: what ended in them has ended. */
+    /* Once there is a connection it shows that entries are missing: what ended in them has
+     * ended. */
     UNTIL(&s, totals(&s.sides[1]).n_remote == 0);
     ask(&s, 0, &a, 4);
     UNTIL(&s, totals(&s.sides[1]).n_remote == 1);

@@ -1,15 +1,5 @@
-/* tests/unit/router/upgrade/test_handover.c - both sides of a handover, each against a scripted other. */
-#include "tests/support/cm.h"
-
-#include "common/base/clock.h"
-#include "common/base/mem.h"
-#include "common/net/loop.h"
-#include "router/registry/registry.h"
-#include "router/upgrade/handover_wire.h"
-#include "router/upgrade/snapshot.h"
-#include "tests/support/client.h"
-#include "tests/support/routing_defaults.h"
-
+/* tests/unit/router/upgrade/test_handover.c - both sides of a handover, each against a scripted
+ * other. */
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <pthread.h>
@@ -18,6 +8,16 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include "common/base/clock.h"
+#include "common/base/mem.h"
+#include "common/net/loop.h"
+#include "router/registry/registry.h"
+#include "router/upgrade/handover_wire.h"
+#include "router/upgrade/snapshot.h"
+#include "tests/support/client.h"
+#include "tests/support/cm.h"
+#include "tests/support/routing_defaults.h"
 
 struct fixture {
     char folder[32], path[64];
@@ -205,7 +205,7 @@ static void the_file_is_this_users_and_replaces_a_stale_one(void **state) {
     finish(&fx);
 }
 
-/* --- the successor, against a predecessor that follows a script --------------------------------------- */
+/* --- the successor, against a predecessor that follows a script ------------------------------- */
 
 struct script {
     int listener;

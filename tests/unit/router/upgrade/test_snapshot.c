@@ -1,5 +1,10 @@
-/* tests/unit/router/upgrade/test_snapshot.c - what one router knew, another knows; and nothing that is not so. */
-#include "tests/support/cm.h"
+/* tests/unit/router/upgrade/test_snapshot.c - what one router knew, another knows; and nothing that
+ * is not so. */
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "common/base/clock.h"
 #include "common/base/mem.h"
@@ -10,14 +15,9 @@
 #include "router/registry/registry_workers.h"
 #include "router/upgrade/index_restore.h"
 #include "tests/support/client.h"
+#include "tests/support/cm.h"
 #include "tests/support/registry_fixture.h"
 #include "tests/support/routing_defaults.h"
-
-#include <stdio.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #define SCHEME    UINT64_C(0xfeed)
 #define N_WORKERS 3

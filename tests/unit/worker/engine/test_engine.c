@@ -1,5 +1,5 @@
-/* tests/unit/worker/engine/test_engine.c - the same request has the same answer to the bit, however it
- * is run: alone or together, cold or cached, preempted or not. */
+/* tests/unit/worker/engine/test_engine.c - the same request has the same answer to the bit, however
+ * it is run: alone or together, cold or cached, preempted or not. */
 #include <string.h>
 
 #include "common/base/rng.h"

@@ -5,14 +5,13 @@
  * that a right slot proves the whole prefix. A step is what it is in the engine: the manager
  * decides, the moves run in order, every scheduled token is written, and then every slot that its
  * attention looks at is compared. What a window does not look at may hold anything. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/rng.h"
 #include "tests/support/cm.h"
 #include "tests/support/kv_fixture.h"
 #include "tests/support/support.h"
-
-#include "common/base/rng.h"
-
-#include <stdlib.h>
-#include <string.h>
 
 #define BS         4
 #define N_SEQS     7

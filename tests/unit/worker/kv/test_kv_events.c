@@ -1,17 +1,16 @@
 /* tests/unit/worker/kv/test_kv_events.c - bytes as published vectors have them, sequences without
  * holes, and a picture that follows from them alone. */
-#include "tests/support/cm.h"
-#include "tests/support/kv_events_reader.h"
-#include "tests/support/support.h"
-
-#include "common/base/rng.h"
-#include "worker/kv/kv_events.h"
-
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "common/base/rng.h"
+#include "tests/support/cm.h"
+#include "tests/support/kv_events_reader.h"
+#include "tests/support/support.h"
+#include "worker/kv/kv_events.h"
 
 static struct kv_event_config small(void) {
     return (struct kv_event_config){

@@ -2,13 +2,12 @@
  *
  * The random test drives the pool against a model that has neither queue nor hash: contents are
  * numbered, each has a last use, and a block's bytes are what was last moved into it. */
-#include "tests/support/cm.h"
-#include "tests/support/support.h"
+#include <string.h>
 
 #include "common/base/rng.h"
+#include "tests/support/cm.h"
+#include "tests/support/support.h"
 #include "worker/kv/kv_host.h"
-
-#include <string.h>
 
 #define BLOCK_SIZE 4
 

@@ -7,14 +7,13 @@
  * sequence reads is compared. The random test does that with sequences that share prefixes, fork,
  * grow, give way by freeing and by swapping, in both pools far too small, and follows the events
  * beside it. */
+#include <string.h>
+
+#include "common/base/rng.h"
 #include "tests/support/cm.h"
 #include "tests/support/kv_events_reader.h"
 #include "tests/support/kv_fixture.h"
 #include "tests/support/support.h"
-
-#include "common/base/rng.h"
-
-#include <string.h>
 
 #define BLOCK_SIZE 4
 #define N_DEVICE   40

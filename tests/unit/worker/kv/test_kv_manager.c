@@ -1,12 +1,11 @@
 /* tests/unit/worker/kv/test_kv_manager.c - what the numbered cases leave out: chunks, tokens from
  * afar, lookahead, resumption, dirty tables, refused memory. */
-#include "tests/support/cm.h"
-#include "tests/support/kv_fixture.h"
-
-#include "common/base/mem.h"
-
 #include <stdio.h>
 #include <string.h>
+
+#include "common/base/mem.h"
+#include "tests/support/cm.h"
+#include "tests/support/kv_fixture.h"
 
 static struct kv_manager *make(uint32_t n_blocks, uint32_t block_size) {
     struct kv_manager_config config = kv_fixture_config(n_blocks, block_size);

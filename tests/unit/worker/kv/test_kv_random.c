@@ -5,16 +5,15 @@
  * copies and on the idle slots, and kv_manager_check must find nothing.
  *
  * KV_RANDOM_OPS sets the number of operations; default a million, a tenth under sanitizers. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/rng.h"
 #include "tests/support/cm.h"
 #include "tests/support/kv_fixture.h"
 #include "tests/support/kv_model.h"
 #include "tests/support/support.h"
-
-#include "common/base/rng.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define DEFAULT_OPS 100000u

@@ -1,8 +1,7 @@
 /* tests/unit/worker/kv/test_kv_stats.c - the window keeps the newest requests. */
+#include "common/base/rng.h"
 #include "tests/support/cm.h"
 #include "tests/support/support.h"
-
-#include "common/base/rng.h"
 #include "worker/kv/kv_stats.h"
 
 static void the_newest_batch_stays_however_large(void **state) {

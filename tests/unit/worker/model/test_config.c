@@ -1,14 +1,13 @@
 /* tests/unit/worker/model/test_config.c - config.json and generation_config.json, and RoPE tables.
  * The expected frequencies were computed apart, from the definitions, in double precision. */
-#include "worker/model/config.h"
+#include <math.h>
+#include <string.h>
 
 #include "common/base/rng.h"
 #include "tests/support/cm.h"
 #include "tests/support/support.h"
 #include "worker/model/architecture.h"
-
-#include <math.h>
-#include <string.h>
+#include "worker/model/config.h"
 
 #define SHAPE                                                                                      \
     "\"num_hidden_layers\":2,\"hidden_size\":64,\"intermediate_size\":128,"                        \

@@ -1,15 +1,15 @@
 /* tests/unit/worker/model/test_hub_cache.c - the shared cache: names that become paths, what counts
- * as there, and what is written. The whole of a download is in tests/integration/test_download.py. */
-#include "worker/model/hub_cache.h"
-
-#include "common/base/mem.h"
-#include "tests/support/cm.h"
-
+ * as there, and what is written. The whole of a download is in
+ * tests/integration/test_download.py. */
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include "common/base/mem.h"
+#include "tests/support/cm.h"
+#include "worker/model/hub_cache.h"
 
 #define COMMIT "0123456789abcdef0123456789abcdef01234567"
 
@@ -33,7 +33,7 @@ static void names_that_lead_elsewhere_are_none(void **state) {
     assert_true(hub_is_file_name(STR("model-1.safetensors")) && !hub_is_file_name(STR("a/b")));
 }
 
-/* --- a cache in a temporary folder --------------------------------------------------------------*/
+/* --- a cache in a temporary folder ------------------------------------------------------------ */
 struct place {
     char root[64];
     struct hub_cache cache;

@@ -1,17 +1,17 @@
-/* tests/unit/worker/model/test_model.c - whole folders, written by the test into a temporary one. */
-#include "worker/model/model.h"
-
-#include "common/base/buf.h"
-#include "common/base/mem.h"
-#include "kernels/dtype.h"
-#include "tests/support/cm.h"
-#include "worker/model/weights.h"
-
+/* tests/unit/worker/model/test_model.c - whole folders, written by the test into a temporary
+ * one. */
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include "common/base/buf.h"
+#include "common/base/mem.h"
+#include "kernels/dtype.h"
+#include "tests/support/cm.h"
+#include "worker/model/model.h"
+#include "worker/model/weights.h"
 
 /* --- a folder ----------------------------------------------------------------------------------*/
 struct folder {
@@ -516,7 +516,7 @@ static void first_mistakes_get_a_sentence(void **state) {
     folder_erase(&f);
 }
 
-/* --- hostile folders -----------------------------------------------------------------------------*/
+/* --- hostile folders -------------------------------------------------------------------------- */
 #define INDEX(file)                                                                                \
     "{\"weight_map\":{\"model.norm.weight\":\"" file "\",\"lm_head.weight\":\"" file "\"}}"
 

@@ -1,12 +1,11 @@
 /* tests/unit/worker/model/test_safetensors.c - what a header may claim, and what it may not. */
-#include "worker/model/safetensors.h"
+#include <stdlib.h>
 
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "tests/support/cm.h"
 #include "tests/support/support.h"
-
-#include <stdlib.h>
+#include "worker/model/safetensors.h"
 
 #define TENSOR(name, type, shape, begin, end)                                                      \
     "\"" name "\":{\"dtype\":\"" type "\",\"shape\":" shape ",\"data_offsets\":[" begin "," end "]}"

@@ -1,5 +1,5 @@
-/* tests/unit/worker/sched/test_beam.c - the search chooses what transformers' chooses, and what a search
- * that sorts everything chooses. The golden file is written by tests/reference/beam.py. */
+/* tests/unit/worker/sched/test_beam.c - the search chooses what transformers' chooses, and what a
+ * search that sorts everything chooses. The golden file is written by tests/reference/beam.py. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,7 +33,7 @@ struct answer {
     float score;
 };
 
-/* --- a search that computes its sequences ------------------------------------------------------ */
+/* --- a search that computes its sequences ----------------------------------------------------- */
 
 static void offer_all(struct beam_search *b, const struct table *t, const struct settings *s,
                       uint32_t beam, uint32_t last) {
@@ -81,7 +81,7 @@ static uint32_t search(const struct table *t, const struct settings *s, struct a
     return n;
 }
 
-/* --- transformers ------------------------------------------------------------------------------ */
+/* --- transformers ----------------------------------------------------------------------------- */
 
 static struct json *read_vectors(struct table *tables) {
     char *text = NULL;
@@ -173,7 +173,7 @@ static void the_golden_searches_have_the_golden_answers(void **state) {
     json_destroy(root);
 }
 
-/* --- the obvious model: every offer of every beam, sorted -------------------------------------- */
+/* --- the obvious model: every offer of every beam, sorted ------------------------------------- */
 
 static int by_score(const void *a, const void *b) {
     const struct beam_choice *x = a, *y = b;

@@ -1,10 +1,9 @@
 /* tests/unit/worker/text/test_detokenize.c - whatever the tokens, what comes out is UTF-8. */
-#include "worker/text/detokenize.h"
-
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "tests/support/cm.h"
 #include "tests/support/support.h"
+#include "worker/text/detokenize.h"
 #include "worker/text/tokenizer/tokenizer.h"
 
 /* The built-in tokenizer: a byte is a token. */
@@ -137,7 +136,7 @@ static void pieces_join_to_the_whole(void **state) {
     buf_fini(&whole);
 }
 
-/* --- a vocabulary of characters -----------------------------------------------------------------*/
+/* --- a vocabulary of characters --------------------------------------------------------------- */
 #define BYTE(b) (10 + (b))
 
 /* unk 0, <s> 1, words, and the byte tokens from 10 on. */

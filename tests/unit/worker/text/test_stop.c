@@ -1,9 +1,9 @@
-/* tests/unit/worker/text/test_stop.c - stop strings across token boundaries, against a plain search. */
-#include "worker/text/stop.h"
-
+/* tests/unit/worker/text/test_stop.c - stop strings across token boundaries, against a plain
+ * search. */
 #include "common/base/rng.h"
 #include "tests/support/cm.h"
 #include "tests/support/support.h"
+#include "worker/text/stop.h"
 
 static struct stop_set *set_of(const struct str *strings, size_t n) {
     struct stop_set *set = NULL;

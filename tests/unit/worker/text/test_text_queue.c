@@ -1,11 +1,11 @@
-/* tests/unit/worker/text/test_text_queue.c - the order of texts, beside an array that is searched. */
-#include "worker/text/text_queue.h"
-
+/* tests/unit/worker/text/test_text_queue.c - the order of texts, beside an array that is
+ * searched. */
 #include <string.h>
 
 #include "common/base/rng.h"
 #include "tests/support/cm.h"
 #include "tests/support/support.h"
+#include "worker/text/text_queue.h"
 
 #define N_TEXTS 64
 #define N_STEPS 200000

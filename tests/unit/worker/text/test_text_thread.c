@@ -1,6 +1,4 @@
 /* tests/unit/worker/text/test_text_thread.c - every job comes back exactly once, on the loop. */
-#include "worker/text/text_thread.h"
-
 #include <pthread.h>
 #include <string.h>
 
@@ -8,6 +6,7 @@
 #include "common/base/mem.h"
 #include "common/net/loop.h"
 #include "tests/support/cm.h"
+#include "worker/text/text_thread.h"
 
 #define N_JOBS    20
 #define LONG_TEXT (64u << 10)
@@ -155,7 +154,7 @@ static void stopping_hands_every_job_back(void **state) {
     bench_close(&b);
 }
 
-/* --- long texts and others ----------------------------------------------------------------------*/
+/* --- long texts and others -------------------------------------------------------------------- */
 static char *write_book(void) {
     static const char words[] = "It was the best of times, it was the worst of times; ";
     char *text = mem_alloc(BOOK_TEXT);
@@ -165,8 +164,8 @@ static char *write_book(void) {
     return text;
 }
 
-/* One thread, books before the page: it is encoded in the middle of one. Where the machine let the books be
- * done before the page came, there is nothing to see, and it is tried again. */
+/* One thread, books before the page: it is encoded in the middle of one. Where the machine let the
+ * books be done before the page came, there is nothing to see, and it is tried again. */
 static void page_overtakes_the_books_before_it(void **state) {
     char *book = write_book();
     bool was_seen = false;

@@ -1,11 +1,11 @@
-/* tests/unit/worker/api/events/test_request_log.c - the ring against a list of all that was ever appended. */
-#include "worker/api/events/request_log.h"
+/* tests/unit/worker/api/events/test_request_log.c - the ring against a list of all that was ever
+ * appended. */
+#include <stdlib.h>
 
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "tests/support/cm.h"
-
-#include <stdlib.h>
+#include "worker/api/events/request_log.h"
 
 static struct request_log *make(uint64_t bytes) {
     struct request_log *log;

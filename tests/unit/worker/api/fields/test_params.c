@@ -1,5 +1,5 @@
-/* tests/unit/worker/api/fields/test_params.c - every field of a request: absent, null, at its bounds, beyond
- * them, of another type. A refusal names the field. */
+/* tests/unit/worker/api/fields/test_params.c - every field of a request: absent, null, at its
+ * bounds, beyond them, of another type. A refusal names the field. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -86,7 +86,7 @@ static void accepts(const char *text) {
     finish(&c);
 }
 
-/* --- what holds ---------------------------------------------------------------------------------*/
+/* --- what holds ------------------------------------------------------------------------------- */
 
 static void an_empty_body_gives_the_defaults(void **state) {
     struct parsed c = parse_good("{}");

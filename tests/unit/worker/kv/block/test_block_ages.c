@@ -1,9 +1,9 @@
-/* tests/unit/worker/kv/block/test_block_ages.c - the times of a block's life, to the microsecond. */
+/* tests/unit/worker/kv/block/test_block_ages.c - the times of a block's life, to the
+ * microsecond. */
+#include "common/base/rng.h"
 #include "tests/support/cm.h"
 #include "tests/support/kv_fixture.h"
 #include "tests/support/support.h"
-
-#include "common/base/rng.h"
 #include "worker/kv/block/block_ages.h"
 
 enum { AGES_MAX = 64 };

@@ -1,10 +1,10 @@
 /* tests/unit/worker/kv/block/test_block_hash.c - vectors, extra keys, and what a chain means. */
-#include "tests/support/cm.h"
-#include "worker/kv/block/block_hash.h"
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "tests/support/cm.h"
+#include "worker/kv/block/block_hash.h"
 
 static const char *hex(const struct block_hash *h, size_t n) {
     static char text[4][2 * BLOCK_HASH_BYTES + 1];

@@ -1,8 +1,7 @@
 /* tests/unit/worker/kv/block/test_block_table.c - slots, and the entries that the device's copy
  * lacks. */
-#include "tests/support/cm.h"
-
 #include "common/base/mem.h"
+#include "tests/support/cm.h"
 #include "worker/kv/block/block_table.h"
 
 static void slots_follow_the_table(void **state) {

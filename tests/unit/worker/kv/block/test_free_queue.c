@@ -1,12 +1,12 @@
-/* tests/unit/worker/kv/block/test_free_queue.c - order, membership, and random steps against an array. */
+/* tests/unit/worker/kv/block/test_free_queue.c - order, membership, and random steps against an
+ * array. */
+#include <string.h>
+
+#include "common/base/rng.h"
 #include "tests/support/cm.h"
 #include "tests/support/kv_fixture.h"
 #include "tests/support/support.h"
-
-#include "common/base/rng.h"
 #include "worker/kv/block/free_queue.h"
-
-#include <string.h>
 
 #define N 24
 

@@ -1,11 +1,10 @@
 /* tests/unit/worker/kv/block/test_prefix_cache.c - content decides, hashes only help. */
+#include <string.h>
+
+#include "common/base/rng.h"
 #include "tests/support/cm.h"
 #include "tests/support/kv_fixture.h"
 #include "tests/support/support.h"
-
-#include "common/base/rng.h"
-
-#include <string.h>
 
 #define N_BLOCKS   20
 #define BLOCK_SIZE 2

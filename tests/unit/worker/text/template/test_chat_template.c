@@ -1,7 +1,9 @@
-/* tests/unit/worker/text/template/test_chat_template.c - against what the reference Jinja renders, and what a
- * hostile template may not do. The vectors are made by
+/* tests/unit/worker/text/template/test_chat_template.c - against what the reference Jinja renders,
+ * and what a hostile template may not do. The vectors are made by
  * tests/unit/data/make_chat_template_vectors.py. */
-#include "worker/text/template/chat_template.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
 
 #include "common/base/file.h"
 #include "common/base/mem.h"
@@ -9,11 +11,8 @@
 #include "common/text/json.h"
 #include "tests/support/cm.h"
 #include "tests/support/support.h"
+#include "worker/text/template/chat_template.h"
 #include "worker/text/template/jinja.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <unistd.h>
 
 static struct json *vectors;
 

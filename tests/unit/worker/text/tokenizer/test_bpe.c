@@ -1,11 +1,10 @@
 /* tests/unit/worker/text/tokenizer/test_bpe.c - both ways of merging, against the definition. */
-#include "worker/text/tokenizer/bpe.h"
+#include <string.h>
 
 #include "common/base/rng.h"
 #include "tests/support/cm.h"
 #include "tests/support/support.h"
-
-#include <string.h>
+#include "worker/text/tokenizer/bpe.h"
 
 #define N_BASE   3
 #define N_MERGES 60

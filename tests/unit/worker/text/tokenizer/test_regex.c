@@ -1,10 +1,10 @@
-/* tests/unit/worker/text/tokenizer/test_regex.c - the small engine: what it matches, what it refuses, that it ends. */
-#include "worker/text/tokenizer/regex.h"
-
+/* tests/unit/worker/text/tokenizer/test_regex.c - the small engine: what it matches, what it
+ * refuses, that it ends. */
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "tests/support/cm.h"
 #include "tests/support/support.h"
+#include "worker/text/tokenizer/regex.h"
 #include "worker/text/tokenizer/split_builtin.h"
 
 #define PLENTY 1000000

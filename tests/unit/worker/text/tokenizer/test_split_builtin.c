@@ -1,11 +1,10 @@
-/* tests/unit/worker/text/tokenizer/test_split_builtin.c - cuts by hand; test_tokenizer compares with the
- * reference library over many more texts. Classes and composition are tried here too. */
-#include "worker/text/tokenizer/split_builtin.h"
-
+/* tests/unit/worker/text/tokenizer/test_split_builtin.c - cuts by hand; test_tokenizer compares
+ * with the reference library over many more texts. Classes and composition are tried here too. */
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "tests/support/cm.h"
 #include "tests/support/support.h"
+#include "worker/text/tokenizer/split_builtin.h"
 #include "worker/text/unicode/unicode.h"
 
 /* The pieces of `text`, with a bar between them. */
@@ -187,7 +186,8 @@ static void characters_newer_than_the_reference_stay(void **state) {
     assert_normal(UNICODE_NFKC, "\xF0\x9F\xAF\xB1\xCC\x81", "\xF0\x9F\xAF\xB1\xCC\x81");
 }
 
-/* Marks above and below by turns: in their order, the first above joins the letter; however many there are. */
+/* Marks above and below by turns: in their order, the first above joins the letter; however many
+ * there are. */
 static void any_number_of_marks_is_put_in_order(void **state) {
     static const size_t lengths[] = {1, 2, 31, 32, 33, 64, 1000, 100000};
 

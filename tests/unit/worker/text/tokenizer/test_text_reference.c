@@ -1,5 +1,9 @@
-/* tests/unit/worker/text/tokenizer/test_text_reference.c - tokenizers and chat templates beside what the reference
- * libraries made of the same; tests/reference/tokenization.py, templates.py and histories.py wrote it down. */
+/* tests/unit/worker/text/tokenizer/test_text_reference.c - tokenizers and chat templates beside
+ * what the reference libraries made of the same; tests/reference/tokenization.py, templates.py and
+ * histories.py wrote it down. */
+#include <dirent.h>
+#include <stdio.h>
+
 #include "common/base/file.h"
 #include "common/base/mem.h"
 #include "common/base/rng.h"
@@ -9,9 +13,6 @@
 #include "worker/text/detokenize.h"
 #include "worker/text/template/chat_template.h"
 #include "worker/text/tokenizer/tokenizer.h"
-
-#include <dirent.h>
-#include <stdio.h>
 
 #define TOKENIZERS "tests/data/tokenizers"
 

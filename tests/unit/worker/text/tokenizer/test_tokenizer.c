@@ -1,6 +1,8 @@
-/* tests/unit/worker/text/tokenizer/test_tokenizer.c - against the reference library's vectors, and limits.
- * The vectors are made by tests/unit/data/make_tokenizer_vectors.py. */
-#include "worker/text/tokenizer/tokenizer.h"
+/* tests/unit/worker/text/tokenizer/test_tokenizer.c - against the reference library's vectors, and
+ * limits. The vectors are made by tests/unit/data/make_tokenizer_vectors.py. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
 
 #include "common/base/file.h"
 #include "common/base/mem.h"
@@ -9,10 +11,7 @@
 #include "tests/support/cm.h"
 #include "tests/support/support.h"
 #include "worker/text/detokenize.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <unistd.h>
+#include "worker/text/tokenizer/tokenizer.h"
 
 #define DATA "tests/unit/data/"
 
