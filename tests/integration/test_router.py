@@ -388,7 +388,7 @@ def test_each_request_leaves_one_line_without_its_prompt(sim_fleet):
     assert first["path"] == "/v1/completions" and first["model"] == "synthetic" and first["attempts"] == 1
     assert first["cached_tokens"] == 0 and first["matched_blocks"] == 0 and first["output_tokens"] == 2
     assert second["worker"] == first["worker"] and second["cached_tokens"] > 1000 and second["matched_blocks"] == second["blocks"]
-    assert second["body_bytes"] > 1200 and second["answer_bytes"] > 100 and 0 < second["ttft_s"] <= second["duration_s"]
+    assert second["body_bytes"] > len(secret) * 40 and second["answer_bytes"] > 100 and 0 < second["ttft_s"] <= second["duration_s"]
     assert "Keep this" not in router.log and "sk-not-this" not in router.log
 
 
