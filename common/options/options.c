@@ -670,15 +670,16 @@ static uint32_t terminal_columns(void) {
     return MAX(MIN((uint32_t)size.ws_col, MAX_COLUMNS), MIN_COLUMNS);
 }
 
-static void print(const struct command *c, const struct options *o) {
+static enum status print(const struct command *c, const struct options *o, struct error *err) {
     struct buf out;
+    enum status st = ST_OK;
 
     buf_init(&out, 0);
     if (c->wants_help) {
         if (!options_help(c->program, c->topic, terminal_columns(), &out))
-            buf_appendf(&out,
-                        "no option and no group is called '%.100s': %s --help-all lists all\n",
-                        c->topic, c->program->name);
+            st = error_set(err, ST_INVALID,
+                           "no option and no group is called '%.100s': --help-all lists all",
+                           c->topic);
     } else if (c->wants_compat) {
         options_help_compat(c->program, terminal_columns(), &out);
     } else if (c->wants_version) {
@@ -689,6 +690,7 @@ static void print(const struct command *c, const struct options *o) {
     fwrite(buf_ptr(&out), 1, buf_len(&out), stdout);
     fflush(stdout);
     buf_fini(&out);
+    return st;
 }
 
 enum status options_parse(struct options **out, const struct option_program *program, void *target,
@@ -706,8 +708,9 @@ enum status options_parse(struct options **out, const struct option_program *pro
     if (st == ST_OK || c.wants_help)
         *wants_exit = c.wants_help || c.wants_compat || c.wants_version;
     if (*wants_exit) {
-        print(&c, o);
-        st = ST_OK;
+        st = print(&c, o, err);
+        *wants_exit = st == ST_OK;
+        if (st != ST_OK) goto fail;
         goto done;
     }
     if (st != ST_OK) goto fail;
@@ -716,7 +719,8 @@ enum status options_parse(struct options **out, const struct option_program *pro
     st = apply_layers(o, &c, err);
     if (st != ST_OK) goto fail;
     *wants_exit = c.wants_dump;
-    if (c.wants_dump) print(&c, o);
+    if (c.wants_dump) st = print(&c, o, err);
+    if (st != ST_OK) goto fail;
     o->base = memcpy(mem_alloc(program->target_bytes), target, program->target_bytes);
     o->base_sources = mem_calloc(program->n_defs, sizeof(*o->base_sources));
     memcpy(o->base_sources, o->sources, program->n_defs * sizeof(*o->base_sources));
