@@ -745,7 +745,7 @@ static void help_and_version_end_the_program(void **state) {
     static const char *const lines[] = {"--help",
                                         "-h",
                                         "--help-all",
-                                        "--help port",
+                                        "--help block-size",
                                         "--version",
                                         "--block-size 8 --help",
                                         "--dump-config --block-size 8"};
