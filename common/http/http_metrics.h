@@ -25,7 +25,8 @@
     X(COUNTER, http_accept_pauses_total, "port,reason",                                            \
       "Times that accepting stopped because no idle connection could be closed: at the limit of "  \
       "connections, or without descriptors.")                                                      \
-    X(COUNTER, http_body_waits_total, "port", "Request bodies that had to wait for memory.")       \
+    X(COUNTER, http_body_waits_total, "port",                                                      \
+      "Request bodies that waited for room in --max-body-memory.")                                 \
     X(GAUGE, http_body_bytes, "size",                                                              \
       "Memory that request bodies hold in this process: long ones (above 64 KiB), short ones.")    \
     X(GAUGE, http_body_limit_bytes, "", "The most that request bodies may hold together.")         \

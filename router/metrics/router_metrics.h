@@ -31,28 +31,32 @@ extern const double router_decision_buckets[ROUTER_DECISION_BUCKETS]; /* 500 ns 
     X(COUNTER, cached_tokens_total, "",                                                            \
       "Prompt tokens found in a worker's cache, as reported by workers.")                          \
     X(COUNTER, predicted_cached_tokens_total, "",                                                  \
-      "Prompt tokens that the index expected in the chosen worker's cache.")                       \
+      "Prompt tokens that the prefix index expected in the chosen worker's cache.")                \
     X(COUNTER, output_tokens_total, "",                                                            \
-      "Tokens generated: as reported by workers, else one for each event of a stream.",            \
+      "Tokens generated, as reported by workers; without a report, one for each event of a "       \
+      "stream.",                                                                                   \
       .aliases = "vllm:output_tokens_total")                                                       \
-    X(COUNTER, prefix_blocks_total, "", "Prefix blocks of prompts that were sent to workers.")     \
+    X(COUNTER, prefix_blocks_total, "",                                                            \
+      "Blocks (--prefix-block-bytes) of the prompts that were sent to workers.")                   \
     X(COUNTER, matched_prefix_blocks_total, "",                                                    \
-      "Prefix blocks of sent prompts that the chosen worker held, according to the index.")        \
-    X(COUNTER, prompts_hit_total, "", "Prompts sent to a worker that held some of their blocks.",  \
+      "Blocks of the prompts sent that the chosen worker held, according to the prefix index.")    \
+    X(COUNTER, prompts_hit_total, "",                                                              \
+      "Prompts sent to a worker that held part of the prompt, according to the prefix index.",     \
       .aliases = "sgl_router_cache_hits_total")                                                    \
     X(COUNTER, prompts_missed_total, "",                                                           \
-      "Prompts sent to a worker that held none of their blocks.",                                  \
+      "Prompts sent to a worker that held no part of the prompt, according to the prefix index.",  \
       .aliases = "sgl_router_cache_misses_total")                                                  \
     X(COUNTER, retries_total, "reason",                                                            \
-      "Attempts on another worker, by the failure of the attempt before.",                         \
+      "Requests sent again to another worker, by the failure of the attempt before.",              \
       .aliases = "sgl_router_retries_total,smg_worker_retries_total")                              \
     X(COUNTER, retry_budget_exhausted_total, "outcome",                                            \
       "Requests not retried at once because the retry budget was exhausted, by outcome: "          \
-      "waited, given up, or answered with the error of their worker.")                             \
+      "waited, given_up, or passed_on (the client received the error of the worker).")             \
     X(GAUGE, requests_waiting, "",                                                                 \
       "Requests waiting because every worker is at its limit or out of service.",                  \
       .aliases = "smg_scheduler_queue_depth")                                                      \
-    X(HISTOGRAM, queue_wait_seconds, "", "Time that requests waited for a worker, served or not.", \
+    X(HISTOGRAM, queue_wait_seconds, "",                                                           \
+      "Time that requests waited for a worker, also of requests that were then rejected.",         \
       METRIC_BUCKETS(metrics_latency_buckets), .aliases = "smg_scheduler_queue_wait_seconds")      \
     X(COUNTER, requests_refused_total, "limit",                                                    \
       "Requests rejected before they reached a worker, by limit: an option, a limit of the "       \
@@ -65,84 +69,92 @@ extern const double router_decision_buckets[ROUTER_DECISION_BUCKETS]; /* 500 ns 
     X(COUNTER, routers_refused_total, "",                                                          \
       "Workers rejected because they are routers, this one or another.")                           \
     X(COUNTER, poison_suspected_total, "stage",                                                    \
-      "Requests aborted as suspected of killing workers, by stage: after they lost "               \
-      "workers, or on arrival because an equal body of the same client had.")                      \
+      "Requests aborted as suspected of killing workers, by stage: found (workers were lost "      \
+      "while serving the request) or refused (an equal body of the same client was found "         \
+      "before).")                                                                                  \
     X(COUNTER, streams_broken_total, "", "Answers that a worker cut off after their first byte.")  \
     X(COUNTER, client_aborts_total, "",                                                            \
       "Requests whose client disconnected before the end of the answer.")                          \
     X(GAUGE, workers, "state",                                                                     \
-      "Workers: state=all, known; state=eligible, of these, ready for requests.",                  \
+      "Workers by state: all are the known workers, eligible those of them that are ready for "    \
+      "requests.",                                                                                 \
       .aliases = "smg_worker_pool_size")                                                           \
     X(GAUGE, tls_certificate_expiry_timestamp_seconds, "side",                                     \
       "Expiry of the certificate shown to clients or to workers, in seconds since 1970.")          \
     X(GAUGE, index_bytes, "",                                                                      \
-      "Memory in use by the prefix index and the simulated LRUs. From 128 MiB on, all that is "    \
-      "reserved is resident.")                                                                     \
+      "Memory in use by the prefix index and the simulated caches of workers. From 128 MiB on, "   \
+      "all memory reserved for them is resident.")                                                 \
     X(GAUGE, index_entries, "", "(block, worker) pairs in the prefix index.",                      \
       .aliases = "sgl_router_tree_size")                                                           \
     X(GAUGE, index_blocks, "",                                                                     \
       "Distinct prompt blocks in the prefix index, however many workers hold each.")               \
     X(COUNTER, index_evictions_total, "",                                                          \
-      "(block, worker) pairs evicted from the prefix index, coldest first, because the "           \
-      "simulated cache of the worker or the index was full.")                                      \
+      "(block, worker) pairs evicted from the prefix index, least recently used first, because "   \
+      "the simulated cache of the worker or the index was full.")                                  \
     X(COUNTER, index_refused_total, "",                                                            \
-      "(block, worker) pairs not entered into the prefix index because it was full of pairs in "   \
-      "use.")                                                                                      \
+      "(block, worker) pairs not entered into the prefix index because the index was full of "     \
+      "pairs in use.")                                                                             \
     X(GAUGE, inflight, "model", "Requests in flight from this router, by model.")                  \
     X(GAUGE, queue_depth, "model", "Requests waiting in this router for a worker, by model.")      \
     X(GAUGE, saturation, "model",                                                                  \
-      "Load of the workers of a model, 0 to 1, and 1 while requests wait. Scale on it, at 0.7.")   \
-    X(GAUGE, bytes_per_token, "model", "Prompt bytes per token of a model, as learned.")           \
+      "Load of the workers of a model, 0 to 1; 1 while requests wait. Scale workers to keep it "   \
+      "at 0.7.")                                                                                   \
+    X(GAUGE, bytes_per_token, "model",                                                             \
+      "Prompt bytes per token of a model, learned from the token counts that workers report.")     \
     X(HISTOGRAM, decision_seconds, "",                                                             \
-      "Time to match, choose and account a request; one in 64 is measured.",                       \
+      "Time to match a prompt, choose its worker and account for it; one request in 64 is "        \
+      "measured.",                                                                                 \
       METRIC_BUCKETS(router_decision_buckets))                                                     \
     X(HISTOGRAM, loop_lag_seconds, "loop",                                                         \
-      "Lateness of the timers of an event loop, which delays every request on it: of the loops "   \
-      "that carry requests, and of the control loop.",                                             \
+      "Lateness of the timers of an event loop, which delays every request on the loop. Loops: "   \
+      "proxy (requests) and control.",                                                             \
       METRIC_BUCKETS(metrics_seconds_buckets))                                                     \
     X(HISTOGRAM, loop_turn_seconds, "loop",                                                        \
-      "Longest turn of an event loop in each tenth of a second: the delay that one callback "      \
-      "causes to all others.",                                                                     \
+      "Longest turn of an event loop in each tenth of a second, for which all other work of "      \
+      "the loop waited.",                                                                          \
       METRIC_BUCKETS(metrics_seconds_buckets))                                                     \
     X(COUNTER, lock_wait_seconds_total, "",                                                        \
-      "Time that event loops waited for the registry's lock.", .scale = 1e-9)                      \
+      "Time that event loops waited for the lock of the worker registry.", .scale = 1e-9)          \
     X(COUNTER, lock_contended_total, "",                                                           \
-      "Times that an event loop had to wait for the registry's lock.")                             \
+      "Times that an event loop had to wait for the lock of the worker registry.")                 \
     X(COUNTER, decision_log_dropped_total, "",                                                     \
       "Routing decisions missing in the decision log because its buffer or the disk was full.")    \
     X(COUNTER, log_lines_dropped_total, "",                                                        \
       "Log lines dropped because the reader of the log was slow or gone.")                         \
     X(GAUGE, followed_workers, "",                                                                 \
-      "Workers whose event stream with the requests of other routers is connected.")               \
+      "Workers whose stream of request events (sent, first token, ended) of all routers is "       \
+      "connected.")                                                                                \
     X(GAUGE, shared_requests_in_flight, "",                                                        \
-      "Requests of other routers in flight on the workers of this one.")                           \
+      "Requests in flight on this router's workers that were sent by other routers.")              \
     X(COUNTER, shared_events_total, "kind",                                                        \
-      "Request events received from workers, by kind, for requests of all routers.")               \
+      "Request events received from workers, for requests of all routers, by kind: accepted, "     \
+      "first (token), ended, load (of the worker), cleared (its cache).")                          \
     X(COUNTER, shared_gaps_total, "",                                                              \
-      "Gaps in the request events of a worker: the router was too far behind, or "                 \
+      "Gaps in the request events received from a worker: this router was too far behind, or "     \
       "disconnected for too long.")                                                                \
     X(HISTOGRAM, shared_lag_seconds, "",                                                           \
-      "Delay of request events beyond the delay of the fastest event.")                            \
+      "Delay of request events received from workers, beyond the delay of the fastest event.")     \
     X(GAUGE, redis_connected, "", "1 while the stream at --share-redis is written to and read.")   \
     X(COUNTER, redis_events_total, "",                                                             \
-      "Events received from other routers through --share-redis.")                                 \
+      "Request events received from other routers through --share-redis.")                         \
     X(COUNTER, redis_dropped_total, "",                                                            \
-      "Events of this router that were not written to --share-redis.")                             \
+      "Request events of this router that were not written to --share-redis.")                     \
     X(COUNTER, worker_restarts_total, "", "Restarts of launched workers.")                         \
     X(GAUGE, discovery_stale_seconds, "source",                                                    \
       "Time since a source (kubernetes, dns) last confirmed its set of workers; 0 while it "       \
       "answers.")                                                                                  \
     X(GAUGE, discovery_workers, "source,state",                                                    \
-      "Workers found by a source: used, draining, and left out for their role, a missing port, "   \
-      "or --max-workers.")                                                                         \
+      "Workers found by a source (kubernetes, dns), by state: used, draining, or left_out for "    \
+      "their role, a missing port, or --max-workers.")                                             \
     X(COUNTER, discovery_updates_total, "source", "Updates of the set of workers, by source.")     \
     X(COUNTER, discovery_refused_total, "source",                                                  \
-      "Invalid Kubernetes objects and failed answers, by source of workers.")
+      "Invalid Kubernetes objects and failed answers of a source of workers (kubernetes, dns).")
 
 /* Ejections of each worker have one more label, the reason: enum breaker_cause. */
 #define ROUTER_EJECTIONS_NAME "worker_ejections_total"
 #define ROUTER_EJECTIONS_HELP                                                                      \
-    "Ejections of a worker, by reason: unreachable, lost (connection broken, silent or "           \
+    "Times that a worker was ejected (taken out of service), by reason: unreachable, lost "        \
+    "(connection broken, silent or "                                                               \
     "not HTTP), errors (5xx), empty (200 without an answer)."
 
 /* kind, name, help, aliases, value. Each has the labels `worker`, its URL, and `model`; `v` is its
@@ -151,52 +163,69 @@ extern const double router_decision_buckets[ROUTER_DECISION_BUCKETS]; /* 500 ns 
     X(GAUGE, worker_in_flight, "Requests in flight on each worker.",                               \
       "smg_worker_requests_active,sgl_router_worker_load", v->in_flight)                           \
     X(GAUGE, worker_shared_in_flight,                                                              \
-      "Requests in flight on each worker that other routers sent.", "", v->n_remote)               \
-    X(GAUGE, worker_followed, "1 while the event stream of the worker is connected.", "",          \
-      v->is_followed)                                                                              \
-    X(GAUGE, worker_pending, "Requests in flight on each worker without a first token.", "",       \
-      v->n_pending)                                                                                \
-    X(GAUGE, worker_eligible, "1 when the worker may be picked.",                                  \
+                                                                                                   \
+      "Requests in flight on each worker that were sent by other routers.", "", v->n_remote)       \
+    X(GAUGE, worker_followed,                                                                      \
+      "1 while the worker's stream of request events (sent, first token, ended) is connected.",    \
+      "", v->is_followed)                                                                          \
+    X(GAUGE, worker_pending, "Requests in flight on each worker that have no first token yet.",    \
+      "", v->n_pending)                                                                            \
+    X(GAUGE, worker_eligible, "1 while the worker is ready for new requests.",                     \
       "smg_worker_health,sgl_router_worker_health", v->is_described && v->reasons == 0)            \
     X(COUNTER, worker_requests_total, "Requests sent to each worker.",                             \
       "smg_worker_selection_total,sgl_router_processed_requests_total", (double)v->n_sent)         \
-    X(COUNTER, worker_failures_total, "Requests sent to each worker that failed because of it.",   \
+    X(COUNTER, worker_failures_total,                                                              \
+      "Requests sent to each worker that failed because of the worker.",                           \
       "smg_worker_errors_total", (double)v->n_failed)                                              \
     X(GAUGE, worker_breaker_state,                                                                 \
       "Circuit breaker of the worker: 0 closed, 1 open (ejected), 2 half open (on trial).",        \
       "smg_worker_cb_state,sgl_router_cb_state", v->breaker == BREAKER_TRYING ? 2 : v->breaker)    \
     X(GAUGE, worker_wait_seconds,                                                                  \
-      "Predicted prefill time of requests sent to the worker that have no first token: wait of "   \
-      "the cost.",                                                                                 \
+                                                                                                   \
+      "Predicted prefill time of the requests on the worker that have no first token yet (wait "   \
+      "in the routing cost).",                                                                     \
       "", v->routing.wait_s)                                                                       \
     X(GAUGE, worker_memory_wait_seconds,                                                           \
-      "Predicted wait for KV memory of a short request: mem of the cost.", "",                     \
-      v->routing.memory_s)                                                                         \
+                                                                                                   \
+      "Predicted time that a short request waits for KV memory on the worker (mem in the "         \
+      "routing cost).",                                                                            \
+      "", v->routing.memory_s)                                                                     \
     X(GAUGE, worker_resident_tokens,                                                               \
-      "KV tokens that the requests in flight are expected to fill.", "", v->resident_tokens)       \
+                                                                                                   \
+      "Tokens of KV cache that the requests in flight on the worker are expected to fill.", "",    \
+      v->resident_tokens)                                                                          \
     X(GAUGE, worker_capacity_tokens,                                                               \
-      "KV tokens that the worker reports as its capacity; 0: not reported.", "",                   \
-      (double)v->info.n_blocks * v->info.block_size)                                               \
+                                                                                                   \
+      "Tokens that fit in the KV cache on the worker's device, as the worker reports; 0: not "     \
+      "reported.",                                                                                 \
+      "", (double)v->info.n_blocks * v->info.block_size)                                           \
     X(GAUGE, worker_cache_tokens,                                                                  \
-      "KV tokens that the worker reports as its cache, on its device and in lower tiers.", "",     \
-      (double)(v->info.n_blocks + wire_tier_blocks(&v->info)) * v->info.block_size)                \
+                                                                                                   \
+      "Tokens that fit in the KV cache of the worker, on its device and in lower tiers "           \
+      "(memory, disk), as the worker reports.",                                                    \
+      "", (double)(v->info.n_blocks + wire_tier_blocks(&v->info)) * v->info.block_size)            \
     X(GAUGE, worker_capacity_factor,                                                               \
-      "Factor on worker_cache_tokens, learned from reported cache hits.", "",                      \
-      v->routing.capacity_factor)                                                                  \
+                                                                                                   \
+      "Factor on incipit_worker_cache_tokens that corrects the size of the worker's cache, "       \
+      "learned from reported cache hits.",                                                         \
+      "", v->routing.capacity_factor)                                                              \
     X(GAUGE, worker_index_blocks,                                                                  \
-      "Prefix blocks of the worker in the index, those of answers included.", "",                  \
+                                                                                                   \
+      "Blocks of prompts and answers that the worker holds, according to the prefix index.", "",   \
       (double)v->routing.n_held_blocks)                                                            \
     X(GAUGE, worker_engine_running,                                                                \
-      "Requests running on the worker, as reported by it or its metrics page.",                    \
+                                                                                                   \
+      "Requests running on the worker, from its answers or its /metrics page.",                    \
       "smg_engine_running_requests,vllm:num_requests_running",                                     \
       v->has_load ? v->load.running : (double)v->engine_running)                                   \
     X(GAUGE, worker_engine_waiting,                                                                \
-      "Requests waiting on the worker, as reported by it or its metrics page.",                    \
+                                                                                                   \
+      "Requests waiting on the worker, from its answers or its /metrics page.",                    \
       "smg_engine_waiting_requests,vllm:num_requests_waiting",                                     \
       v->has_load ? v->load.waiting : (double)v->engine_waiting)                                   \
     X(GAUGE, worker_engine_kv_usage,                                                               \
-      "Share of the KV cache of the worker in use, 0 to 1, as reported by it or its metrics "      \
-      "page.",                                                                                     \
+                                                                                                   \
+      "Share of the worker's KV cache in use, 0 to 1, from its answers or its /metrics page.",     \
       "smg_engine_token_usage",                                                                    \
       v->has_load && v->load.kv_total ? 1 - (double)v->load.kv_free / (double)v->load.kv_total     \
                                       : v->engine_kv_usage)

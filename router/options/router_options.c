@@ -57,7 +57,8 @@ static const struct option_def rows[] = {
 
     {"tls-cert-path", OPT_STR, FIELD(tls_cert_path), .aliases = "ssl-certfile", .group = "TLS",
      .metavar = "FILE",
-     .help = "PEM certificate and chain: clients use https. Reloaded when the file changes."},
+     .help = "PEM certificate and chain for the client port, which then uses https. Reloaded when "
+             "the file changes."},
     {"tls-key-path", OPT_STR, FIELD(tls_key_path), .aliases = "ssl-keyfile", .group = "TLS",
      .metavar = "FILE",
      .help = "PEM key of --tls-cert-path, without a passphrase. Reloaded when the file changes."},
@@ -70,11 +71,12 @@ static const struct option_def rows[] = {
      .help = "PEM key of --worker-cert, without a passphrase."},
     {"worker-tls-insecure", OPT_BOOL, FIELD(worker_tls_insecure), .group = "TLS",
      .help = "Accept any certificate of a worker. An attacker who takes over a worker's address "
-             "reads all prompts: for trials alone."},
+             "can then read all prompts: use for trials only."},
 
     {"worker-urls", OPT_LIST, FIELD(worker_urls), .takes_many = true, .aliases = "static-backends",
      .group = "Workers", .metavar = "URL",
-     .help = "Workers to route to: http://host:port, several. URLs may be https:// too."},
+     .help =
+         "URLs of the workers to route to, one or more: http://host:port or https://host:port."},
     {"worker-file", OPT_STR, FIELD(worker_file), .group = "Workers", .metavar = "FILE",
      .help =
          "File of workers, one a line. A line is URL [max_in_flight=N] [label=text ...]; labels "
@@ -89,13 +91,12 @@ static const struct option_def rows[] = {
      .group = "Workers", .help = "Most workers at once. Higher needs more memory per model."},
     {"launch", OPT_U32, FIELD(launch), .def = "0", .max = "256", .name_aliases = launch_words,
      .aliases = "dp-size", .group = "Workers", .metavar = "N|auto",
-     .help = "Start N workers here; auto: one for each GPU. The router restarts workers that fail, "
-             "and stops all of them at its end. Each worker is pinned to one GPU, in turn when "
-             "there are fewer GPUs; without GPUs the workers share the cores. auto starts one "
-             "worker for each GPU, or one on the CPU."},
+     .help = "Start N workers on this machine, or with auto one for each GPU. The router restarts "
+             "workers that fail, and stops all of them when it ends. Each worker is pinned to one "
+             "GPU, and workers share GPUs when there are fewer; without GPUs the workers share the "
+             "CPU cores, and auto starts one worker."},
     {"model", OPT_STR, FIELD(model), .aliases = "model-path", .group = "Workers", .metavar = "DIR",
-     .help = "Model of launched workers: a folder, or org/name. The second form is a model of the "
-             "Hugging Face hub."},
+     .help = "Model that launched workers serve: a folder, or ORG/NAME of the Hugging Face hub."},
     {"worker-base-port", OPT_U32, FIELD(worker_base_port), .def = "31000", .min = "1",
      .max = "65535", .group = "Workers",
      .help = "First port of launched workers. Ports in use are skipped."},
@@ -103,21 +104,22 @@ static const struct option_def rows[] = {
      .group = "Workers",
      .help = "CPU threads of each launched worker. 0 divides the cores among the workers."},
     {"worker-program", OPT_STR, FIELD(worker_program), .group = "Workers", .metavar = "FILE",
-     .help = "Program to launch as worker. Default: the incipit-worker beside this program."},
+     .help =
+         "Program to launch as worker. Default: the incipit-worker in the folder of this program."},
     {"worker-arg", OPT_LIST, FIELD(worker_args), .group = "Workers", .metavar = "ARG",
      .help =
          "Argument for launched workers, for example --worker-arg=--block-size=32; repeatable."},
 
     {"ready-message", OPT_STR, FIELD(ready_message), .group = "Workers", .metavar = "FILE",
      .help = "File with the text to print once every launched worker is ready; {url} and {model} "
-             "are replaced. Default: a request to try."},
+             "in the text are replaced by their values. Default: an example request."},
 
     {"service-discovery", OPT_ENUM, FIELD(service_discovery), .def = "none",
      .names = discovery_names, .name_aliases = discovery_aliases, .alone = "k8s",
      .group = "Discovery",
-     .help = "Find workers: k8s or dns. They are added to those of --worker-urls and "
-             "--worker-file: k8s finds "
-             "the pods of a cluster, dns the addresses of --worker-dns. An empty value is k8s."},
+     .help = "Where to find workers: k8s, dns or none. k8s finds the pods of a cluster, dns the "
+             "addresses of --worker-dns; --worker-urls and --worker-file may add others. An empty "
+             "value is k8s."},
     {"k8s-selector", OPT_LIST, FIELD(k8s_selector), .takes_many = true,
      .aliases = "selector,k8s-label-selector", .group = "Discovery", .metavar = "LABEL=VALUE",
      .help = "Labels of the pods that are workers. Several labels must all match. Every matching "
@@ -131,7 +133,7 @@ static const struct option_def rows[] = {
     {"k8s-port", OPT_U32, FIELD(k8s_port), .def = "0", .max = "65535",
      .aliases = "service-discovery-port", .group = "Discovery",
      .help = "Port of workers without the annotations incipit.dev/ports and smg.ai/worker-ports. 0 "
-             "takes the container port called http, else the first."},
+             "takes the container port called http, else the first container port."},
     {"k8s-resource", OPT_ENUM, FIELD(k8s_resource), .def = "pods", .names = resource_names,
      .name_aliases = resource_aliases, .aliases = "k8s-service-discovery-type",
      .group = "Discovery",
@@ -140,12 +142,12 @@ static const struct option_def rows[] = {
     {"k8s-service", OPT_STR, FIELD(k8s_service), .group = "Discovery", .metavar = "NAME",
      .help = "Service whose endpoint slices are watched, with --k8s-resource endpointslices."},
     {"inference-pool", OPT_STR, FIELD(inference_pool), .group = "Discovery", .metavar = "NAME",
-     .help = "InferencePool whose selected pods are the workers, at its targetPorts, instead of "
-             "--k8s-selector and --k8s-port. Changes of the pool are followed."},
+     .help = "InferencePool whose selected pods are the workers, at the pool's targetPorts. Used "
+             "instead of --k8s-selector and --k8s-port. Changes of the pool are followed."},
     {"k8s-role-label", OPT_STR, FIELD(k8s_role_label), .def = "incipit.dev/role",
      .group = "Discovery", .metavar = "LABEL", .is_hidden = true,
-     .help =
-         "Label with the role of a pod. Pods of role prefill, decode or encode alone are ignored."},
+     .help = "Pod label that names the role of a pod. Pods whose role is only prefill, only decode "
+             "or only encode are ignored."},
     {"k8s-write-deletion-cost", OPT_BOOL, FIELD(k8s_write_deletion_cost), .group = "Discovery",
      .help = "Write controller.kubernetes.io/pod-deletion-cost to pods, so that scale-down removes "
              "the pod with the smallest cache first. Needs the right to patch pods."},
@@ -159,14 +161,14 @@ static const struct option_def rows[] = {
      .help = "PEM authorities that verify the Kubernetes API server. Default: the service "
              "account's authorities."},
     {"kubeconfig", OPT_STR, FIELD(kubeconfig), .group = "Discovery", .metavar = "FILE",
-     .help = "Kubeconfig file with server and credentials: tokens and client certificates, no "
-             "plug-ins."},
+     .help = "Kubeconfig file with the API server and credentials: tokens or client certificates; "
+             "credential plug-ins are not supported."},
     {"kube-context", OPT_STR, FIELD(kube_context), .group = "Discovery", .metavar = "NAME",
      .help = "Context of --kubeconfig. Default: the current context of the file."},
     {"worker-dns", OPT_STR, FIELD(worker_dns), .group = "Discovery", .metavar = "NAME:PORT",
-     .help =
-         "DNS name whose addresses are all workers, for example a headless service. Resolved every "
-         "5 s, without special rights. While the name does not resolve, the last addresses stay."},
+     .help = "DNS name whose addresses are all workers, for example a headless service. Resolved "
+             "every 5 s, without special rights. While the name does not resolve, the last known "
+             "addresses stay in use."},
 
     {"policy", OPT_ENUM, FIELD(policy), .def = "prefix", .names = policy_names,
      .name_aliases = policy_aliases, .aliases = "routing-logic,routing-strategy",
@@ -174,9 +176,8 @@ static const struct option_def rows[] = {
      .help = "Policy that chooses a worker. Use prefix unless you must match another router."},
     {"cost-later-arrivals", OPT_F64, LIVE_POLICY(cost_later_arrivals), .def = "3", .min = "0",
      .max = "100", .aliases = "beta", .env = "INCIPIT_BETA", .group = "Routing", .is_hidden = true,
-     .help =
-         "How much one more second of prefill costs the requests that arrive later on the worker. "
-         "0 ignores them; 8 trades latency for throughput. Policy prefix."},
+     .help = "How much one more second of prefill on a worker costs the requests that arrive there "
+             "later. 0 ignores later requests; 8 favours throughput over latency. Policy prefix."},
     {"cost-decoding", OPT_F64, LIVE_POLICY(cost_decoding), .def = "0.12", .min = "0", .max = "10",
      .aliases = "kappa", .env = "INCIPIT_KAPPA", .group = "Routing", .is_hidden = true,
      .help = "How much each request in flight on a worker raises the cost of sending it one more "
@@ -196,174 +197,189 @@ static const struct option_def rows[] = {
     {"cost-batch-slot", OPT_F64, LIVE_POLICY(cost_batch_slot_s), .def = "0.005", .min = "0",
      .max = "10", .aliases = "delta", .env = "INCIPIT_DELTA", .group = "Routing",
      .metavar = "SECONDS", .is_hidden = true,
-     .help = "Cost of each request in flight on the worker, in seconds. Higher evens out the "
-             "number of requests per worker. Policy prefix."},
+     .help = "Cost that each request in flight on a worker adds to choosing the worker, in "
+             "seconds. Higher evens out the number of requests per worker. Policy prefix."},
     {"home-weight", OPT_F64, LIVE_POLICY(home_weight), .def = "0", .min = "0", .max = "10",
      .group = "Routing", .is_hidden = true,
-     .help =
-         "Discount, in units of its prefill, for an uncached prompt on its home worker, which a "
-         "hash chooses equally in all routers. For several routers that share nothing: 1 finds "
-         "half as much again in the caches, and first tokens come a fifth later. Policy prefix."},
+     .help = "Discount on the cost of an uncached prompt at its home worker, in multiples of the "
+             "prompt's prefill time. The home worker is chosen by a hash, equally in all routers. "
+             "For several routers with --share none: with four, 1 finds two fifths more cached "
+             "tokens, and first tokens come a fifth later. Policy prefix."},
     {"max-load-factor", OPT_F64, LIVE_POLICY(max_load_factor), .def = "2", .max = "1000",
      .group = "Routing",
-     .help =
-         "A worker gets no new request while it has more than --load-floor plus this times the "
-         "workers' mean in flight. Lower evens out load and costs cache hits; 0 turns the limit "
-         "off. Policies prefix, session."},
+     .help = "Most requests in flight on a worker, as a multiple of the mean of all workers, with "
+             "--load-floor added. A worker with more gets no new request. Lower evens out load and "
+             "costs cache hits; 0 turns the limit off. Policies prefix, session."},
     {"load-floor", OPT_F64, LIVE_POLICY(load_floor), .def = "16", .min = "0", .max = "100000",
      .group = "Routing", .is_hidden = true,
-     .help = "Requests in flight on a worker that --max-load-factor always permits. Policies "
-             "prefix, session."},
+     .help = "Requests in flight that every worker may have, in addition to those that "
+             "--max-load-factor permits. Policies prefix, session."},
     {"prefix-block-bytes", OPT_U32, FIELD(prefix_block_bytes), .def = "256", .min = "16",
      .max = "65536", .group = "Routing",
-     .help =
-         "Prompt bytes hashed into one prefix block. Smaller matches finer and needs more memory."},
+     .help = "Prompt bytes hashed into one prefix block. Smaller blocks find more of what is "
+             "cached and need more memory."},
     {"max-prefix-bytes", OPT_BYTES, FIELD(max_prefix_bytes), .def = "8MiB", .min = "128",
      .max = "32MiB", .group = "Routing",
-     .help = "Most prompt bytes that are hashed. Prompts that differ only beyond this length look "
-             "equal to the router. Lower saves CPU and index memory for longer prompts, and "
-             "nothing for others."},
+     .help = "Most bytes of a prompt that are hashed. Prompts that differ only beyond this length "
+             "look equal to the router. A lower value saves CPU and index memory only for prompts "
+             "that are longer."},
     {"max-index-bytes", OPT_BYTES, FIELD(max_index_bytes), .def = "64MiB", .min = "1MiB",
      .group = "Routing",
-     .help = "Most memory of the prefix index, per model. The index grows with the workers' "
-             "caches. A smaller index forgets cached prompts sooner."},
+     .help = "Most memory of the prefix index, which records the prompts that each worker has "
+             "cached, per model. The index grows with the workers' caches. A smaller index forgets "
+             "cached prompts sooner."},
     {"prefix-hash-seed", OPT_STR, FIELD(prefix_hash_seed), .is_secret = true, .group = "Routing",
-     .help = "Secret seed of the prefix hashes. Default: random. Give replicas one seed."},
+     .help = "Secret seed of the prefix hashes. Default: random. Routers that share workers need "
+             "equal seeds."},
     {"share", OPT_ENUM, FIELD(share), .def = "workers", .names = share_names, .group = "Routing",
-     .help = "How routers in front of one set of workers act as one. workers: each worker reports "
-             "every request to all routers, which need one --prefix-hash-seed. none: each router "
-             "uses its own requests alone; four such routers get half the cache hits of one."},
+     .help = "How several routers of the same workers share which requests they have sent. "
+             "workers: each worker reports the requests of all routers to every router, and all "
+             "routers need one --prefix-hash-seed. none: each router uses only its own requests; "
+             "four such routers get half the cache hits of one."},
 
     {"share-redis", OPT_STR, FIELD(share_redis), .metavar = "URL", .group = "Routing",
      .help = "Redis or Valkey server, as redis://HOST[:PORT][/DATABASE], through which routers "
-             "share their requests to vLLM and SGLang workers. The routers need one "
+             "share which requests they have sent to vLLM and SGLang workers. All routers need one "
              "--prefix-hash-seed and equal worker URLs."},
     {"share-redis-password", OPT_STR, FIELD(share_redis_password), .is_secret = true,
      .group = "Routing", .help = "Password of the --share-redis server."},
     {"share-redis-key", OPT_STR, FIELD(share_redis_key), .def = "incipit:requests",
      .group = "Routing", .is_hidden = true,
-     .help = "Key of the stream on the --share-redis server. Each fleet needs a key of its own."},
+     .help = "Key of the stream on the --share-redis server. Each set of workers needs a key of "
+             "its own."},
     {"share-redis-entries", OPT_U32, FIELD(share_redis_entries), .def = "20000", .min = "100",
      .max = "10000000", .group = "Routing", .is_hidden = true,
-     .help = "Approximate length of the --share-redis stream. A busy router adds a hundred entries "
-             "a second. Longer lets a starting router learn more, and takes memory of the server."},
+     .help = "Approximate length of the --share-redis stream, in entries. A busy router adds a "
+             "hundred entries a second. A longer stream lets a starting router learn more, and "
+             "takes more memory on the server."},
 
     {"routing-key-headers", OPT_LIST, FIELD(session_headers),
      .def = "x-smg-routing-key,x-session-id,x-aibrix-session-key",
      .aliases = "session-headers,session-key", .max = "8", .group = "Other policies",
      .metavar = "HEADER,...",
-     .help = "Request headers that name a session, the first present one before prompt_cache_key "
-             "and session_id of the body. Policy session."},
+     .help = "Request headers that name a session. The first header that is present is used, else "
+             "prompt_cache_key or session_id of the body. Policy session."},
     {"cache-threshold", OPT_F64, LIVE_POLICY(cache_threshold), .def = "0.3", .min = "0", .max = "1",
      .aliases = "cache-match-threshold", .group = "Other policies",
-     .help = "Share of a prompt that a worker must hold to receive the request for its cache. "
-             "Lower follows the cache, higher the load. Policy cache_aware."},
+     .help = "Least share of a prompt, 0 to 1, that a worker must hold cached to be chosen for it. "
+             "Below, the least loaded worker is chosen. Lower favours cache hits, higher even "
+             "load. Policy cache_aware."},
     {"balance-abs-threshold", OPT_U32, LIVE_POLICY(balance_abs), .def = "64",
      .aliases = "spill-abs-threshold", .group = "Other policies",
-     .help = "Difference in requests between the most and the least loaded worker above which load "
-             "is balanced, if --balance-rel-threshold is exceeded too. Policy cache_aware."},
+     .help = "Difference in requests in flight between the most and the least loaded worker above "
+             "which the least loaded one is chosen, if --balance-rel-threshold is exceeded too. "
+             "Policy cache_aware."},
     {"balance-rel-threshold", OPT_F64, LIVE_POLICY(balance_rel), .def = "1.5", .min = "0",
      .max = "1000", .aliases = "spill-rel-threshold", .group = "Other policies",
-     .help = "Ratio of requests between the most and the least loaded worker above which load is "
-             "balanced, if --balance-abs-threshold is exceeded too. Policy cache_aware."},
+     .help = "Ratio of requests in flight between the most and the least loaded worker above which "
+             "the least loaded one is chosen, if --balance-abs-threshold is exceeded too. Policy "
+             "cache_aware."},
     {"max-tree-size", OPT_BYTES, FIELD(policy_options.max_tree_bytes), .def = "67108864",
      .min = "1KiB", .max = "4GiB", .group = "Other policies",
-     .help = "Bytes of prompt text that are remembered; the tree needs half as much memory. "
-             "Policies cache_aware, hash_trie."},
+     .help = "Most bytes of prompt text that are remembered as cached on workers. The record takes "
+             "half as much memory. Policies cache_aware, hash_trie."},
     {"prefix-min-match-length", OPT_U64, LIVE_POLICY(prefix_min_match), .def = "0",
      .group = "Other policies", .metavar = "BYTES", .is_hidden = true,
-     .help = "Least match, in bytes, that counts. Policy hash_trie."},
+     .help = "Shortest common prefix of two prompts, in bytes, that counts as a match. Policy "
+             "hash_trie."},
     {"prefix-hash-load-factor", OPT_F64, LIVE_POLICY(bounded_load), .def = "1.25", .min = "1",
      .max = "1000", .group = "Other policies",
-     .help =
-         "Most requests in flight on a worker, as a multiple of the mean, before the ring passes "
-         "to the next worker. Lower evens out load, higher keeps homes. Policies chwbl, simhash."},
+     .help = "Most requests in flight on a worker, as a multiple of the mean of all workers. Above "
+             "that, the next worker on the hash ring is chosen. Lower evens out load, higher keeps "
+             "similar prompts on one worker. Policies chwbl, simhash."},
     {"chwbl-replication", OPT_U32, FIELD(policy_options.ring_replication), .def = "256", .min = "1",
      .max = "1024", .group = "Other policies", .is_hidden = true,
-     .help = "Points of each worker on the hash ring. More divide the keys more evenly. Policies "
-             "chwbl, simhash."},
+     .help = "Points of each worker on the hash ring. More points divide prompts among workers "
+             "more evenly. Policies chwbl, simhash."},
     {"chwbl-prefix-bytes", OPT_U32, LIVE_POLICY(chwbl_prefix_bytes), .def = "100", .min = "1",
      .max = "1048576", .aliases = "prefix-char-length", .group = "Other policies",
-     .help = "Bytes at the beginning of the prompt that choose the home, up to the end of the last "
-             "block. Set more than a common system prompt, or all requests have one home. Policy "
-             "chwbl."},
+     .help = "Bytes at the beginning of a prompt that choose its worker, rounded up to whole "
+             "prefix blocks. Set more than a common system prompt has, or all requests go to one "
+             "worker first. Policy chwbl."},
     {"queue-scorer-weight", OPT_F64, LIVE_POLICY(scorer_queue_weight), .def = "2", .min = "0",
      .max = "1000", .group = "Other policies", .is_hidden = true,
-     .help = "Weight of a short queue. Policy prefix_scorer."},
+     .help =
+         "Weight of a short queue in the score by which a worker is chosen. Policy prefix_scorer."},
     {"kv-cache-utilization-scorer-weight", OPT_F64, LIVE_POLICY(scorer_kv_weight), .def = "2",
      .min = "0", .max = "1000", .group = "Other policies", .is_hidden = true,
-     .help = "Weight of free KV memory. Policy prefix_scorer."},
+     .help = "Weight of free KV memory in the score by which a worker is chosen. Policy "
+             "prefix_scorer."},
     {"prefix-cache-scorer-weight", OPT_F64, LIVE_POLICY(scorer_prefix_weight), .def = "3",
      .min = "0", .max = "1000", .group = "Other policies", .is_hidden = true,
-     .help = "Weight of the cached share of the prompt. Policy prefix_scorer."},
+     .help = "Weight of the cached share of the prompt in the score by which a worker is chosen. "
+             "Policy prefix_scorer."},
     {"max-prefix-blocks-to-match", OPT_U32, LIVE_POLICY(scorer_max_blocks), .def = "256",
      .min = "1", .max = "1048576", .group = "Other policies", .is_hidden = true,
-     .help = "Blocks of 64 bytes at the beginning of a prompt that are matched. Prompts that "
-             "differ only beyond these blocks look equal. Policy prefix_scorer."},
+     .help =
+         "Most blocks of 64 bytes at the beginning of a prompt that are compared with cached "
+         "prompts. Prompts that differ only beyond these blocks look equal. Policy prefix_scorer."},
     {"aibrix-imbalance-abs-count", OPT_U32, LIVE_POLICY(aibrix_imbalance_abs), .def = "8",
      .group = "Other policies", .is_hidden = true,
-     .help = "Difference in requests between the most and the least loaded worker above which only "
-             "the least loaded workers are candidates. Policy aibrix."},
+     .help = "Difference in requests in flight between the most and the least loaded worker above "
+             "which only the least loaded workers are candidates. Policy aibrix."},
     {"aibrix-stddev-factor", OPT_F64, LIVE_POLICY(aibrix_stddev_factor), .def = "1", .min = "0",
      .max = "1000", .group = "Other policies", .is_hidden = true,
-     .help =
-         "Standard deviations above the mean in flight up to which a match counts. Policy aibrix."},
+     .help = "Standard deviations above the mean number of requests in flight that a worker may "
+             "have and still be chosen for its cached prompts. Policy aibrix."},
     {"aibrix-block-number", OPT_U32, FIELD(policy_options.aibrix_table_blocks), .def = "200000",
      .min = "32", .max = "1000000000", .group = "Other policies", .is_hidden = true,
-     .help = "Blocks of 4 bytes that are remembered, of all workers together. Policy aibrix."},
+     .help =
+         "Prompt blocks of 4 bytes that are remembered, for all workers together. Policy aibrix."},
     {"aibrix-eviction-duration", OPT_MS, LIVE_POLICY(aibrix_ttl_ms), .def = "20m", .min = "1s",
      .max = "24h", .group = "Other policies", .is_hidden = true,
-     .help = "Time after which an unused block is forgotten. Policy aibrix."},
+     .help = "Time after which an unused prompt block is forgotten. Policy aibrix."},
 
     {"probe-interval", OPT_MS, LIVE(probe_interval_ms), .def = "500ms", .min = "10ms", .max = "1h",
      .aliases = "health-check-interval-secs", .group = "Failures",
      .help = "Time between health probes of one worker, and the shortest time until an ejected "
-             "worker is tried again. Shorter detects failures sooner."},
+             "worker (taken out of service) is tried again. Shorter detects failures sooner."},
     {"probe-timeout", OPT_MS, LIVE(probe_timeout_ms), .def = "500ms", .min = "10ms", .max = "1m",
      .aliases = "health-check-timeout-secs", .group = "Failures",
-     .help = "Time after which a probe without an answer is a miss."},
+     .help = "Time after which a health probe without an answer is a miss."},
     {"probe-misses", OPT_U32, LIVE(probe_misses), .def = "2", .min = "1", .max = "100",
      .aliases = "health-failure-threshold", .group = "Failures",
-     .help = "Probes missed in a row that eject a worker."},
+     .help =
+         "Health probes missed in a row after which a worker is ejected (taken out of service)."},
     {"probe-hits", OPT_U32, LIVE(probe_hits), .def = "2", .min = "1", .max = "100",
      .aliases = "health-success-threshold", .group = "Failures",
-     .help = "Probes answered in a row that return an ejected worker to service. One is enough "
-             "while no worker is in service."},
+     .help = "Health probes answered in a row that return an ejected worker to service. One is "
+             "enough while no worker is in service."},
     {"probe-path", OPT_STR, LIVE(probe_path), .def = "/health", .aliases = "health-check-endpoint",
-     .group = "Failures", .help = "Path of the health probe."},
+     .group = "Failures", .help = "Path of the health probe on each worker."},
     {"engine-metrics-interval", OPT_MS, LIVE(engine_metrics_interval_ms), .def = "1s", .max = "1h",
      .group = "Routing", .is_hidden = true,
-     .help = "Time between reads of /metrics of vLLM and SGLang workers, which report their size "
-             "and their cache hits. Shorter follows changes sooner; 0 turns the reads off."},
+     .help = "Time between reads of /metrics of vLLM and SGLang workers, which report their cache "
+             "size and cache hits. Shorter follows changes sooner; 0 turns the reads off."},
     {"slow-start", OPT_MS, LIVE(slow_start_ms), .def = "10s", .max = "1h", .group = "Failures",
-     .help = "Time over which the share of a new or returned worker grows from a tenth to the "
-             "whole. Longer is gentler to cold caches; 0 turns slow start off."},
+     .help =
+         "Time over which a worker that is new or returned to service grows from a tenth to all of "
+         "its share of requests. Longer is gentler to cold caches; 0 turns slow start off."},
     {"max-retries", OPT_U32, LIVE(max_retries), .def = "2", .max = "7",
      .aliases = "retry-max-retries,max-instance-failover-reroute-attempts", .group = "Failures",
-     .help = "Other workers to try when one fails. A request is never sent again after the first "
-             "byte of an answer."},
+     .help = "Other workers to try when a worker fails. A request is never sent again after the "
+             "first byte of an answer."},
     {"retry-on", OPT_LIST, LIVE(retry_on), .def = RETRY_ON_DEFAULT, .group = "Failures",
      .metavar = "CAUSE,...",
      .help = "Failures after which a request is sent to another worker, while its client has "
              "received nothing: connect (no connection), reset (the connection broke), timeout "
              "(--first-byte-timeout), malformed (not HTTP), empty (200 without an answer), 500, "
-             "502, 503, 504, all, or none. Fewer show clients more failures of workers. Calls of "
-             "--forward-path are retried after connect alone, because they may leave something "
-             "behind."},
+             "502, 503, 504, all, or none. A shorter list lets more failures reach clients. "
+             "Requests to --forward-path are retried after connect only, since a second one could "
+             "repeat a side effect."},
     {"connect-timeout", OPT_MS, LIVE(connect_timeout_ms), .def = "250ms", .min = "1ms", .max = "1m",
      .group = "Failures", .help = "Time a worker has to accept a connection."},
     {"first-byte-timeout", OPT_MS, LIVE(first_byte_timeout_ms), .def = "0", .max = "24h",
      .group = "Failures",
      .help = "Time a worker has to send the first byte of an answer; then the request is sent to "
-             "another worker. 0: no limit. Engines other than incipit-worker send nothing of a "
-             "whole answer before its end: a time shorter than the longest prefill plus queueing, "
-             "or than the longest whole answer of such an engine, loses good work."},
+             "another worker. 0: no limit. Set more than the longest prefill plus queueing, or "
+             "good work is lost. For engines other than incipit-worker, set more than the longest "
+             "answer that is not streamed: they send nothing before its end."},
     {"stream-idle-timeout", OPT_MS, LIVE(stream_idle_timeout_ms), .def = "5m", .max = "24h",
      .group = "Failures",
-     .help =
-         "Time without a byte after which a begun answer is ended, a stream with an error event. "
-         "Shorter reports a hung worker sooner, and ends answers whose engine has preempted them. "
-         "A worker that fails its probes too has a tenth of this time. 0: no limit."},
+     .help = "Time without a byte after which an answer that has begun is ended, a streamed one "
+             "with an error event. Shorter reports a hung worker sooner, and ends answers that the "
+             "engine has paused (preempted). A worker that also fails its health probes has a "
+             "tenth of this time. 0: no limit."},
     {"poison-memory", OPT_MS, LIVE(poison_memory_ms), .def = "60s", .max = "24h",
      .group = "Failures", .is_hidden = true,
      .help = "Time for which a request is refused after two workers failed while serving the "
@@ -371,14 +387,15 @@ static const struct option_def rows[] = {
              "longer. 0: such a request is always tried."},
     {"request-timeout", OPT_MS, LIVE(request_timeout_ms), .def = "30m", .min = "10ms", .max = "24h",
      .aliases = "request-timeout-secs", .group = "Failures",
-     .help = "Longest time of a request, answer included."},
+     .help = "Longest time from a request to the end of its answer."},
 
     {"api-keys-file", OPT_STR, PATH(api_keys_file), .group = "Access", .metavar = "FILE",
      .help =
          "File of the API keys that clients must send. One key a line: KEY [tenant=NAME] [rps=N] "
          "[tokens_per_s=N] [max_concurrent=N] [priority=N]. Reloaded when the file changes."},
     {"api-key", OPT_STR, LIVE(api_key), .is_secret = true, .group = "Access",
-     .help = "API key that clients may send, without limits, beside the keys of --api-keys-file."},
+     .help = "API key that clients may send, without limits, in addition to the keys of "
+             "--api-keys-file."},
     {"trust-tenant-header", OPT_BOOL, FIELD(trust_tenant_header), .group = "Access",
      .help = "Take the tenant of a request from --tenant-header-name, without API keys. Only "
              "behind a gateway that sets the header."},
@@ -393,34 +410,36 @@ static const struct option_def rows[] = {
              "--trust-tenant-header, else none."},
     {"isolation-secret-file", OPT_STR, FIELD(isolation_secret_file), .group = "Access",
      .metavar = "FILE",
-     .help = "File with the secret behind the salts of --isolate-by. Default: derived from "
-             "--prefix-hash-seed if the seed has 16 characters, else from the seed in --state-dir, "
-             "else random. Replicas with different secrets share no cached blocks."},
+     .help = "File with the secret that separates the tenants' caches, with --isolate-by. Default: "
+             "derived from --prefix-hash-seed if the seed has 16 characters, else from the seed in "
+             "--state-dir, else random. Routers with different secrets share no cached blocks."},
     {"isolation-secret", OPT_STR, FIELD(isolation_secret), .is_secret = true, .group = "Access",
-     .help = "Secret of --isolation-secret-file, as text."},
+     .help =
+         "Secret that separates the tenants' caches, as text instead of --isolation-secret-file."},
     {"worker-api-key-file", OPT_STR, PATH(worker_api_key_file), .group = "Access",
      .metavar = "FILE",
-     .help = "File with the API key for workers, in its first line that is no comment. The router "
-             "sends the key to all workers as Authorization, in place of the client's header."},
+     .help =
+         "File with the API key for workers, on the first line that is not a comment. The router "
+         "sends the key to all workers as Authorization, in place of the client's header."},
     {"worker-api-key", OPT_STR, LIVE(worker_api_key), .is_secret = true, .env = "VLLM_API_KEY",
      .group = "Access", .help = "API key for workers, as text instead of --worker-api-key-file."},
     {"admin-api-key-file", OPT_STR, PATH(admin_api_key_file), .group = "Access", .metavar = "FILE",
      .help =
          "File of the keys that open the admin port, one a line. Reloaded when the file changes."},
     {"admin-api-key", OPT_STR, LIVE(admin_api_key), .is_secret = true, .group = "Access",
-     .help = "Admin key beside the keys of --admin-api-key-file."},
+     .help = "Key that opens the admin port, in addition to the keys of --admin-api-key-file."},
     {"admin-on-main", OPT_BOOL, FIELD(is_admin_on_main), .group = "Access",
      .help = "Serve the admin API on the client port too, as sglang-router does. Needs an admin "
-             "key unless the client port is on loopback and open to all."},
+             "key unless the client port is on loopback and asks for no API key."},
 
     {"explain-to-clients", OPT_BOOL, LIVE(explains_to_clients), .group = "Access",
      .help = "Explain routing to every client that sends the header x-incipit-route or the body "
              "field cache_explain: the chosen worker, the load of the workers and the cached "
              "blocks. Off: only to requests with an admin key in x-incipit-admin-key."},
     {"forward-path", OPT_LIST, FIELD(forward.paths), .group = "Access", .metavar = "PATH",
-     .help = "Path whose POST requests are forwarded to workers of any kind, besides the known "
-             "calls of each kind. '/v1/*' forwards all paths that begin so; repeatable. A "
-             "forwarded call may change a worker for all clients."},
+     .help = "Path whose POST requests are forwarded to workers, in addition to the paths that the "
+             "router knows. '/v1/*' forwards all paths that begin with /v1/; repeatable. A "
+             "forwarded request may change a worker for all clients."},
     {"forward-field", OPT_LIST, FIELD(forward.fields), .group = "Access", .metavar = "NAME",
      .help = "Body field to forward that is refused by default: kv_transfer_params, "
              "ec_transfer_params, bootstrap_host, session_params or custom_logit_processor; "
@@ -429,65 +448,70 @@ static const struct option_def rows[] = {
 
     {"max-worker-requests", OPT_U32, LIVE(max_worker_requests), .def = "0", .max = "1000000",
      .group = "Admission",
-     .help =
-         "Most requests in flight on one worker. The excess waits in the router, where it can "
-         "still go to another worker. 0: a quarter more than a worker reports as its batch, and "
-         "twice this limit for requests whose prompts are cached there; workers that report no "
-         "batch have no limit. Lower takes more requests away from their cached prompts."},
+     .help = "Most requests in flight on one worker. The excess waits in the router, where it can "
+             "still go to another worker. 0: a quarter more than the batch size that the worker "
+             "reports, and twice that for requests whose prompts the worker has cached; a worker "
+             "that reports no batch size has no limit. Lower sends more requests to workers "
+             "without their cached prompts."},
     {"max-concurrent-requests", OPT_U32, LIVE(max_concurrent_requests), .def = "0",
      .max = "10000000", .name_aliases = no_limit, .group = "Admission",
      .help = "Most requests in flight on all workers together. 0: no limit."},
     {"queue-size", OPT_U32, LIVE(queue_size), .def = "100", .max = "100000", .group = "Admission",
-     .help = "Requests of one model that may wait. The excess is answered 429, or 503 when all "
-             "workers are out of service. Longer refuses less in a burst, and makes the last "
-             "request wait longer."},
+     .help = "Requests of one model that may wait for a worker. The excess is answered 429, or 503 "
+             "when all workers are out of service. A longer queue refuses fewer requests in a "
+             "burst, and makes the last request wait longer."},
     {"queue-timeout", OPT_MS, LIVE(queue_timeout_ms), .def = "60s", .min = "1ms", .max = "1h",
      .aliases = "queue-timeout-secs", .group = "Admission",
-     .help = "Longest wait for a worker. Then the answer is 503, or 429 at once when a longer wait "
-             "can be predicted. Set the longest time to first token that clients accept."},
+     .help = "Longest time that a request waits for a worker. Then the answer is 503, or 429 at "
+             "once when a longer wait can be predicted. Set the longest time to first token that "
+             "clients accept."},
 
     {"max-body-bytes", OPT_BYTES, LIVE(max_body_bytes), .def = "32MiB", .min = "1KiB",
      .max = "1GiB", .aliases = "max-payload-size", .group = "Limits",
      .help = "Largest request body; larger ones are answered 413."},
     {"max-body-memory", OPT_BYTES, LIVE(max_body_memory), .def = "0", .max = "1TiB",
      .group = "Limits", .metavar = "BYTES",
-     .help = "Memory for the bodies of all open requests together. A quarter is for bodies up to "
-             "64 KiB; long bodies of one address, or one key, get half; a body without room waits "
-             "unread for 10 s and is then refused with 503. Higher takes more long bodies at once. "
-             "0: a quarter of the memory that this process may use, at most 1 GiB."},
+     .help =
+         "Memory for the bodies of all open requests together. A quarter is reserved for bodies up "
+         "to 64 KiB. Long bodies of one client address or API key may take at most half. A body "
+         "without room waits unread for 10 s and is then refused with 503. Higher takes more long "
+         "bodies at once. 0: a quarter of the memory that this process may use, at most 1 GiB."},
     {"max-connections", OPT_U32, LIVE(max_connections), .def = "16384", .min = "1",
      .max = "1000000", .group = "Limits",
-     .help = "Client connections of each event loop, fewer where descriptors are short (ulimit "
-             "-n). At the limit idle connections are closed for new ones, of the address with the "
-             "most first; a connection with a request in flight is never closed."},
+     .help = "Most client connections of each event loop (--threads). The limit is lower where "
+             "file descriptors are short (ulimit -n). At the limit, idle connections are closed to "
+             "make room, first those of the client address with the most; a connection with a "
+             "request in flight is never closed."},
     {"head-timeout", OPT_MS, LIVE(head_timeout_ms), .def = "10s", .min = "10ms", .max = "10m",
      .group = "Limits",
-     .help = "Time a client has to send a request's head, and a new connection to send its first "
-             "byte."},
+     .help = "Time a client has to send the request line and headers of a request. A new "
+             "connection has the same time to send its first byte."},
     {"idle-timeout", OPT_MS, LIVE(idle_timeout_ms), .def = "75s", .min = "10ms", .max = "1h",
      .group = "Limits", .help = "Time after which an idle client connection is closed."},
     {"drain-timeout", OPT_MS, LIVE(drain_timeout_ms), .def = "120s", .max = "1h",
      .aliases = "shutdown-grace-period-secs", .group = "Limits",
-     .help = "Time to finish open requests on shutdown. Applies on SIGTERM and when a worker is "
-             "removed."},
+     .help = "Time that open requests have to finish on shutdown. Applies on SIGTERM and when a "
+             "worker is removed."},
     {"drain-settle", OPT_MS, LIVE(drain_settle_ms), .def = "5s", .max = "10m",
      .aliases = "drain-settle-secs", .group = "Limits",
      .help = "Time after SIGTERM in which new requests are still accepted, while /readyz is 503 "
              "and each answer closes its connection, so that load balancers notice. SIGINT skips "
              "this time."},
     {"state-dir", OPT_STR, FIELD(state_dir), .group = "Restarting", .metavar = "DIR",
-     .help = "Folder for what a restart needs. Each router needs a folder of its own. At its end "
-             "the router writes there which prefixes its workers have cached, and reads them at "
-             "its next start; and a hash seed, unless --prefix-hash-seed is set."},
+     .help = "Folder for data kept across restarts. Each router needs a folder of its own. A "
+             "router that ends writes there which prompt prefixes its workers have cached, and "
+             "reads them when it starts again; the folder also keeps a hash seed, unless "
+             "--prefix-hash-seed is set."},
     {"handover", OPT_STR, FIELD(handover), .group = "Restarting", .metavar = "PATH",
      .help = "Unix socket through which a router started with equal options takes over from the "
-             "running one: sockets and index, without a failed request. The socket's folder must "
-             "be writable by this user alone. Excludes --launch."},
+             "running router. The new router takes the listening sockets and the prefix index, "
+             "without a failed request. The socket's folder must be writable by this user alone. "
+             "Excludes --launch."},
     {"handover-wait", OPT_MS, FIELD(handover_wait_ms), .def = "10s", .min = "100ms", .max = "10m",
      .group = "Restarting", .is_hidden = true,
-     .help =
-         "Longest time that a starting router waits for every worker before it takes over through "
-         "--handover. Longer waits for slow workers; the running router serves meanwhile."},
+     .help = "Longest time that a starting router waits for its workers to become healthy before "
+             "it takes over through --handover. Set more for slow workers; the running router "
+             "serves meanwhile."},
 
     {"expose-worker-headers", OPT_BOOL, LIVE(expose_worker_headers), .group = "Limits",
      .help = "Relay the x-incipit-* headers of workers to clients, which reveal the load and the "
@@ -507,13 +531,13 @@ static const struct option_def rows[] = {
              "1: all requests, within --log-requests-rate; 0: none."},
     {"log-requests-rate", OPT_U32, LIVE(log_requests_rate), .def = "1000", .min = "1",
      .max = "1000000", .group = "Logging", .metavar = "N",
-     .help = "Most lines per second about requests. Requests beyond are counted, and the count is "
-             "on the next line (skipped=). Raise to log every request of a busy router; a line has "
-             "about 400 bytes."},
+     .help = "Most lines per second about requests in the log. Requests above this rate are "
+             "counted, and the count is on the next line (skipped=). Raise to log every request of "
+             "a busy router; a line has about 400 bytes."},
     {"decision-log", OPT_STR, FIELD(decision_log), .group = "Logging", .metavar = "FILE",
-     .help =
-         "File to which one JSON line per routed request is appended: its block hashes, the cost "
-         "of each candidate and the outcome, never the prompt. SIGHUP opens the file again."},
+     .help = "File to which one JSON line per routed request is appended: the hashes of its prompt "
+             "blocks, the cost of each candidate worker and the outcome, never the prompt. SIGHUP "
+             "reopens the file."},
     {"decision-log-secret-file", OPT_STR, FIELD(decision_log_secret_file), .group = "Logging",
      .metavar = "FILE", .is_hidden = true,
      .help = "File with at least 16 bytes that key the hashes in the decision log. Default: random "
@@ -521,8 +545,8 @@ static const struct option_def rows[] = {
              "equal --prefix-hash-seed too."},
     {"log-rate", OPT_U32, LIVE(log_rate), .def = "50", .min = "1", .max = "1000000",
      .group = "Logging", .metavar = "N", .is_hidden = true,
-     .help = "Most lines per second of each event in the log. Lines beyond are counted, and the "
-             "count is on the next line (suppressed=). Lines about requests have "
+     .help = "Most lines per second of each kind of event in the log. Lines above this rate are "
+             "counted, and the count is on the next line (suppressed=). Lines about requests have "
              "--log-requests-rate; changes over the admin port (admin_change) are always written."},
 };
 
