@@ -42,7 +42,7 @@ static void put_row(const struct metric_def *def, struct bucket_sets *sets) {
     static const char *const kinds[] = {"counter", "gauge", "histogram"};
 
     printf("| `%s` | %s", def->name, kinds[def->kind]);
-    if (def->kind == METRIC_HISTOGRAM) printf(" %c", letter_of(sets, def));
+    if (def->kind == METRIC_HISTOGRAM) printf(", [buckets %c](#buckets)", letter_of(sets, def));
     printf(" | ");
     put_list(def->labels, "");
     printf(" | %s", def->help);

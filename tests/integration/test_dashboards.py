@@ -26,7 +26,7 @@ def exported():
     """metric -> its labels, of a router and a worker that have been asked something."""
     found = {}
     for program in ("router", "worker"):
-        for name, kind, labels in re.findall(r"(?m)^\| `(\S+)` \| (\w+)[ A-Z]* \| (.*?) \|", (ROOT / program / "METRICS.md").read_text()):
+        for name, kind, labels in re.findall(r"(?m)^\| `(\S+)` \| (\w+)[^|]* \| (.*?) \|", (ROOT / program / "METRICS.md").read_text()):
             own = set(re.findall(r"`(\w+)`", labels))
             if program == "worker" and not name.startswith("process_"):
                 own |= {"model_name", "engine"}

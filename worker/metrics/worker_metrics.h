@@ -22,17 +22,21 @@ struct engine;
     X(COUNTER, prefix_cache_hits_total, "", "Prompt tokens found in the prefix cache.",            \
       .aliases = "vllm:gpu_prefix_cache_hits_total")                                               \
     X(COUNTER, external_prefix_cache_queries_total, "",                                            \
-      "Prompt tokens looked up in host memory after a miss in the device's prefix cache.")         \
+      "Prompt tokens looked up in KV blocks offloaded to host memory, after a miss in the "        \
+      "device's prefix cache.")                                                                    \
     X(COUNTER, external_prefix_cache_hits_total, "",                                               \
-      "Prompt tokens found in KV blocks of host memory.")                                          \
-    X(GAUGE, num_requests_swapped, "", "Waiting requests with their KV in host memory.")           \
-    X(COUNTER, num_preemptions_total, "", "Preemptions of running requests.")                      \
+      "Prompt tokens found in KV blocks offloaded to host memory.")                                \
+    X(GAUGE, num_requests_swapped, "",                                                             \
+      "Preempted requests that wait with their KV blocks in host memory.")                         \
+    X(COUNTER, num_preemptions_total, "",                                                          \
+      "Times that a running request was stopped to free its KV blocks.")                           \
     X(COUNTER, prompt_tokens_total, "",                                                            \
       "Prompt tokens of admitted requests, cached ones included.")                                 \
     X(COUNTER, prompt_tokens_cached_total, "",                                                     \
-      "Prompt tokens of admitted requests found in the cache.")                                    \
+      "Prompt tokens of admitted requests found in the prefix cache.")                             \
     X(COUNTER, generation_tokens_total, "", "Tokens generated.")                                   \
-    X(COUNTER, request_success_total, "finished_reason", "Finished requests by finish reason.")    \
+    X(COUNTER, request_success_total, "finished_reason",                                           \
+      "Finished requests by the reason why they finished.")                                        \
     X(HISTOGRAM, time_to_first_token_seconds, "",                                                  \
       "Time from the arrival of a request to its first token.",                                    \
       METRIC_BUCKETS(metrics_ttft_buckets))                                                        \
@@ -47,29 +51,31 @@ struct engine;
       "Time from the arrival of a request until it is first scheduled.",                           \
       METRIC_BUCKETS(metrics_latency_buckets))                                                     \
     X(HISTOGRAM, request_prefill_time_seconds, "",                                                 \
-      "Time from the first schedule of a request to its first token.",                             \
+      "Time from when a request is first scheduled to its first token.",                           \
       METRIC_BUCKETS(metrics_latency_buckets))                                                     \
     X(HISTOGRAM, request_decode_time_seconds, "",                                                  \
       "Time from the first to the last token of a request.",                                       \
       METRIC_BUCKETS(metrics_latency_buckets))                                                     \
     X(HISTOGRAM, request_inference_time_seconds, "",                                               \
-      "Time from the first schedule of a request to its last token.",                              \
+      "Time from when a request is first scheduled to its last token.",                            \
       METRIC_BUCKETS(metrics_latency_buckets))                                                     \
-    X(HISTOGRAM, request_params_n, "", "Samples per prompt in a request's parameters.",            \
+    X(HISTOGRAM, request_params_n, "",                                                             \
+      "Samples that a request asks for per prompt (parameter n).",                                 \
       METRIC_BUCKETS(worker_n_buckets))                                                            \
     X(HISTOGRAM, request_params_max_tokens, "",                                                    \
-      "Maximum tokens per sample in a request's parameters.",                                      \
+      "Most tokens per sample that a request asks for (parameter max_tokens).",                    \
       METRIC_BUCKETS(metrics_token_buckets))                                                       \
     X(HISTOGRAM, request_prompt_tokens, "", "Prompt tokens of a request.",                         \
       METRIC_BUCKETS(metrics_token_buckets))                                                       \
     X(HISTOGRAM, request_prefill_kv_computed_tokens, "",                                           \
-      "Prompt tokens of a request that were computed because they missed the cache.",              \
+      "Prompt tokens of a request that were computed because they were not cached.",               \
       METRIC_BUCKETS(metrics_token_buckets))                                                       \
     X(HISTOGRAM, request_generation_tokens, "", "Tokens generated for a request.",                 \
       METRIC_BUCKETS(metrics_token_buckets))                                                       \
     X(HISTOGRAM, request_max_num_generation_tokens, "",                                            \
-      "Maximum tokens that a request may generate.", METRIC_BUCKETS(metrics_token_buckets))        \
-    X(HISTOGRAM, iteration_tokens_total, "", "Tokens computed in one step.",                       \
+      "Most tokens that a request may generate.", METRIC_BUCKETS(metrics_token_buckets))           \
+    X(HISTOGRAM, iteration_tokens_total, "",                                                       \
+      "Tokens computed in one step (one batch on the device).",                                    \
       METRIC_BUCKETS(worker_step_buckets))                                                         \
     X(HISTOGRAM, kv_block_lifetime_seconds, "",                                                    \
       "Time from the allocation of a KV block to its eviction, for a sample of blocks "            \
@@ -80,7 +86,8 @@ struct engine;
       "(--kv-cache-metrics).",                                                                     \
       METRIC_BUCKETS(worker_age_buckets))                                                          \
     X(HISTOGRAM, kv_block_reuse_gap_seconds, "",                                                   \
-      "Time between two hits of a KV block, for a sample of blocks (--kv-cache-metrics).",         \
+      "Time between two prefix cache hits of a KV block, for a sample of blocks "                  \
+      "(--kv-cache-metrics).",                                                                     \
       METRIC_BUCKETS(worker_age_buckets))
 
 /* Named incipit_... */
@@ -89,46 +96,52 @@ struct engine;
       "Share of token slots in used KV blocks that hold no token (partly filled last blocks), 0 "  \
       "to 1.")                                                                                     \
     X(COUNTER, prefix_miss_total, "cause",                                                         \
-      "Requests by the cause that ended their prefix hit; none: the whole prompt was cached.")     \
+      "Requests by the cause why the rest of the prompt was not cached; none: the whole prompt "   \
+      "was cached.")                                                                               \
     X(GAUGE, kv_host_blocks, "state",                                                              \
-      "KV blocks of host memory by state: held by swapped sequences, cached, free; a block may "   \
+      "KV blocks in host memory by state: held by preempted sequences, cached, free; a block may " \
       "be held and cached.")                                                                       \
-    X(COUNTER, swap_outs_total, "", "Preemptions that moved the KV to host memory.")               \
+    X(COUNTER, swap_outs_total, "",                                                                \
+      "Preemptions that moved the KV blocks of a sequence to host memory.")                        \
     X(COUNTER, forks_total, "",                                                                    \
       "Samples and beams that started by sharing KV blocks of another sequence.")                  \
     X(COUNTER, kv_moved_blocks_total, "direction",                                                 \
       "KV blocks copied between device and host memory, by direction.")                            \
     X(COUNTER, requests_denied_total, "",                                                          \
-      "Requests rejected with 401 because they had no key of --api-key or --api-key-file.")        \
-    X(COUNTER, request_events_total, "", "Request events published for routers.")                  \
+      "Requests rejected with 401 because they sent no key of --api-key or --api-key-file.")       \
+    X(COUNTER, request_events_total, "",                                                           \
+      "Events of requests (accepted, first token, ended) published for routers.")                  \
     X(COUNTER, request_events_sent_bytes_total, "",                                                \
-      "Bytes of request events sent to all subscribers.")                                          \
+      "Bytes of request events (GET /request_events) sent to all routers.")                        \
     X(COUNTER, request_events_gaps_total, "",                                                      \
-      "Subscribers of request events that started over because events were overwritten or the "    \
-      "worker had restarted.")                                                                     \
-    X(GAUGE, request_events_kept_bytes, "", "Bytes of request events kept for replay.")            \
+      "Times that a router had to start over with request events because events were overwritten " \
+      "or the worker had restarted.")                                                              \
+    X(GAUGE, request_events_kept_bytes, "",                                                        \
+      "Bytes of request events kept for routers that reconnect.")                                  \
     X(GAUGE, request_events_subscribers, "",                                                       \
-      "Open streams of request events, one for each router.")                                      \
+      "Routers that follow this worker's request events (open streams of GET /request_events).")   \
     X(GAUGE, tokenizer_queue_texts, "", "Texts waiting for a tokenizer thread.")                   \
     X(GAUGE, tokenizer_queue_bytes, "", "Bytes of the texts waiting for a tokenizer thread.")      \
     X(HISTOGRAM, tokenizer_wait_seconds, "",                                                       \
       "Time a text waited for a tokenizer thread; texts of at most 4 KiB do not wait.",            \
       METRIC_BUCKETS(metrics_ttft_buckets))                                                        \
     X(COUNTER, tokenizer_slices_total, "",                                                         \
-      "Slices of long texts tokenized; shorter texts may run between two slices.")                 \
+      "Slices of long texts tokenized; shorter texts may be tokenized between two slices.")        \
     X(COUNTER, tokenizer_overtakes_total, "",                                                      \
       "Texts tokenized between two slices of a longer text.")                                      \
     X(COUNTER, tokenizer_refused_total, "reason",                                                  \
-      "Texts refused by reason: length, more bytes than the model's length can hold; tokens, "     \
-      "more tokens than the model's length; queue, --tokenizer-queue-bytes is full.")              \
+      "Texts refused by reason: length, more bytes than the model's maximum length can hold; "     \
+      "tokens, more tokens than the model's maximum length; queue, --tokenizer-queue-bytes is "    \
+      "full.")                                                                                     \
     X(GAUGE, backend_info, "backend,device,path,uuid",                                             \
-      "Backend, device, instruction path and GPU UUID in labels; always 1.")                       \
-    X(GAUGE, steps_in_flight, "", "Steps submitted to the device and not finished, 0 to 2.")       \
+      "Backend, device, CPU instruction set and GPU UUID in labels; always 1.")                    \
+    X(GAUGE, steps_in_flight, "",                                                                  \
+      "Steps (batches) submitted to the device and not finished, 0 to 2.")                         \
     X(HISTOGRAM, step_host_seconds, "",                                                            \
-      "Time of the engine thread per step (schedule, arrays, outputs), overlapping an "            \
-      "asynchronous device.",                                                                      \
+      "Time of the host per step (scheduling, input arrays, outputs), in part while the device "   \
+      "computes.",                                                                                 \
       METRIC_BUCKETS(worker_step_time_buckets))                                                    \
-    X(HISTOGRAM, step_device_seconds, "", "Time the device computed per step.",                    \
+    X(HISTOGRAM, step_device_seconds, "", "Time of the device per step (one batch).",              \
       METRIC_BUCKETS(worker_step_time_buckets))
 
 #define WORKER_METRIC_ID(kind, name, ...) WORKER_##name,
