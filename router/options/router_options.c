@@ -57,8 +57,8 @@ static const struct option_def rows[] = {
 
     {"tls-cert-path", OPT_STR, FIELD(tls_cert_path), .aliases = "ssl-certfile", .group = "TLS",
      .metavar = "FILE",
-     .help = "PEM certificate and chain for the client port, which then uses https. Reloaded when "
-             "the file changes."},
+     .help = "PEM certificate and chain shown to clients. The client port then uses https. "
+             "Reloaded when the file changes."},
     {"tls-key-path", OPT_STR, FIELD(tls_key_path), .aliases = "ssl-keyfile", .group = "TLS",
      .metavar = "FILE",
      .help = "PEM key of --tls-cert-path, without a passphrase. Reloaded when the file changes."},
@@ -75,8 +75,8 @@ static const struct option_def rows[] = {
 
     {"worker-urls", OPT_LIST, FIELD(worker_urls), .takes_many = true, .aliases = "static-backends",
      .group = "Workers", .metavar = "URL",
-     .help =
-         "URLs of the workers to route to, one or more: http://host:port or https://host:port."},
+     .help = "URLs of the workers to route to, one or more. Each is http://host:port or "
+             "https://host:port."},
     {"worker-file", OPT_STR, FIELD(worker_file), .group = "Workers", .metavar = "FILE",
      .help =
          "File of workers, one a line. A line is URL [max_in_flight=N] [label=text ...]; labels "
@@ -91,12 +91,13 @@ static const struct option_def rows[] = {
      .group = "Workers", .help = "Most workers at once. Higher needs more memory per model."},
     {"launch", OPT_U32, FIELD(launch), .def = "0", .max = "256", .name_aliases = launch_words,
      .aliases = "dp-size", .group = "Workers", .metavar = "N|auto",
-     .help = "Start N workers on this machine, or with auto one for each GPU. The router restarts "
-             "workers that fail, and stops all of them when it ends. Each worker is pinned to one "
-             "GPU, and workers share GPUs when there are fewer; without GPUs the workers share the "
-             "CPU cores, and auto starts one worker."},
+     .help = "Number of workers to start on this machine. With auto, one for each GPU. The router "
+             "restarts workers that fail, and stops all of them when it ends. Each worker is "
+             "pinned to one GPU, and workers share GPUs when there are fewer; without GPUs the "
+             "workers share the CPU cores, and auto starts one worker."},
     {"model", OPT_STR, FIELD(model), .aliases = "model-path", .group = "Workers", .metavar = "DIR",
-     .help = "Model that launched workers serve: a folder, or ORG/NAME of the Hugging Face hub."},
+     .help = "Model of launched workers: a folder, or ORG/NAME. The second form is a model of the "
+             "Hugging Face hub."},
     {"worker-base-port", OPT_U32, FIELD(worker_base_port), .def = "31000", .min = "1",
      .max = "65535", .group = "Workers",
      .help = "First port of launched workers. Ports in use are skipped."},
@@ -117,9 +118,9 @@ static const struct option_def rows[] = {
     {"service-discovery", OPT_ENUM, FIELD(service_discovery), .def = "none",
      .names = discovery_names, .name_aliases = discovery_aliases, .alone = "k8s",
      .group = "Discovery",
-     .help = "Where to find workers: k8s, dns or none. k8s finds the pods of a cluster, dns the "
-             "addresses of --worker-dns; --worker-urls and --worker-file may add others. An empty "
-             "value is k8s."},
+     .help = "Where to find workers: k8s, dns or none. With k8s, the pods of a cluster are the "
+             "workers, with dns the addresses of --worker-dns; --worker-urls and --worker-file may "
+             "add others. An empty value is k8s."},
     {"k8s-selector", OPT_LIST, FIELD(k8s_selector), .takes_many = true,
      .aliases = "selector,k8s-label-selector", .group = "Discovery", .metavar = "LABEL=VALUE",
      .help = "Labels of the pods that are workers. Several labels must all match. Every matching "
@@ -387,7 +388,7 @@ static const struct option_def rows[] = {
              "longer. 0: such a request is always tried."},
     {"request-timeout", OPT_MS, LIVE(request_timeout_ms), .def = "30m", .min = "10ms", .max = "24h",
      .aliases = "request-timeout-secs", .group = "Failures",
-     .help = "Longest time from a request to the end of its answer."},
+     .help = "Longest time of a request, answer included."},
 
     {"api-keys-file", OPT_STR, PATH(api_keys_file), .group = "Access", .metavar = "FILE",
      .help =
@@ -462,9 +463,9 @@ static const struct option_def rows[] = {
              "burst, and makes the last request wait longer."},
     {"queue-timeout", OPT_MS, LIVE(queue_timeout_ms), .def = "60s", .min = "1ms", .max = "1h",
      .aliases = "queue-timeout-secs", .group = "Admission",
-     .help = "Longest time that a request waits for a worker. Then the answer is 503, or 429 at "
-             "once when a longer wait can be predicted. Set the longest time to first token that "
-             "clients accept."},
+     .help =
+         "Longest wait of a request for a worker. Then the answer is 503, or 429 at once when a "
+         "longer wait can be predicted. Set the longest time to first token that clients accept."},
 
     {"max-body-bytes", OPT_BYTES, LIVE(max_body_bytes), .def = "32MiB", .min = "1KiB",
      .max = "1GiB", .aliases = "max-payload-size", .group = "Limits",
@@ -490,8 +491,8 @@ static const struct option_def rows[] = {
      .group = "Limits", .help = "Time after which an idle client connection is closed."},
     {"drain-timeout", OPT_MS, LIVE(drain_timeout_ms), .def = "120s", .max = "1h",
      .aliases = "shutdown-grace-period-secs", .group = "Limits",
-     .help = "Time that open requests have to finish on shutdown. Applies on SIGTERM and when a "
-             "worker is removed."},
+     .help = "Time to finish open requests on shutdown. Applies on SIGTERM and when a worker is "
+             "removed."},
     {"drain-settle", OPT_MS, LIVE(drain_settle_ms), .def = "5s", .max = "10m",
      .aliases = "drain-settle-secs", .group = "Limits",
      .help = "Time after SIGTERM in which new requests are still accepted, while /readyz is 503 "
