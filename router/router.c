@@ -431,6 +431,22 @@ static enum status open_takeover(struct router *r, struct error *err) {
     return takeover_open(&r->takeover, &config, r->log, err);
 }
 
+/* These go with the next version. */
+static const struct log_renamed renamed[] = {
+    {"worker_draining_for_removal", "worker_leaving"},
+    {"worker_undrained", "worker_stays"},
+    {"worker_protocol_newer", "worker_speaks_newer_wire"},
+    {"worker_events_lost", "worker_not_followed"},
+    {"router_replaced", "router_succeeded"},
+    {"index_restored", "index_recalled"},
+    {"index_restore_failed", "index_not_recalled"},
+    {"discovery_truncated", "discovery_left_out"},
+    {"kube_list_deferred", "kube_list_put_off"},
+    {"gpu_unused", "gpu_left_over"},
+    {"gpu_query_failed", "gpus_unknown"},
+    {NULL, NULL},
+};
+
 enum status router_create(struct router **out, const struct router_options *options,
                           struct options *live, struct error *err) {
     struct router *r = mem_zalloc(sizeof(*r));
@@ -439,6 +455,7 @@ enum status router_create(struct router **out, const struct router_options *opti
                              .format = (enum log_format)options->log_format,
                              .max_per_s = options->log_rate,
                              .other = {"request", options->log_requests_rate},
+                             .renamed = renamed,
                              .is_async = true};
     enum status st = router_options_check(options, err);
 

@@ -547,12 +547,21 @@ static void log_ready(struct worker *w, uint64_t began_us) {
               log_f64("after_s", (double)(clock_now_us() - began_us) * 1e-6));
 }
 
+/* These go with the next version. */
+static const struct log_renamed renamed[] = {
+    {"reload_ignored", "nothing_to_reload"},
+    {"weights_loaded", "weights_kept"},
+    {"download_started", "download_begins"},
+    {NULL, NULL},
+};
+
 enum status worker_create(struct worker **out, const struct worker_options *options,
                           struct options *live, struct error *err) {
     struct worker *w = mem_zalloc(sizeof(*w));
     struct log_config log = {.fd = 2,
                              .level = (enum log_level)options->log_level,
-                             .format = (enum log_format)options->log_format};
+                             .format = (enum log_format)options->log_format,
+                             .renamed = renamed};
     const struct backend_ops *backend;
     struct backend_config device;
     const char *name;

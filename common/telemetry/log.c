@@ -31,6 +31,7 @@ const char *const log_format_names[] = {"text", "json", NULL};
 
 struct event {
     const char *name; /* the caller's constant; NULL: a free slot */
+    const char *was;  /* its former name; NULL: none */
     uint64_t second;  /* that n_in_second counts */
     uint32_t n_in_second, max_per_s;
     uint64_t n_suppressed; /* not yet reported */
@@ -76,6 +77,14 @@ static uint32_t limit_of(const struct log *log, const char *name) {
                                                            : log->config.max_per_s;
 }
 
+static const char *former_name(const struct log *log, const char *name) {
+    const struct log_renamed *r = log->config.renamed;
+
+    while (r && r->event && strcmp(r->event, name) != 0)
+        r++;
+    return r ? r->was : NULL;
+}
+
 /* Under the lock. */
 static struct event *event_of(struct log *log, const char *name) {
     size_t i = hash_64(name, strlen(name), 0) & (EVENT_SLOTS - 1);
@@ -86,14 +95,20 @@ static struct event *event_of(struct log *log, const char *name) {
     if (log->n_events == EVENT_MAX) return &log->others;
     log->n_events++;
     log->events[i].name = name;
+    log->events[i].was = former_name(log, name);
     log->events[i].max_per_s = limit_of(log, name);
     return &log->events[i];
 }
 
-/* True when its line may be written; then *n_suppressed are the ones before it
- * that were not. */
+/* What a line has besides its caller's fields. */
+struct tail {
+    const char *was;       /* the former name of its event; NULL: none */
+    uint64_t n_suppressed; /* lines of its event that were left out before it */
+};
+
+/* True when the line may be written. */
 static bool admit(struct log *log, const char *name, bool is_always, uint64_t second,
-                  uint64_t *n_suppressed) {
+                  struct tail *tail) {
     struct event *e;
     bool is_admitted;
 
@@ -106,7 +121,7 @@ static bool admit(struct log *log, const char *name, bool is_always, uint64_t se
     is_admitted = is_always || e->n_in_second < e->max_per_s;
     if (is_admitted) {
         e->n_in_second++;
-        *n_suppressed = e->n_suppressed;
+        *tail = (struct tail){e->was, e->n_suppressed};
         e->n_suppressed = 0;
     } else {
         e->n_suppressed++;
@@ -217,7 +232,7 @@ uint64_t log_n_dropped(struct log *log) {
 
 static void compose_and_write(struct log *log, uint64_t wall_us, enum log_level level,
                               const char *event, const struct log_field *fields,
-                              uint64_t n_suppressed) {
+                              const struct tail *tail) {
     struct line l; /* its bytes need no zeroing */
     bool is_cut = false;
 
@@ -225,6 +240,7 @@ static void compose_and_write(struct log *log, uint64_t wall_us, enum log_level 
     l.out = (struct buf){.data = l.bytes, .cap = LINE_MAX_BYTES};
     l.out.limit = LINE_MAX_BYTES - LINE_TAIL_BYTES;
     put_head(&l, wall_us, log_level_names[level], event);
+    if (tail->was) put_field(&l, log_z("event_was", tail->was));
     for (; fields->kind != LOG_FIELD_END && !is_cut; fields++) {
         size_t mark = l.out.end;
 
@@ -236,7 +252,7 @@ static void compose_and_write(struct log *log, uint64_t wall_us, enum log_level 
     }
     l.out.limit = LINE_MAX_BYTES;
     if (is_cut) put_field(&l, log_bool("cut", true));
-    if (n_suppressed) put_field(&l, log_u64("suppressed", n_suppressed));
+    if (tail->n_suppressed) put_field(&l, log_u64("suppressed", tail->n_suppressed));
     buf_append_str(&l.out, l.is_json ? STR("}\n") : STR("\n"));
     if (log->sink) {
         (void)line_sink_put(log->sink, buf_str(&l.out));
@@ -247,11 +263,12 @@ static void compose_and_write(struct log *log, uint64_t wall_us, enum log_level 
 
 static void write_if(struct log *log, bool is_always, enum log_level level, const char *event,
                      const struct log_field *fields) {
-    uint64_t wall_us = log->config.wall_us(), n_suppressed = 0;
+    uint64_t wall_us = log->config.wall_us();
+    struct tail tail = {0};
     int saved_errno = errno; /* so that a caller may log and then report */
 
-    if (admit(log, event, is_always, wall_us / 1000000, &n_suppressed)) {
-        compose_and_write(log, wall_us, level, event, fields, n_suppressed);
+    if (admit(log, event, is_always, wall_us / 1000000, &tail)) {
+        compose_and_write(log, wall_us, level, event, fields, &tail);
     }
     errno = saved_errno;
 }
@@ -270,7 +287,7 @@ static void report_suppressed(struct log *log, const struct event *e) {
     if (!e->n_suppressed) return;
     compose_and_write(log, log->config.wall_us(), LOG_WARN, "log_suppressed",
                       (const struct log_field[]){log_z("name", e->name), {.kind = LOG_FIELD_END}},
-                      e->n_suppressed);
+                      &(struct tail){.n_suppressed = e->n_suppressed});
 }
 
 void log_destroy(struct log *log) {

@@ -59,14 +59,21 @@ struct log_limit {
     uint32_t max_per_s; /* > 0 */
 };
 
+/* An event under a new name: for one version its lines also have the field event_was, so that searches
+ * for the old name still find them. */
+struct log_renamed {
+    const char *event, *was;
+};
+
 struct log_config {
     int fd; /* not closed; 2 for stderr */
     enum log_level level;
     enum log_format format;
-    uint32_t max_per_s;        /* lines per event and second; 0: 50 */
-    struct log_limit other;    /* of one event, instead; event NULL: none */
-    bool is_async;             /* a thread writes; callers never wait for fd */
-    uint64_t (*wall_us)(void); /* NULL: clock_wall_us */
+    uint32_t max_per_s;                /* lines per event and second; 0: 50 */
+    struct log_limit other;            /* of one event, instead; event NULL: none */
+    const struct log_renamed *renamed; /* the last has event NULL; NULL: none */
+    bool is_async;                     /* a thread writes; callers never wait for fd */
+    uint64_t (*wall_us)(void);         /* NULL: clock_wall_us */
 };
 
 struct log;

@@ -329,9 +329,24 @@ static void no_log_is_fine(void **state) {
     log_destroy(NULL);
 }
 
+static void a_renamed_event_has_its_former_name_too(void **state) {
+    static const struct log_renamed renamed[] = {{"index_restored", "index_recalled"},
+                                                 {NULL, NULL}};
+    (void)state;
+
+    start((struct log_config){.level = LOG_INFO, .renamed = renamed});
+    log_event(fx.log, LOG_INFO, "index_restored", log_u64("workers", 2));
+    log_event(fx.log, LOG_INFO, "worker_ready");
+    assert_string_equal(lines(), "2025-11-20T10:02:23.123Z info index_restored "
+                                 "event_was=index_recalled workers=2\n"
+                                 "2025-11-20T10:02:23.123Z info worker_ready\n");
+    finish();
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_line_is_time_level_event_and_fields),
+        cmocka_unit_test(a_renamed_event_has_its_former_name_too),
         cmocka_unit_test(values_are_quoted_when_they_must_be),
         cmocka_unit_test(json_lines_are_json),
         cmocka_unit_test(lines_below_the_level_are_not_written),
