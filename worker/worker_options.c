@@ -175,7 +175,7 @@ static const struct option_def rows[] = {
              "and computes nothing; auto never takes sim."},
     {"device", OPT_STR, FIELD(device), .aliases = "device-id", .group = "Device",
      .metavar = "DEVICE",
-     .help = "Device to run on; it also sets the backend. cpu, cuda, or one GPU: cuda:1, 1, or the "
+     .help = "Device to run on. It also sets the backend: cpu, cuda, or one GPU: cuda:1, 1, or the "
              "UUID or its beginning (GPU-...), which does not change when GPUs are added; "
              "`incipit-worker devices` lists the GPUs. auto leaves the choice to --backend."},
     BACKEND_LIBRARY_ROW,
@@ -348,8 +348,8 @@ static const struct option_def rows[] = {
      .help = "Lowest level of log lines that are written."},
     {"log-format", OPT_ENUM, FIELD(log_format), .def = "text", .names = log_format_names,
      .group = "Logging",
-     .help = "Format of the log: text or json. text has lines of key=value, json has one JSON "
-             "object a line."},
+     .help = "Format of the log: text or json. Text is lines of key=value; json is one JSON object "
+             "a line."},
     {"log-interval", OPT_MS, FIELD(log_interval_ms), .def = "10s", .max = "1h", .group = "Logging",
      .help = "Time between two log lines of statistics while requests run. 0: no such lines."},
 };

@@ -17,10 +17,10 @@
       "silent: never sent a byte; room: idle, closed for a new one at the limit of connections; "  \
       "stalled: the client read nothing of its answer.")                                           \
     X(COUNTER, http_refused_total, "port,reason",                                                  \
-      "Requests that this server itself refused. malformed: not HTTP; too_large; denied: no "      \
-      "right, "                                                                                    \
-      "before the body; head_timeout, body_timeout: came too slowly; body_memory: no memory for "  \
-      "its body within the wait; body_slow: its body made no progress while others waited.")       \
+      "Requests that this server itself refused. malformed: not HTTP; too_large; denied: not "     \
+      "permitted, refused before the body; head_timeout, body_timeout: came too slowly; "          \
+      "body_memory: no memory for the body in time; body_slow: the body made no progress while "   \
+      "others waited.")                                                                            \
     X(COUNTER, http_handshakes_failed_total, "port", "TLS handshakes that failed or timed out.")   \
     X(COUNTER, http_accept_pauses_total, "port,reason",                                            \
       "Times that accepting stopped because no idle connection could be closed: at the limit of "  \
@@ -29,7 +29,7 @@
       "Request bodies that waited for room in --max-body-memory.")                                 \
     X(GAUGE, http_body_bytes, "size",                                                              \
       "Memory that request bodies hold in this process: long ones (above 64 KiB), short ones.")    \
-    X(GAUGE, http_body_limit_bytes, "", "The most that request bodies may hold together.")         \
+    X(GAUGE, http_body_limit_bytes, "", "Limit of the memory of all request bodies.")              \
     X(GAUGE, http_bodies_waiting, "", "Request bodies that wait for memory now.")
 
 #define HTTP_METRIC_PLACE(kind, name, ...) HTTP_AT_##name,

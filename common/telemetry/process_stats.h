@@ -16,12 +16,13 @@ struct process_stats { /* negative: not known */
 
 /* kind, name, help, value of `s` */
 #define PROCESS_METRICS(X)                                                                         \
-    X(COUNTER, process_cpu_seconds_total, "Processor time, of user and system.", s->cpu_s)         \
+    X(COUNTER, process_cpu_seconds_total, "Processor time of the process, user and system.",       \
+      s->cpu_s)                                                                                    \
     X(GAUGE, process_open_fds, "Open file descriptors; each connection is one.", s->open_fds)      \
-    X(GAUGE, process_max_fds, "The most there may be.", s->max_fds)                                \
-    X(GAUGE, process_resident_memory_bytes, "Memory in use.", s->resident_bytes)                   \
-    X(GAUGE, process_virtual_memory_bytes, "Memory asked for.", s->virtual_bytes)                  \
-    X(GAUGE, process_start_time_seconds, "When it was started: seconds since 1970.",               \
+    X(GAUGE, process_max_fds, "Limit of open file descriptors.", s->max_fds)                       \
+    X(GAUGE, process_resident_memory_bytes, "Resident memory of the process.", s->resident_bytes)  \
+    X(GAUGE, process_virtual_memory_bytes, "Virtual memory of the process.", s->virtual_bytes)     \
+    X(GAUGE, process_start_time_seconds, "Start of the process, in seconds since 1970.",           \
       s->start_time_s)
 
 void process_stats_read(struct process_stats *out);
