@@ -232,8 +232,9 @@ static const struct option_def rows[] = {
      .help = "Reuse the KV blocks of equal prompt prefixes. Off: every prompt is computed whole."},
     {"prefix-caching-hash-algo", OPT_ENUM, FIELD(hash_algo), .def = "xxh3_128", .names = hash_names,
      .group = "Cache",
-     .help = "Hash that identifies KV blocks. xxh3_128 is keyed and verified against the tokens; "
-             "sha256_cbor and xxhash_cbor are equal to the hashes of other engines."},
+     .help =
+         "Hash that identifies KV blocks. xxh3_128 is keyed with --hash-seed and verified against "
+         "the tokens; sha256_cbor and xxhash_cbor equal vLLM's hashes of these names."},
     {"hash-seed", OPT_STR, FIELD(hash_seed), .is_secret = true, .group = "Cache",
      .help = "Secret text from which the hashes of KV blocks begin. Default: random, or the text "
              "of vLLM for sha256_cbor."},
@@ -257,8 +258,8 @@ static const struct option_def rows[] = {
              "without a unit, up to 1024, is in GiB."},
     {"swap-space", OPT_BYTES, FIELD(swap_bytes), .def = "0", .group = "Cache",
      .help = "Host memory for the KV blocks of preempted sequences, which are otherwise computed "
-             "again. The memory is shared with --kv-offload-bytes. A number without a unit, up to "
-             "1024, is in GiB."},
+             "again. It is added to --kv-offload-bytes: both use one pool. A number without a unit "
+             "is in GiB up to 1024, else in bytes."},
     {"kv-events", OPT_BOOL, FIELD(kv_events), .group = "Cache",
      .help = "Publish which KV blocks are cached: GET /kv_events streams blocks stored and "
              "removed, with tokens and salts. Use this option only when nothing but routers and "
