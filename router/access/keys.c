@@ -321,7 +321,7 @@ static enum status read_file(struct keys_change *c, struct error *err) {
     size_t n;
     enum status st = file_read(c->file, FILE_BYTES_MAX, &text, &n, err);
 
-    if (st != ST_OK) return error_prefix(err, "--api-keys-file"), st;
+    if (st != ST_OK) return error_prefix(err, "the file of keys"), st;
     st = read_keys(c, (struct str){text, n}, c->file, err);
     explicit_bzero(text, n);
     mem_free(text);
