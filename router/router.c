@@ -366,6 +366,15 @@ static enum status open_certificates(struct router *r, struct error *err) {
     return certificates_open(&r->certificates, &config, r->log, r->metrics, err);
 }
 
+/* The error of a file that cannot be read names its flag. */
+static enum status create_keys(struct keys **out, const char *flag, const char *file,
+                               const char *single, struct error *err) {
+    enum status st = keys_create(out, file, single, err);
+
+    if (file && st != ST_OK && st != ST_INVALID) error_prefix(err, flag);
+    return st;
+}
+
 static enum status build_control(struct router *r, struct error *err) {
     const struct router_options *o = r->options;
     struct scrape_config scrape = router_scrape_config(r);
@@ -389,9 +398,12 @@ static enum status build_control(struct router *r, struct error *err) {
     if (st == ST_OK) takeover_keep_salts(r->takeover, &r->isolation);
     if (st == ST_OK) router_watch_secrets(r);
     if (st == ST_OK) st = open_certificates(r, err);
-    if (st == ST_OK) st = keys_create(&r->keys, o->api_keys_file, o->api_key, err);
     if (st == ST_OK) {
-        st = keys_create(&r->admin_keys, o->admin_api_key_file, o->admin_api_key, err);
+        st = create_keys(&r->keys, "--api-keys-file", o->api_keys_file, o->api_key, err);
+    }
+    if (st == ST_OK) {
+        st = create_keys(&r->admin_keys, "--admin-api-key-file", o->admin_api_key_file,
+                         o->admin_api_key, err);
     }
     if (st == ST_OK && o->decision_log) {
         st = decision_log_open(&r->decisions, o->decision_log, o->decision_log_secret_file, err);

@@ -321,7 +321,7 @@ static enum status read_file(struct keys_change *c, struct error *err) {
     size_t n;
     enum status st = file_read(c->file, FILE_BYTES_MAX, &text, &n, err);
 
-    if (st != ST_OK) return error_prefix(err, "the file of keys"), st;
+    if (st != ST_OK) return st;
     st = read_keys(c, (struct str){text, n}, c->file, err);
     explicit_bzero(text, n);
     mem_free(text);
@@ -404,7 +404,9 @@ enum status keys_prepare(struct keys *k, const char *file, const char *single,
     c->has_single = single && single[0];
     st = check_need(k, c->file || c->has_single, err);
     if (st == ST_OK && c->has_single && !is_key(str_of(single)))
-        st = error_set(err, ST_INVALID, "--api-key: invalid key: use 1 to 256 visible characters");
+        st = error_set(err, ST_INVALID,
+                       "the key of --api-key or --admin-api-key is invalid: use 1 to 256 visible "
+                       "characters");
     if (st == ST_OK && c->has_single) {
         struct sha256 *sha = sha256_create();
 

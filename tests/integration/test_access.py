@@ -122,6 +122,7 @@ def test_a_key_that_is_taken_away_ends_its_requests_in_peace(keyed):
 @pytest.mark.parametrize("args, text, words", [
     (["--api-key", KEY], None, ["INCIPIT_API_KEY", "process list"]),
     (["--api-keys-file", "/no/such/keys"], None, ["--api-keys-file", "/no/such/keys"]),
+    (["--admin-api-key-file", "/no/such/keys"], None, ["--admin-api-key-file", "/no/such/keys"]),
     ([], "", ["holds no key", "without a key"]),
     ([], f"{KEY} rps=fast\n", ["line 1", "rps"]),
     ([], f"{KEY}\n{KEY}\n", ["line 2", "duplicate"]),
