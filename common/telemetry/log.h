@@ -59,8 +59,8 @@ struct log_limit {
     uint32_t max_per_s; /* > 0 */
 };
 
-/* An event under a new name: for one version its lines also have the field event_was, so that searches
- * for the old name still find them. */
+/* An event under a new name: for one version its lines also have the field event_was, so that
+ * searches for the old name still find them. */
 struct log_renamed {
     const char *event, *was;
 };
