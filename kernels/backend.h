@@ -34,14 +34,24 @@
 extern "C" {
 #endif
 
-#define BACKEND_ABI 3u
+#define BACKEND_ABI 4u
 
 struct backend_device; /* one device, or one pool of CPU threads */
 struct backend_model;  /* weights, KV pool and rows on one device */
 struct tp_group;       /* kernels/tp/group.h */
 struct backend_ops;
 
-enum dtype { DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_F8E4M3, DTYPE_I8, DTYPE_I32, DTYPE_COUNT };
+/* DTYPE_U4: two codes of 0 to 15 in a byte, the even element in the low half; rows begin at bytes. */
+enum dtype {
+    DTYPE_F32,
+    DTYPE_F16,
+    DTYPE_BF16,
+    DTYPE_F8E4M3,
+    DTYPE_I8,
+    DTYPE_U4,
+    DTYPE_I32,
+    DTYPE_COUNT
+};
 
 /* What a weight is for; worker/model maps checkpoint names to these. Shapes are row-major, outputs
  * first, as checkpoints store them: y = x W^T + b. */
@@ -67,6 +77,28 @@ enum tensor_role {
     ROLE_COUNT
 };
 
+/* What becomes of the inputs of a quantised product. The rule is the checkpoint's, and the same for
+ * every number of rows: else the bits of a token would depend on its batch. */
+enum quant_inputs {
+    QUANT_INPUTS_PLAIN,     /* as they are: W4A16, W8A16 */
+    QUANT_INPUTS_I8,        /* int8 for each token: scale max|x| / 127 */
+    QUANT_INPUTS_F8,        /* e4m3 for each token: scale max|x| / 448 */
+    QUANT_INPUTS_F8_GROUPS, /* e4m3 for each token and 128 inputs */
+    QUANT_INPUTS_F8_STATIC  /* e4m3 by `input_scale` */
+};
+
+/* How the codes of a (N, K) matrix become weights: (code - zero) * scale, one scale for group_n
+ * outputs and group_k inputs. worker/model brings every checkpoint format into this form without
+ * rounding; codes and scales stay what the checkpoint has. */
+struct backend_quant {
+    enum quant_inputs inputs;
+    uint32_t group_n, group_k; /* the last group of a row or column may be shorter */
+    const float *scale;        /* (ceil(N / group_n), ceil(K / group_k)) positive and finite */
+    const int16_t *zero;       /* (N, ceil(K / group_k)); NULL: 8 of DTYPE_U4, 0 of the others */
+    const uint32_t *order;     /* (K) column i multiplies input order[i]; NULL: input i */
+    float input_scale;         /* of QUANT_INPUTS_F8_STATIC */
+};
+
 struct backend_tensor {
     enum tensor_role role; /* ignored by op */
     uint32_t layer;        /* 0 for the first three roles */
@@ -75,6 +107,7 @@ struct backend_tensor {
     uint64_t shape[4];
     void *data; /* load_tensor only reads it, and only during the call: it may be a mapped file */
     uint64_t n_bytes;
+    const struct backend_quant *quant; /* of DTYPE_F8E4M3, DTYPE_I8, DTYPE_U4 matrices; else NULL */
 };
 
 /* The shape of a decoder: embed, n_layers x (norm, attention, norm, SwiGLU), norm, head. */
@@ -86,8 +119,10 @@ struct geometry {
                                 * rotates half-split pairs (i, i + head_dim/2). Copied. */
     float rope_scale;        /* multiplies cos and sin (YaRN); 1 otherwise */
     enum dtype weight_dtype; /* how the device keeps matrices: f32, f16 or bf16; what comes in
-                              * another type is converted, rounded where that is narrower */
-    enum dtype kv_dtype;     /* how the pool keeps K and V: f32, f16 or bf16 */
+                              * another type is converted, rounded where that is narrower;
+                              * quantised matrices stay as they are */
+    enum dtype kv_dtype;     /* how the pool keeps K and V: f32, f16, bf16, or e4m3 or int8 with
+                              * scales (kernels/kv_layout.h) */
     bool has_qkv_bias, has_o_bias, has_qk_norm, is_tied;
     uint32_t sliding_window;   /* tokens a layer of that kind sees; 0: none does */
     const uint8_t *layer_kind; /* (n_layers) 0 full, 1 sliding; NULL: all full. Copied. */
@@ -261,7 +296,7 @@ struct backend_ops {
                                uint32_t n, backend_fence *out);
     enum status (*kv_swap_in)(struct backend_model *m, const struct backend_copy *host_to_device,
                               uint32_t n, backend_fence *out);
-    /* One block as (layer, K|V, kv_head, block_size, head_dim) in kv_dtype; for tests and moves. */
+    /* One block as in kernels/kv_layout.h, scales included; for tests and moves. */
     enum status (*kv_read)(struct backend_model *m, uint32_t block, void *dst, uint64_t n_bytes);
     enum status (*kv_write)(struct backend_model *m, uint32_t block, const void *src,
                             uint64_t n_bytes);

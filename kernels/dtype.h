@@ -58,7 +58,31 @@ static inline uint16_t f16_of_f32(float f) {
     return (uint16_t)(sign | (a - 0x38000000u + 0xFFFu + (a >> 13 & 1u)) >> 13);
 }
 
-/* 0 for a type that no host backend reads. */
+/* e4m3: 1 sign, 4 exponent (bias 7) and 3 mantissa bits; largest 448, no infinity, NaN 7f and ff. */
+#define E4M3_MAX 448.0f
+#define E4M3_NAN 0x7Fu
+
+static inline float f32_of_e4m3(uint8_t c) {
+    float f = f32_of_f16((uint16_t)((c & 0x7Fu) << 7)) * 256.0f; /* exact, subnormals included */
+
+    if ((c & 0x7Fu) == E4M3_NAN) f = f32_of_bits(0x7FC00000u);
+    return c & 0x80u ? -f : f;
+}
+
+/* To nearest, ties to even, at most 448; what is not finite becomes a NaN with its sign. */
+static inline uint8_t e4m3_of_f32(float f) {
+    uint32_t u = bits_of_f32(f), sign = u >> 24 & 0x80u, a = u & 0x7FFFFFFFu, c;
+
+    if (a >= 0x7F800000u) return (uint8_t)(sign | E4M3_NAN);
+    if (a < 0x3C800000u) { /* subnormal: beside 2^14 the last place of a float is 2^-9 */
+        c = bits_of_f32(f32_of_bits(a) + 0x1p14f) - 0x46800000u;
+    } else {
+        c = ((a + 0x7FFFFu + (a >> 20 & 1u)) >> 20) - (120u << 3);
+    }
+    return (uint8_t)(sign | MIN(c, 0x7Eu));
+}
+
+/* 0 for DTYPE_U4, whose elements have no address, and for unknown types. */
 static inline size_t dtype_bytes(enum dtype t) {
     switch (t) {
     case DTYPE_F32:
@@ -71,16 +95,22 @@ static inline size_t dtype_bytes(enum dtype t) {
     }
 }
 
+/* Bytes of n elements in a row; rows of DTYPE_U4 begin at bytes. */
+static inline size_t dtype_row_bytes(enum dtype t, size_t n) {
+    return t == DTYPE_U4 ? (n + 1) / 2 : n * dtype_bytes(t);
+}
+
 static inline const char *dtype_name(enum dtype t) {
-    static const char *const names[DTYPE_COUNT] = {"f32", "f16", "bf16", "f8e4m3", "i8", "i32"};
+    static const char *const names[DTYPE_COUNT] = {"f32", "f16", "bf16", "f8e4m3",
+                                                   "i8",  "u4",  "i32"};
 
     return (unsigned)t < DTYPE_COUNT ? names[t] : "unknown";
 }
 
 /* As options, config.json and other engines write it. */
 static inline const char *dtype_long_name(enum dtype t) {
-    static const char *const names[DTYPE_COUNT] = {"float32",  "float16", "bfloat16",
-                                                   "fp8_e4m3", "int8",    "int32"};
+    static const char *const names[DTYPE_COUNT] = {"float32", "float16", "bfloat16", "fp8_e4m3",
+                                                   "int8",    "int4",    "int32"};
 
     return (unsigned)t < DTYPE_COUNT ? names[t] : "unknown";
 }
