@@ -249,6 +249,8 @@ static __device__ __forceinline__ void store_item(const struct decode_parts<HD> 
 template <int HD>
 static __global__ void __launch_bounds__(THREADS, ring<HD>::BLOCKS)
     decode_kernel(const __grid_constant__ struct decode_args args) {
+    simt_wait_for_primary();
+
     SHARED_DYNAMIC(shared);
     constexpr int STAGES = ring<HD>::STAGES, STAGE = ring<HD>::STAGE;
     static_assert(sizeof(struct decode_parts<HD>) <= ring<HD>::BYTES, "parts lie over the stages");

@@ -20,6 +20,8 @@ struct merge_args {
 template <int HD>
 static __global__ void __launch_bounds__(HD)
     merge_kernel(const __grid_constant__ struct merge_args args) {
+    simt_wait_for_primary();
+
     const struct attend_args &a = args.a;
     const struct attend_merge merge = args.merges[blockIdx.x];
     int head = (int)blockIdx.y * HEADS + (int)threadIdx.x / (HD / 4);

@@ -391,6 +391,8 @@ static __device__ __forceinline__ void store_row(const struct row_sums<HD> &sums
 template <int HD, int SLABS, bool CHUNKED>
 static __global__ void __launch_bounds__(THREADS, prefill_shape<HD, SLABS, CHUNKED>::BLOCKS)
     prefill_kernel(const __grid_constant__ struct prefill_args args) {
+    simt_wait_for_primary();
+
     SHARED_DYNAMIC(shared);
     using shape = prefill_shape<HD, SLABS, CHUNKED>;
     constexpr int STAGE = shape::STAGE;

@@ -117,6 +117,25 @@ static __device__ __forceinline__ void multiply_add(float c[4], const uint32_t a
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+/* Launches that overlap (sm_90 and newer; elsewhere these do nothing). A kernel may begin while the
+ * kernel before it on the stream, its primary, still runs. Every kernel calls simt_wait_for_primary
+ * once, on every path, returns included: before the call it reads what no kernel of a step writes
+ * (weights, norms, angles, its arguments) and writes no global memory; after it, all that the
+ * kernels before it on the stream wrote is there. */
+static __device__ __forceinline__ void simt_wait_for_primary(void) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+/* This block lets the kernel after it begin, where there is room; it happens when all blocks have
+ * called this, or have ended. After the wait, and not in kernels that want the whole
+ * multiprocessor: who waits holds registers and shared memory. Nothing is promised of memory. */
+static __device__ __forceinline__ void simt_launch_dependents(void) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
 #else
 #ifndef TESTS_SHIM_SHIM_H
 #error "a build without nvcc is the shim's, which includes tests/shim/shim.h first: -include"
@@ -127,6 +146,10 @@ static inline float power_of_two(float x) {
 }
 static inline uint4 load_once(const void *p) {
     return *(const uint4 *)p;
+}
+static inline void simt_wait_for_primary(void) {
+}
+static inline void simt_launch_dependents(void) {
 }
 #endif
 

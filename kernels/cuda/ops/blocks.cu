@@ -12,6 +12,8 @@
 
 static __global__ void __launch_bounds__(N_THREADS)
     copy_blocks_kernel(const __grid_constant__ struct copy_blocks_args a) {
+    simt_wait_for_primary();
+
     uint64_t n_pieces = a.block_bytes / 16, end = n_pieces;
     uint32_t n_chunks = (uint32_t)CEIL_DIV(n_pieces, CHUNK);
     struct backend_copy pair = a.pairs[blockIdx.x / n_chunks];
@@ -37,6 +39,8 @@ extern "C" void ops_copy_blocks(struct gpu_stream *s, const struct copy_blocks_a
 
 static __global__ void __launch_bounds__(N_THREADS)
     update_tables_kernel(const __grid_constant__ struct update_tables_args a) {
+    simt_wait_for_primary();
+
     uint32_t n = *a.n_updates;
 
     for (uint32_t i = blockIdx.x * N_THREADS + threadIdx.x; i < n; i += gridDim.x * N_THREADS) {

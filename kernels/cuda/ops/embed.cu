@@ -22,6 +22,8 @@ static __device__ int32_t resolve_token(const struct embed_args &a, uint32_t t) 
 
 static __global__ void __launch_bounds__(MAX_THREADS)
     embed_kernel(const __grid_constant__ struct embed_args a) {
+    simt_wait_for_primary();
+
     uint32_t n_pieces = a.d / 8, t = blockIdx.x;
     int32_t id = resolve_token(a, t);
     const uint4 *from = (const uint4 *)a.table + (size_t)(id < 0 ? 0 : id) * n_pieces;

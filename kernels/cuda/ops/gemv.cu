@@ -151,6 +151,8 @@ static __device__ float finish_sum(const struct gemv_sums<M> *part, const struct
 template <int M, bool IS_NORM, bool IS_SWIGLU>
 static __global__ void __launch_bounds__(GEMV_THREADS, 2)
     gemv_kernel(const __grid_constant__ struct gemv_plan p) {
+    simt_wait_for_primary();
+
     constexpr int OUTPUTS = outputs_of<IS_SWIGLU>();
     SHARED(struct gemv_sums<M>, found, GEMV_WARPS);
     uint32_t groups = GEMV_WARPS >> p.log_split, warp = threadIdx.x / 32;

@@ -176,6 +176,8 @@ static __device__ float finish_sum(const struct warp_sums<TILES> *part, const st
 template <int TILES, bool IS_NORM, bool IS_SWIGLU>
 static __global__ void __launch_bounds__(GEMV_THREADS, 2)
     gemv_tiles_kernel(const __grid_constant__ struct gemv_plan p) {
+    simt_wait_for_primary();
+
     constexpr uint32_t OUTPUTS = outputs_of<IS_SWIGLU>();
     SHARED(struct warp_sums<TILES>, found, GEMV_WARPS);
     uint32_t groups = GEMV_WARPS >> p.log_split, warp = threadIdx.x / 32;

@@ -72,6 +72,8 @@ static __device__ uint4 scale_by(uint4 x, uint4 weight, float scale) {
 template <int N_PIECES>
 static __global__ void __launch_bounds__(MAX_THREADS)
     norm_kernel(const __grid_constant__ struct norm_args a) {
+    simt_wait_for_primary();
+
     SHARED(float, sums, MAX_THREADS / 32);
     size_t row = a.row ? a.row[(size_t)blockIdx.x * a.row_stride] : blockIdx.x;
     uint4 x[N_PIECES], y[N_PIECES], weight[N_PIECES];

@@ -104,6 +104,8 @@ static __device__ void turn_pairs(float low[8], float high[8], const float4 turn
 template <int HD>
 static __global__ void __launch_bounds__(N_THREADS)
     rope_kernel(const __grid_constant__ struct rope_args a) {
+    simt_wait_for_primary();
+
     uint32_t n_heads = a.n_heads + 2 * a.n_kv_heads, t = blockIdx.x;
     uint32_t head = (blockIdx.y * N_THREADS + threadIdx.x) / lanes_of<HD>();
     uint32_t at = threadIdx.x % lanes_of<HD>() * 8; /* in a half */

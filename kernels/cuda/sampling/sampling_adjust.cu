@@ -13,6 +13,8 @@ static __device__ __forceinline__ bool has_repetition(const struct backend_outpu
 
 static __global__ void __launch_bounds__(THREADS)
     count_kernel(const __grid_constant__ struct sampling_pass p) {
+    simt_wait_for_primary();
+
     uint32_t k = blockIdx.y;
 
     if (k >= p.a.step->n_outputs || !(p.state[k].needs & SAMPLING_COUNT)) return;
@@ -113,6 +115,8 @@ static __device__ __forceinline__ uint64_t adjust_tile(const struct sampling_pas
 
 static __global__ void __launch_bounds__(THREADS)
     adjust_kernel(const __grid_constant__ struct sampling_pass p) {
+    simt_wait_for_primary();
+
     uint32_t tile = blockIdx.x, k = blockIdx.y;
 
     if (k >= p.a.step->n_outputs || !(p.state[k].needs & SAMPLING_ADJUST)) return;

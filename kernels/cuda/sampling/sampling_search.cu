@@ -135,6 +135,8 @@ static __device__ __forceinline__ uint32_t collect_row(const struct selection &l
 
 static __global__ void __launch_bounds__(THREADS)
     search_kernel(const __grid_constant__ struct sampling_pass p) {
+    simt_wait_for_primary();
+
     SHARED(uint32_t, room, 3 * SAMPLING_BINS);
     SHARED(uint64_t, key, SAMPLING_MAX_TOP);
     uint32_t k = blockIdx.x, which = selection_of_block(p, blockIdx.y), n;

@@ -137,6 +137,8 @@ static __device__ __forceinline__ void join_tiles(const struct sampling_pass &p,
 
 static __global__ void __launch_bounds__(THREADS, 5)
     survey_kernel(const __grid_constant__ struct sampling_pass p) {
+    simt_wait_for_primary();
+
     uint32_t tile = blockIdx.x, k = blockIdx.y;
 
     if (k >= p.a.step->n_outputs) return;
