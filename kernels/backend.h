@@ -123,6 +123,7 @@ struct geometry {
                               * quantised matrices stay as they are */
     enum dtype kv_dtype;     /* how the pool keeps K and V: f32, f16, bf16, or e4m3 or int8 with
                               * scales (kernels/kv_layout.h) */
+    uint32_t quant_types;    /* of its quantised matrices: 1 << DTYPE_F8E4M3, DTYPE_I8, DTYPE_U4 */
     bool has_qkv_bias, has_o_bias, has_qk_norm, is_tied;
     uint32_t sliding_window;   /* tokens a layer of that kind sees; 0: none does */
     const uint8_t *layer_kind; /* (n_layers) 0 full, 1 sliding; NULL: all full. Copied. */

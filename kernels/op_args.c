@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "kernels/dtype.h"
+#include "kernels/quant.h"
 
 #define OP_MAX_INPUTS 5
 
@@ -34,6 +34,7 @@ static bool has_type(const struct backend_tensor *t, uint8_t type) {
     switch (type) {
     case F: return t->dtype == DTYPE_F32;
     case I: return t->dtype == DTYPE_I32;
+    case W: return dtype_is_float(t->dtype) || quant_is_type(t->dtype);
     default: return dtype_is_float(t->dtype);
     }
 }
@@ -56,6 +57,7 @@ static bool is_sound(const struct backend_tensor *t, uint8_t type, uint32_t n_di
     uint64_t planes = n_dims == 5 ? 2 : 1;
 
     if (!has_type(t, type) || t->n_dims != MIN(n_dims, 4u) || !t->data) return false;
+    if (quant_is_type(t->dtype)) return quant_check(t, "of an operator", NULL) == ST_OK;
     return t->n_bytes == planes * n_elements(t) * dtype_bytes(t->dtype);
 }
 
@@ -117,7 +119,7 @@ static bool read_by_kind(struct op_args *a, const struct backend_tensor *in, uin
         a->matrix = &in[0];
         a->index = in[1].data;
         a->n_tokens = (uint32_t)in[1].shape[0];
-        return same(out->shape[0], a->n_tokens) && same(out->shape[1], d) &&
+        return !in[0].quant && same(out->shape[0], a->n_tokens) && same(out->shape[1], d) &&
                indices_below(a->index, a->n_tokens, 0, (int64_t)t);
     case OP_RMSNORM:
         a->vector = in[1].data;

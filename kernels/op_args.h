@@ -13,7 +13,7 @@ struct op_args {
     enum op_kind kind;
     uint32_t n_tokens, n_heads, n_kv_heads, head_dim; /* as far as the operator has them */
     uint32_t block_size, n_blocks, window;
-    const struct backend_tensor *matrix; /* (n, k): embedding or weights */
+    const struct backend_tensor *matrix; /* (n, k): embedding or weights, quantised ones too */
     const float *x;                      /* first activation: x, q, k or gate */
     const float *x2;                     /* second: v or up */
     const float *vector;                 /* norm weight, bias (may be NULL) or inv_freq */

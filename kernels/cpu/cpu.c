@@ -12,7 +12,7 @@
 #include "common/base/mem.h"
 #include "kernels/cpu/cpu_internal.h"
 #include "kernels/cpu/processors.h"
-#include "kernels/dtype.h"
+#include "kernels/quant.h"
 
 #define CALIBRATION_US                                                                             \
     8000 /* for each of the two measurements at load_end; the best round counts, so
@@ -253,6 +253,7 @@ static enum status check_model(const struct host_model *h, struct error *err) {
         return error_set(err, ST_UNSUPPORTED,
                          "weight type %s: the cpu backend has float32, float16 and bfloat16",
                          dtype_long_name(h->g.weight_dtype));
+    if (quant_check_types(&h->g, 0, "cpu", err) != ST_OK) return ST_UNSUPPORTED;
     if (h->shard.size > 1 && h->shard.d_ff % 2)
         return error_set(err, ST_UNSUPPORTED,
                          "d_ff %u over %u ranks is %u each: the cpu backend takes inputs in pairs; "

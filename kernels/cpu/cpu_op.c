@@ -145,6 +145,8 @@ enum status cpu_run_op(struct backend_device *dev, const char *name,
     enum status st = op_args_read(&a, name, in, n_in, out, n_out, err);
 
     if (st != ST_OK) return st;
+    if (a.matrix && a.matrix->quant)
+        return error_set(err, ST_UNSUPPORTED, "operator %s: cpu has no quantised matrices", name);
     switch (a.kind) {
     case OP_RMSNORM: run_rmsnorm(dev->path, &a, (uint32_t)in[0].shape[1]); break;
     case OP_LINEAR: run_linear(dev->path, &a); break;

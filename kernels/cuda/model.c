@@ -17,7 +17,7 @@
 
 #include "common/base/mem.h"
 #include "kernels/cuda/cuda_internal.h"
-#include "kernels/dtype.h"
+#include "kernels/quant.h"
 
 #define LOAD_ELEMENTS                                                                              \
     ((uint64_t)16 << 20) /* of a buffer, at most: 32 MiB, some hundred copies for 8B */
@@ -59,6 +59,7 @@ static enum status check_geometry(const struct geometry *g, const struct backend
         return error_set(err, ST_UNSUPPORTED,
                          "weight type %s: the cuda backend takes f32, f16 and bf16, and keeps bf16",
                          dtype_name(g->weight_dtype));
+    if (quant_check_types(g, 0, "cuda", err) != ST_OK) return ST_UNSUPPORTED;
     if (g->kv_dtype != DTYPE_BF16)
         return error_set(err, ST_UNSUPPORTED,
                          "KV type %s: the cuda backend keeps bfloat16; use --dtype bfloat16, or "

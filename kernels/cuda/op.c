@@ -335,6 +335,8 @@ enum status cuda_op(struct backend_device *dev, const char *name, const struct b
 
     b.st = op_args_read(&a, name, in, n_in, out, n_out, err);
     if (b.st == ST_OK && (a.kind == OP_ATTENTION || a.kind == OP_KV_WRITE)) check_pool(&b, &a);
+    if (b.st == ST_OK && a.matrix && a.matrix->quant)
+        b.st = error_set(err, ST_UNSUPPORTED, "operator %s: cuda has no quantised matrices", name);
     if (b.st != ST_OK) return b.st;
     switch (a.kind) {
     case OP_EMBED: run_embed(&b, &a); break;

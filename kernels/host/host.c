@@ -10,6 +10,7 @@
 #include "common/base/mem.h"
 #include "kernels/dtype.h"
 #include "kernels/host/host_memory.h"
+#include "kernels/quant.h"
 
 #define HUGE_PAGE  ((uint64_t)2 << 20)
 #define MIB(bytes) ((double)(bytes) / (1024.0 * 1024.0))
@@ -304,12 +305,30 @@ struct host_shape host_role_shape(const struct geometry *g, enum tensor_role rol
     }
 }
 
+/* Products can be: a row of the embedding is looked up. */
+static bool role_may_be_quantised(enum tensor_role role) {
+    return role == ROLE_LM_HEAD || (role >= ROLE_Q && role <= ROLE_O) || role >= ROLE_GATE;
+}
+
+static enum status check_quant(const struct host_model *h, const struct backend_tensor *t,
+                               uint32_t layer, struct error *err) {
+    char name[64];
+
+    snprintf(name, sizeof(name), "%s, layer %u", host_role_name(t->role), layer);
+    if (h->g.quant_types & QUANT_TYPE(t->dtype)) return quant_check(t, name, err);
+    return error_set(err, ST_INVALID,
+                     "weight %s is %s, which the geometry's quant_types does not announce", name,
+                     dtype_name(t->dtype));
+}
+
 enum status host_take_tensor(struct host_model *h, const struct backend_tensor *t,
                              struct error *err) {
     const char *name = host_role_name(t->role);
     struct host_shape want = host_role_shape(&h->whole, t->role);
     uint32_t layer = host_role_is_per_layer(t->role) ? t->layer : 0;
-    uint64_t n = want.n_dims == 2 ? want.dim[0] * want.dim[1] : want.dim[0];
+    uint64_t n_bytes = want.n_dims == 2 ? want.dim[0] * dtype_row_bytes(t->dtype, want.dim[1])
+                                        : dtype_row_bytes(t->dtype, want.dim[0]);
+    enum status st;
     uint8_t *mark;
 
     if ((unsigned)t->role >= ROLE_COUNT || layer >= h->g.n_layers)
@@ -318,35 +337,24 @@ enum status host_take_tensor(struct host_model *h, const struct backend_tensor *
     if (!want.n_dims)
         return error_set(err, ST_INVALID, "weight %s, layer %u: this geometry has none", name,
                          layer);
-    if (!dtype_is_float(t->dtype))
+    if (!dtype_is_float(t->dtype) && (!quant_is_type(t->dtype) || !role_may_be_quantised(t->role)))
         return error_set(err, ST_UNSUPPORTED,
                          "weight %s, layer %u is %s: f32, f16 and bf16 are read", name, layer,
                          dtype_name(t->dtype));
+    if (dtype_is_float(t->dtype) && t->quant)
+        return error_set(err, ST_INVALID, "weight %s, layer %u is %s and has scales", name, layer,
+                         dtype_name(t->dtype));
     if (t->n_dims != want.n_dims || t->shape[0] != want.dim[0] ||
-        (want.n_dims == 2 && t->shape[1] != want.dim[1]) || t->n_bytes != n * dtype_bytes(t->dtype))
+        (want.n_dims == 2 && t->shape[1] != want.dim[1]) || t->n_bytes != n_bytes)
         return error_set(err, ST_INVALID,
                          "weight %s, layer %u has shape (%" PRIu64 ", %" PRIu64 ") in %" PRIu64
                          " bytes: the geometry wants (%" PRIu64 ", %" PRIu64 ")",
                          name, layer, t->shape[0], t->n_dims > 1 ? t->shape[1] : 1, t->n_bytes,
                          want.dim[0], want.n_dims > 1 ? want.dim[1] : 1);
+    if (quant_is_type(t->dtype) && (st = check_quant(h, t, layer, err)) != ST_OK) return st;
     mark = &h->is_loaded[(uint32_t)t->role * h->g.n_layers + layer];
     if (*mark) return error_set(err, ST_EXISTS, "weight %s, layer %u was given twice", name, layer);
     *mark = 1;
-    return ST_OK;
-}
-
-enum status host_rank_part(const struct host_model *h, const struct backend_tensor *t,
-                           struct backend_tensor *part, void **scratch, struct error *err) {
-    struct tp_slice slice = tp_shard_slice(&h->shard, t);
-    struct backend_tensor own = tp_slice_take(&slice, t, NULL);
-
-    *scratch = NULL;
-    if (!own.data) {
-        *scratch = mem_try(own.n_bytes);
-        if (!*scratch) return refuse(h, own.n_bytes, "a rank's part of a weight", err);
-        own = tp_slice_take(&slice, t, *scratch);
-    }
-    *part = own;
     return ST_OK;
 }
 

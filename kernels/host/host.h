@@ -93,12 +93,13 @@ struct host_shape host_role_shape(const struct geometry *g, enum tensor_role rol
 bool host_role_is_per_layer(enum tensor_role role);
 const char *host_role_name(enum tensor_role role);
 
-/* Checks a tensor that arrives (role, layer, type, shape, size, not twice) and marks it
- * as there. */
+/* Checks a tensor that arrives (role, layer, type, shape, size, not twice; of a quantised one also
+ * kernels/quant.h) and marks it as there. */
 MUST_USE enum status host_take_tensor(struct host_model *h, const struct backend_tensor *t,
                                       struct error *err);
 /* Of a tensor so checked, the part that is this rank's: all of it with one rank. *scratch, to be
- * freed by the caller, holds the data where they had to be gathered, else it is NULL. */
+ * freed by the caller, holds what had to be gathered (codes, scales), else it is NULL; scratch and
+ * `t` outlive *part. ST_UNSUPPORTED: a cut through a group of inputs, or through an order. */
 MUST_USE enum status host_rank_part(const struct host_model *h, const struct backend_tensor *t,
                                     struct backend_tensor *part, void **scratch, struct error *err);
 /* ST_INVALID naming the first that is missing. */

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "kernels/exp.h"
+#include "kernels/quant.h"
 
 void ref_embed(float *y, const struct ref_matrix *table, const uint32_t *id, uint32_t n_tokens) {
     for (size_t t = 0; t < n_tokens; t++) { /* y (T, k): rows of table (n, k) */
@@ -28,7 +29,70 @@ void ref_rmsnorm(float *y, const float *x, const float *w, uint32_t n_tokens, ui
     }
 }
 
+/* y (n) += x (k) W^T */
+static void linear_quant(float *y, const float *x, const struct ref_matrix *w) {
+    const struct backend_quant *q = w->quant;
+    uint64_t row_groups = quant_row_groups(q, w->k), pitch = dtype_row_bytes(w->dtype, w->k);
+
+    for (uint64_t n = 0; n < w->n; n++) {
+        const uint8_t *row = (const uint8_t *)w->data + n * pitch;
+
+        for (uint64_t g = 0; g < row_groups; g++) {
+            uint64_t first = g * q->group_k, end = MIN(first + q->group_k, w->k);
+            float zero = (float)quant_zero(q, w->dtype, row_groups, n, g), sum = 0;
+
+            for (uint64_t k = first; k < end; k++)
+                sum += x[q->order ? q->order[k] : k] * (quant_code(w->dtype, row, k) - zero);
+            y[n] += sum * quant_scale(q, row_groups, n, g);
+        }
+    }
+}
+
+/* The scale of a token's inputs in int8; NaN when one of them is not finite. */
+static float scale_of_inputs(const float *x, size_t k) {
+    float max = 0, scale;
+
+    for (size_t i = 0; i < k; i++) {
+        if (!isfinite(x[i])) return NAN;
+        max = fmaxf(max, fabsf(x[i]));
+    }
+    scale = max / 127;
+    return scale > 0 ? scale : 1;
+}
+
+static int64_t input_code(float x, float scale) {
+    return (int64_t)fminf(fmaxf(rintf(x / scale), -127), 127);
+}
+
+/* y (n) += x (k) W^T, the inputs rounded to int8 */
+static void linear_i8(float *y, const float *x, const struct ref_matrix *w) {
+    const struct backend_quant *q = w->quant;
+    uint64_t row_groups = quant_row_groups(q, w->k);
+    float scale = scale_of_inputs(x, w->k);
+
+    for (uint64_t n = 0; n < w->n; n++) {
+        const int8_t *row = (const int8_t *)w->data + n * w->k;
+        float total = 0;
+
+        for (uint64_t g = 0; g < row_groups; g++) {
+            uint64_t first = g * q->group_k, end = MIN(first + q->group_k, w->k);
+            int64_t sum = 0;
+
+            for (uint64_t k = first; k < end && isfinite(scale); k++)
+                sum += input_code(x[k], scale) * row[k];
+            total += (float)sum * quant_scale(q, row_groups, n, g);
+        }
+        y[n] += total * scale;
+    }
+}
+
 void ref_linear_on(float *y, const float *x, const struct ref_matrix *w, uint32_t n_tokens) {
+    for (size_t t = 0; w->quant && t < n_tokens; t++) {
+        bool is_i8 = w->quant->inputs == QUANT_INPUTS_I8;
+
+        (is_i8 ? linear_i8 : linear_quant)(y + t * w->n, x + t * w->k, w);
+    }
+    if (w->quant) return;
     for (size_t t = 0; t < n_tokens; t++) { /* y (T, n) += x (T, k) w^T, w (n, k) */
         for (size_t n = 0; n < w->n; n++) {
             float sum = y[t * w->n + n];

@@ -12,6 +12,7 @@ struct ref_matrix { /* (n, k) outputs first, in its stored type */
     const void *data;
     enum dtype dtype;
     uint32_t n, k;
+    const struct backend_quant *quant; /* of a quantised type; else NULL */
 };
 
 /* y[t] = table[id[t]] */
@@ -22,12 +23,16 @@ void ref_embed(float *y, /* (T, table.k) */
 void ref_rmsnorm(float *y /* (T, d) */, const float *x /* (T, d) */, const float *w /* (d) */,
                  uint32_t n_tokens, uint32_t d, float eps);
 
-/* y = x W^T + b */
+/* y = x W^T + b. A quantised W: the fp32 sum of x * (code - zero) over a group of inputs, times its
+ * scale, groups added in order. e4m3 codes take the inputs as they are, whatever quant->inputs has:
+ * closer than inputs in e4m3, and the same for every number of rows. QUANT_INPUTS_I8: s = max|x| /
+ * 127 of the token (1 where that is 0), codes rne(x / s) within +-127, whole sums of a group times
+ * its scale, the total times s; NaN when an input is not finite. */
 void ref_linear(float *y /* (T, w.n) */, const float *x /* (T, w.k) */, const struct ref_matrix *w,
                 const float *bias /* (w.n) or NULL */, uint32_t n_tokens);
 
 /* y += x W^T, each sum going on from what y holds: the inputs of a matrix in two calls are those of
- * one. */
+ * one; of a quantised matrix with several groups, when cut between groups. */
 void ref_linear_on(float *y, /* (T, w.n) */
                    const float *x /* (T, w.k) */, const struct ref_matrix *w, uint32_t n_tokens);
 

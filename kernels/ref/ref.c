@@ -11,6 +11,7 @@
 #include "common/base/mem.h"
 #include "kernels/dtype.h"
 #include "kernels/host/host.h"
+#include "kernels/ref/matrix.h"
 #include "kernels/ref/ref_op.h"
 #include "kernels/tp/sum.h"
 
@@ -141,25 +142,6 @@ fail:
     return st;
 }
 
-/* Matrices keep geometry.weight_dtype, as every backend. */
-static enum status copy_matrix(struct host_model *h, struct ref_matrix *w,
-                               const struct backend_tensor *t, struct error *err) {
-    size_t n = (size_t)(t->shape[0] * t->shape[1]);
-    enum dtype kept = h->g.weight_dtype;
-    void *data;
-    enum status st = host_alloc(h, &data, n * dtype_bytes(kept), "weights", err);
-
-    if (st != ST_OK) return st;
-    if (t->dtype == kept) {
-        memcpy(data, t->data, t->n_bytes);
-    } else {
-        for (size_t i = 0; i < n; i++)
-            dtype_put(kept, data, i, dtype_get(t->dtype, t->data, i));
-    }
-    *w = (struct ref_matrix){data, kept, (uint32_t)t->shape[0], (uint32_t)t->shape[1]};
-    return ST_OK;
-}
-
 static void copy_vector(float **v, const struct backend_tensor *t) {
     *v = mem_calloc(t->shape[0], sizeof(float));
     for (size_t i = 0; i < t->shape[0]; i++)
@@ -193,7 +175,7 @@ static enum status keep(struct backend_model *m, const struct backend_tensor *t,
     case ROLE_K_NORM: vector = &l->k_norm; break;
     case ROLE_COUNT: break;
     }
-    if (matrix) return copy_matrix(&m->host, matrix, t, err);
+    if (matrix) return ref_matrix_keep(&m->host, matrix, t, err);
     copy_vector(vector, t);
     return ST_OK;
 }

@@ -52,7 +52,7 @@ enum status ref_run_op(const char *name, const struct backend_tensor *in, uint32
     if (st != ST_OK) return st;
     if (a.matrix)
         w = (struct ref_matrix){a.matrix->data, a.matrix->dtype, (uint32_t)a.matrix->shape[0],
-                                (uint32_t)a.matrix->shape[1]};
+                                (uint32_t)a.matrix->shape[1], a.matrix->quant};
     switch (a.kind) {
     case OP_EMBED: ref_embed(a.y, &w, (const uint32_t *)a.index, a.n_tokens); break;
     case OP_RMSNORM:

@@ -100,9 +100,11 @@ struct tp_slice tp_shard_slice(const struct tp_shard *s, const struct backend_te
 
 struct backend_tensor tp_slice_take(const struct tp_slice *p, const struct backend_tensor *whole,
                                     void *scratch) {
-    uint64_t size = dtype_bytes(whole->dtype), width = whole->n_dims > 1 ? whole->shape[1] : 1;
-    uint64_t row_bytes = p->n_columns * size;
-    char *from = (char *)whole->data + (p->first * width + p->first_column) * size;
+    uint64_t width = whole->n_dims > 1 ? whole->shape[1] : 1;
+    uint64_t pitch = dtype_row_bytes(whole->dtype, width);
+    uint64_t row_bytes = dtype_row_bytes(whole->dtype, p->n_columns);
+    char *from =
+        (char *)whole->data + p->first * pitch + dtype_row_bytes(whole->dtype, p->first_column);
     struct backend_tensor t = *whole;
 
     t.shape[0] = p->n;
@@ -111,7 +113,7 @@ struct backend_tensor tp_slice_take(const struct tp_slice *p, const struct backe
     t.data = from;
     if (p->n_columns == width) return t;
     for (uint64_t r = 0; scratch && r < p->n; r++)
-        memcpy((char *)scratch + r * row_bytes, from + r * width * size, row_bytes);
+        memcpy((char *)scratch + r * row_bytes, from + r * pitch, row_bytes);
     t.data = scratch;
     return t;
 }

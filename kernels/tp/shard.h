@@ -54,7 +54,8 @@ struct tp_slice {
 /* What the rank takes of a tensor whose shape has been found to be the whole geometry's. */
 struct tp_slice tp_shard_slice(const struct tp_shard *s, const struct backend_tensor *whole);
 
-/* The slice as a tensor of its own. Where it is whole rows its data points into `whole` and nothing
+/* The slice as a tensor of its own, `quant` left as it is: kernels/host cuts that. DTYPE_U4 is cut
+ * at even columns. Where it is whole rows its data points into `whole` and nothing
  * is copied; otherwise (o and down) into `scratch`, of n_bytes, which is filled. With `scratch`
  * NULL the data of such a slice is NULL: ask so for n_bytes first. */
 struct backend_tensor tp_slice_take(const struct tp_slice *slice,

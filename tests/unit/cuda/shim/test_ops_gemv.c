@@ -36,7 +36,7 @@ static void norm_row(float *x, const struct gemv_args *a, const float *weight) {
 /* One row of y before it is added to what was there. x (k) */
 static void compute_row(float *y, float *x, const struct gemv_args *a, const float *norm,
                         const float *bias) {
-    struct ref_matrix w = {a->w, DTYPE_BF16, a->is_swiglu ? 2 * a->n : a->n, a->k};
+    struct ref_matrix w = {a->w, DTYPE_BF16, a->is_swiglu ? 2 * a->n : a->n, a->k, NULL};
     float *both = kernel_fixture_floats(w.n);
 
     if (norm) norm_row(x, a, norm);
