@@ -68,6 +68,8 @@ $(PLANTED)/done: tests/shim/plant tests/shim/planted.txt $(CUDA_CODE) $(wildcard
 $(CUDA_CODE:%=$(PLANTED)/%): $(PLANTED)/done ;
 $(PLANTED)/%.o: $(PLANTED)/%.cu $(B)/flags
 	$(COMPILE_CU)
+# What tests allocate is memory that a launch may be handed: tests/shim/rooms.c.
+$(call objs,$(wildcard tests/unit/cuda/shim/test_*.c)): CFLAGS_ALL += -include tests/gpu/on_device.h
 $(B)/tests/%.o: tests/%.cu $(B)/flags $(PLANTED)/done
 	@mkdir -p $(@D)
 	$(COMPILE_CU)

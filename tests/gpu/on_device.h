@@ -1,8 +1,10 @@
 /* tests/gpu/on_device.h - included before a test of kernels, so that it runs on the device.
  *
- * The tests hand host memory to kernels, as the shim lets them. Here what they allocate is managed
- * memory, which host and device both see; with CUDA_LAUNCH_BLOCKING=1 a launch has ended when it
- * returns, as on the shim. Kernels run on the default stream. */
+ * The tests hand host memory to kernels. What they allocate is here memory that host and device
+ * both see: on a GPU mapped host memory (tests/gpu/on_device.c), on the shim memory that it knows
+ * (tests/shim/rooms.c), so that a test which hands a kernel anything else fails without a GPU too.
+ * With CUDA_LAUNCH_BLOCKING=1 a launch on a GPU has ended when it returns, as on the shim. Kernels
+ * run on the default stream. */
 #ifndef TESTS_GPU_ON_DEVICE_H
 #define TESTS_GPU_ON_DEVICE_H
 

@@ -122,6 +122,21 @@ void shim_check_range(struct gpu *gpu, const void *p, uint64_t n_bytes, const ch
         shim_fault("%s: %llu bytes at %p are not inside one allocation of the device's, nor pinned",
                    what, (unsigned long long)n_bytes, p);
 }
+/* Freed memory and guard zones count: memory.c finds their misuse. */
+static bool is_within(const struct memory *m, const void *p) {
+    const unsigned char *at = p;
+
+    return at >= m->base && at <= m->base + m->map_bytes;
+}
+bool shim_is_device_address(const void *p) {
+    bool is_found = false;
+
+    shim_lock();
+    for (const struct gpu *gpu = gpus_; gpu && !is_found; gpu = gpu->next)
+        is_found = is_within(&gpu->memory, p) || is_within(&gpu->pinned, p);
+    shim_unlock();
+    return is_found;
+}
 void shim_memory_enter(struct gpu *gpu) {
     memory_unlock(&gpu->memory);
 }
@@ -253,6 +268,7 @@ void shim_launch_on(struct gpu_stream *s, const struct shim_launch *launch) {
     } packed;
     const char *wrong = shim_launch_fault(launch);
 
+    shim_check_pointers(s, launch);
     if (!s) {
         shim_run(launch);
         return;

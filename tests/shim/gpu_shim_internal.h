@@ -3,6 +3,7 @@
 #define TESTS_SHIM_GPU_SHIM_INTERNAL_H
 
 #include "kernels/cuda/device/gpu.h"
+#include "tests/shim/block.h"
 #include "tests/shim/device.h"
 #include "tests/shim/memory.h"
 
@@ -70,6 +71,11 @@ void shim_memory_leave(struct gpu *gpu); /* the host goes on: see memory.h */
 
 void shim_list_init(struct op_list *l);
 void shim_list_clear(struct op_list *l);
+
+/* Is it memory of one of the devices, or pinned? Takes the lock. */
+bool shim_is_device_address(const void *p);
+/* Ends the process when an argument of a launch points to memory that a GPU cannot read. */
+void shim_check_pointers(struct gpu_stream *s, const struct shim_launch *launch);
 
 /* While a graph is recorded this must not be done: its end will report it. */
 void shim_not_while_recording(struct gpu *gpu, const char *what);

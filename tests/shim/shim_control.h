@@ -37,6 +37,10 @@ void shim_stats_clear(void);
  * `name` must outlive the plant. */
 void shim_plant(const char *name);
 
+/* Kernels on a NULL stream may be handed any memory, the stack too: for tests of the shim alone.
+ * Else a launch whose argument points to memory that a GPU cannot read ends the process. */
+void shim_allow_host_memory(bool is_allowed);
+
 /* What a block of the pretended device may have: 232,448 bytes unless set (an H100's). This
  * thread. */
 void shim_set_max_shared(uint32_t n_bytes);

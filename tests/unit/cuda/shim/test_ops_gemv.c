@@ -162,13 +162,14 @@ static void gemv_splits_k_where_n_is_small(void **state) {
 /* Rows [m, m + n_rows) of the four or sixteen of `c` by themselves. */
 static void check_some_rows(const struct gemv_case *c, uint32_t m, uint32_t n_rows) {
     struct gemv_args some = c->a;
-    float y[GEMV_MAX_ROWS * 37];
+    float *y = mem_calloc(GEMV_MAX_ROWS * 37, sizeof(*y));
 
     some.m = n_rows;
     some.x += (size_t)m * some.x_stride;
     some.y = y;
     run_gemv(&some);
     assert_memory_equal(y, (float *)c->a.y + (size_t)m * 37, n_rows * 37 * sizeof(float));
+    mem_free(y);
 }
 
 static void a_row_has_the_same_bits_among_any_others(void **state) {

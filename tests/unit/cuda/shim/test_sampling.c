@@ -349,18 +349,18 @@ static void histories_grow_by_the_sampled_tokens(void **state) {
 static void histories_grow_in_steps_of_many_outputs(void **state) {
     enum { N = 600, V = 64, ROWS = 3, ROOM = 2 * N };
     struct backend_output *output = mem_calloc(N, sizeof(*output));
-    struct sampling_row row[ROWS] = {{0, 0}, {0, 0}, {0, 0}};
+    struct sampling_row *row = mem_calloc(ROWS, sizeof(*row));
     float *logits = mem_try_aligned(256, sizeof(float) * N * V);
     uint32_t *history = mem_calloc(ROWS * (ROOM + 1), 4), n[ROWS] = {0};
     int32_t *out = mem_calloc(4 * N, 4);
-    struct backend_step step = {.n_outputs = N};
+    struct backend_step *step = mem_zalloc(sizeof(*step));
     uint64_t n_scratch = sampling_scratch_bytes(N, V);
     struct sampling_args a = {.vocab = V,
                               .vocab_stride = V,
                               .max_context = ROOM,
                               .max_outputs = N,
                               .n_bucket = N,
-                              .step = &step,
+                              .step = step,
                               .logits = logits,
                               .output = output,
                               .history = history,
@@ -372,6 +372,7 @@ static void histories_grow_in_steps_of_many_outputs(void **state) {
                               .scratch = mem_try_aligned(256, n_scratch)};
 
     (void)state;
+    step->n_outputs = N;
     memset(a.scratch, 0, n_scratch);
     for (uint32_t k = 0; k < N; k++) {
         for (uint32_t i = 0; i < V; i++)
@@ -389,9 +390,11 @@ static void histories_grow_in_steps_of_many_outputs(void **state) {
     for (uint32_t r = 0; r < ROWS; r++)
         assert_int_equal(row[r].n_history, n[r]);
     mem_free(output);
+    mem_free(row);
     mem_free(logits);
     mem_free(history);
     mem_free(out);
+    mem_free(step);
     mem_free(a.scratch);
 }
 

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "kernels/dtype.h"
 #include "tests/shim/shim_control.h"
@@ -158,6 +159,35 @@ static void crimes_end_with_a_sentence(void **state) {
     }
 }
 
+static void add_one(void *memory) {
+    shim_allow_host_memory(false);
+    trial_add(NULL, &(struct trial_add){memory, memory, 1, 1});
+}
+static void add_on_a_stream(void *memory) {
+    struct gpu *gpu;
+    struct gpu_stream *s;
+
+    shim_allow_host_memory(true); /* which is for NULL streams */
+    if (gpu_open(&gpu, 0, NULL) || gpu_stream_open(gpu, &s, NULL)) _exit(0);
+    trial_add(s, &(struct trial_add){memory, memory, 1, 1});
+}
+static void a_launch_with_host_memory_ends_the_process(void **state) {
+    static const char sentence[] = "shim: kernel add: byte 0 of its arguments points to";
+    static float in_data[1] = {1};
+    float on_stack[1] = {1}, *in_room = mem_alloc(sizeof(*in_room));
+    char *elsewhere = mem_strdup("not from on_device.h"), output[4096];
+
+    (void)state;
+    assert_true(child_prints(add_one, on_stack, sentence));
+    assert_true(child_prints(add_one, in_data, sentence));
+    assert_true(child_prints(add_one, elsewhere, sentence));
+    assert_true(child_prints(add_on_a_stream, in_room, sentence));
+    assert_false(child_run(add_one, in_room, output, sizeof(output)));
+    mem_free(in_room);
+    assert_true(child_prints(add_one, in_room, sentence));
+    mem_free(elsewhere);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(fragments_are_matrices),
@@ -167,7 +197,9 @@ int main(void) {
         cmocka_unit_test(races_show_under_every_seed),
         cmocka_unit_test(shared_memory_is_poisoned_before_each_block),
         cmocka_unit_test(crimes_end_with_a_sentence),
+        cmocka_unit_test(a_launch_with_host_memory_ends_the_process),
     };
 
+    shim_allow_host_memory(true);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
