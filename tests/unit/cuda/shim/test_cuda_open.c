@@ -57,6 +57,9 @@ static void a_device_that_is_not_there_is_a_sentence(void **state) {
 }
 
 /* Geometry and limits that the backend lacks, one at a time. */
+/* Of a card of any size this much: what does not fit must not depend on the card. */
+static const struct backend_config small = {.memory_bytes = 256 << 20};
+
 static void check_refused(const struct geometry *g, const struct backend_limits *l,
                           enum status want, const char *word) {
     struct backend_device *dev;
@@ -64,12 +67,12 @@ static void check_refused(const struct geometry *g, const struct backend_limits 
     struct error err = {0};
     enum status st;
 
-    assert_int_equal(backend_cuda.open(&dev, &(struct backend_config){0}, &err), ST_OK);
+    assert_int_equal(backend_cuda.open(&dev, &small, &err), ST_OK);
     st = backend_cuda.load_begin(dev, &m, g, l, &err);
     if (want != ST_NOMEM) { /* memory apart, a check reports it beforehand */
         struct error checked = {0};
 
-        assert_int_equal(backend_cuda.check(&(struct backend_config){0}, g, l, &checked), st);
+        assert_int_equal(backend_cuda.check(&small, g, l, &checked), st);
         assert_string_equal(checked.message, err.message);
     }
     if (st != want || !strstr(err.message, word))
@@ -104,8 +107,26 @@ static void unsupported_features_are_refused_by_name(void **state) {
     check_refused(&good, &l, ST_UNSUPPORTED, "block size 32");
     l = limits, l.max_rows = 0;
     check_refused(&good, &l, ST_INVALID, "max_rows");
-    l = limits, l.max_step_tokens = 1u << 20;
-    check_refused(&good, &l, ST_NOMEM, "activations of steps of up to 1048576 tokens");
+}
+
+static void steps_that_do_not_fit_are_refused(void) {
+    float inv_freq[128];
+    uint8_t kind[64];
+    const struct geometry g = tiny_geometry(&cuda_fixture_llama, inv_freq, kind);
+    struct backend_limits l = cuda_fixture_limits(&setup, &cuda_fixture_llama);
+
+    l.max_step_tokens = 1u << 20;
+    check_refused(&g, &l, ST_NOMEM, "activations of steps of up to 1048576 tokens");
+}
+static void the_memory_limit_refuses_large_steps(void **state) {
+    (void)state;
+    steps_that_do_not_fit_are_refused();
+}
+static void the_memory_limit_holds_on_a_large_device(void **state) {
+    (void)state;
+    shim_set_memory(UINT64_C(8) << 30);
+    steps_that_do_not_fit_are_refused();
+    shim_set_memory(256 << 20);
 }
 
 static void open_with(struct cuda_fixture_side *side, uint64_t memory_bytes) {
@@ -258,6 +279,8 @@ int main(void) {
         cmocka_unit_test(devices_are_found_by_number_and_by_uuid),
         cmocka_unit_test(a_device_that_is_not_there_is_a_sentence),
         cmocka_unit_test(unsupported_features_are_refused_by_name),
+        cmocka_unit_test(the_memory_limit_refuses_large_steps),
+        cmocka_unit_test(the_memory_limit_holds_on_a_large_device),
         cmocka_unit_test(the_pool_may_take_all_free_memory),
         cmocka_unit_test(missing_weights_are_named),
         cmocka_unit_test(every_refusal_on_the_way_is_survived),
