@@ -168,7 +168,7 @@ static void write_config(const struct random_shape *s, const char *folder) {
             "{\"architectures\":[\"%s\"],\"model_type\":\"%s\",\"hidden_size\":%u,"
             "\"intermediate_size\":%u,\"num_hidden_layers\":%u,\"num_attention_heads\":%u,"
             "\"num_key_value_heads\":%u,\"head_dim\":%u,\"vocab_size\":%u,"
-            "\"max_position_embeddings\":16384,\"rms_norm_eps\":1e-5,\"rope_theta\":%.1f,"
+            "\"max_position_embeddings\":131072,\"rms_norm_eps\":1e-5,\"rope_theta\":%.1f,"
             "\"hidden_act\":\"silu\",\"tie_word_embeddings\":%s,\"torch_dtype\":\"bfloat16\"}\n",
             s->has_qkv_bias ? "Qwen2ForCausalLM" : "LlamaForCausalLM",
             s->has_qkv_bias ? "qwen2" : "llama", s->d_model, s->d_ff, s->n_layers, s->n_heads,
