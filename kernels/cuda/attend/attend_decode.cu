@@ -235,7 +235,7 @@ static __device__ __forceinline__ void store_item(const struct decode_parts<HD> 
             int64_t at = ((int64_t)item.first_token * a.n_heads + head) * HD + column;
             uint32_t pair = pack_bf16(x * inverse_of(sum), y * inverse_of(sum));
 
-            memcpy((bf16 *)a.mix + at, &pair, 4);
+            *(uint32_t *)(a.mix + at) = pair;
         } else {
             int64_t at = (int64_t)item.partial * a.n_heads + head;
             float2 pair = {x, y}, state = {max, sum};
