@@ -13,6 +13,11 @@
  * which is the rule of FlashAttention-3, for spans of any lengths. Counting parts(c) is a multiply
  * and a shift per span; some twenty counts make a plan.
  *
+ * Prefill tiles have 64 or 128 packed rows. 128 read K and V half as often and keep the tensor units
+ * busier, so that a unit takes 4/3 of the time for twice the work; two such blocks fit on an sm_90
+ * as well. They are few, but where keys are long, splits make up for it: both plans are estimated,
+ * and the shorter one counts.
+ *
  * In prefill the cuts lie at multiples of the chunk from position 0 for all tiles of a row: a token
  * whose heads lie in two tiles has the same parts in both. A row is split for all its tiles or for
  * none, since all its tokens then go through the merge.
@@ -30,6 +35,9 @@
 #define DECODE_OVERHEAD   4u /* pages that could be read while an item begins and ends */
 #define PREFILL_MIN_TILES 4u
 #define PREFILL_OVERHEAD  1u /* tiles */
+#define PREFILL_MERGE     2u /* tiles that could be computed while parts are merged */
+#define TILE_TIME_64      3u /* of one unit and 64 packed rows, beside */
+#define TILE_TIME_128     4u
 #define CHUNK_TILES       (ATTEND_CHUNK / ATTEND_TILE)
 #define CHUNKED_SLOTS     16u /* a graph's grid has so many times more: chunks are short, then */
 #define MAX_UNITS         (1u << 20)
@@ -67,9 +75,9 @@ static uint32_t decode_capacity(const struct attend_planner *p, uint32_t bucket)
     return MAX(slots, bucket) + bucket;
 }
 
-/* Partials that splitting one wave of prefill tiles can need: 64 packed rows an item. */
+/* Partials that splitting one wave of prefill tiles can need: 128 packed rows an item. */
 static uint32_t prefill_partials(const struct attend_planner *p) {
-    return 2 * (p->slots + 1) * (CEIL_DIV(64, p->group) + 1);
+    return 2 * (p->slots + 1) * (CEIL_DIV(128, p->group) + 1);
 }
 
 static void set_sizes(struct attend_planner *p, const struct attend_shape *shape) {
@@ -199,32 +207,45 @@ static uint32_t smallest_fitting(const struct span *spans, uint32_t n, uint32_t 
     return low;
 }
 
-/* The time of n spans in units, if each part took the whole chunk. */
-static uint64_t chunk_time(const struct span *spans, uint32_t n, uint32_t chunk, uint32_t slots,
-                           uint32_t overhead) {
-    uint32_t parts = count_parts(spans, n, chunk);
+/* What an item costs beside its units, and how many run at once. */
+struct cost {
+    uint32_t slots, min_chunk, overhead, merge; /* the last three in units */
+};
 
-    return (uint64_t)CEIL_DIV(parts, slots) * (chunk + overhead);
+/* The time of n spans in units, if each part took the whole chunk, or the longest span. */
+static uint64_t chunk_time(const struct span *spans, uint32_t n, uint32_t chunk,
+                           const struct cost *cost) {
+    uint32_t parts = count_parts(spans, n, chunk), longest = 1;
+
+    for (uint32_t i = 0; i < n; i++)
+        longest = MAX(longest, spans[i].last - spans[i].first);
+    return (uint64_t)CEIL_DIV(parts, cost->slots) * (MIN(chunk, longest) + cost->overhead) +
+           (parts > n ? cost->merge : 0);
+}
+
+/* The numbers of cuts that are tried: 1 to 8, 12, 18, 27 ... */
+static uint32_t next_cut(uint32_t s) {
+    return s < 8 ? s + 1 : s + s / 2;
 }
 
 /* See the top of the file. The result cuts into at most `capacity` parts, which is n or more. */
 static uint32_t choose_chunk(const struct span *spans, uint32_t n, uint32_t capacity,
-                             uint32_t slots, uint32_t min_chunk, uint32_t overhead) {
+                             const struct cost *cost) {
     uint32_t longest = 1, smallest;
     uint64_t best;
 
     for (uint32_t i = 0; i < n; i++)
         longest = MAX(longest, spans[i].last);
     assert(longest < MAX_UNITS);
-    if (longest <= min_chunk) return min_chunk;
-    smallest = smallest_fitting(spans, n, min_chunk, longest, capacity);
-    best = chunk_time(spans, n, smallest, slots, overhead);
-    for (uint32_t s = 1; longest / s > smallest; s += MAX(1, s / 2))
-        best = MIN(best, chunk_time(spans, n, CEIL_DIV(longest, s), slots, overhead));
-    for (uint32_t s = 1; longest / s > smallest; s += MAX(1, s / 2)) {
+    if (longest <= cost->min_chunk) return cost->min_chunk;
+    smallest = smallest_fitting(spans, n, cost->min_chunk, longest, capacity);
+    best = chunk_time(spans, n, smallest, cost);
+    for (uint32_t s = 1; longest / s > smallest; s = next_cut(s))
+        best = MIN(best, chunk_time(spans, n, CEIL_DIV(longest, s), cost));
+    for (uint32_t s = 1; longest / s > smallest; s = next_cut(s)) {
         uint32_t chunk = CEIL_DIV(longest, s);
 
-        if (chunk_time(spans, n, chunk, slots, overhead) * 85 <= best * 100 &&
+        if (chunk_time(spans, n, chunk, cost) * 85 <= best * 100 &&
             count_parts(spans, n, chunk) <= capacity)
             return chunk;
     }
@@ -285,7 +306,8 @@ static void plan_decode(struct plan *plan, uint32_t capacity) {
             (struct span){0, CEIL_DIV(row->context_len, ATTEND_PAGE) - begin / ATTEND_PAGE};
     }
     if (!n) return;
-    chunk = choose_chunk(p->spans, n, capacity, p->slots, DECODE_MIN_PAGES, DECODE_OVERHEAD);
+    chunk = choose_chunk(p->spans, n, capacity,
+                         &(struct cost){p->slots, DECODE_MIN_PAGES, DECODE_OVERHEAD, 0});
     for (uint32_t i = 0; i < plan->n_rows; i++)
         if (plan->rows[i].n_tokens == 1) put_decode_row(plan, &plan->rows[i], chunk);
 }
@@ -441,24 +463,52 @@ static void sort_items(struct attend_item *to, const struct attend_item *from, u
         to[at[sort_key(&from[i], scale)]++] = from[i];
 }
 
+/* How the tiles of a step are cut. */
+struct tiling {
+    uint32_t tile_rows, n_tiles;
+    uint32_t chunk; /* in units; 0: tiles stay whole */
+};
+
+/* The tiling with so many rows a tile, and its time in quarters of a unit of 128 rows. */
+static struct tiling tile_step(const struct plan *plan, uint32_t tile_rows, uint64_t *time) {
+    const struct attend_planner *p = plan->p;
+    struct tiling t = {.tile_rows = tile_rows, .n_tiles = measure_tiles(plan, tile_rows)};
+    struct cost cost = {p->slots, PREFILL_MIN_TILES, PREFILL_OVERHEAD, PREFILL_MERGE};
+
+    if (p->shape.is_deterministic)
+        t.chunk = CHUNK_TILES;
+    else if (t.n_tiles * 5 < p->slots * 4)
+        t.chunk = choose_chunk(p->spans, t.n_tiles, t.n_tiles + p->slots, &cost);
+    *time = chunk_time(p->spans, t.n_tiles, t.chunk ? t.chunk : MAX_UNITS - 1, &cost) *
+            (tile_rows == 64 ? TILE_TIME_64 : TILE_TIME_128);
+    return t;
+}
+
+/* See the top of the file. */
+static struct tiling choose_tiling(const struct plan *plan) {
+    uint64_t time_128, time_64;
+    struct tiling large, small;
+
+    if (plan->p->shape.is_deterministic) return tile_step(plan, 64, &time_64);
+    large = tile_step(plan, 128, &time_128);
+    if (large.n_tiles && !large.chunk) return large; /* they fill the device */
+    small = tile_step(plan, 64, &time_64);
+    return time_128 <= time_64 && large.n_tiles ? large : small;
+}
+
 /* Rows with more tokens, or all when deterministic: at most n_tiles + `extra` items. */
-static void plan_prefill(struct plan *plan, uint32_t n_tiles, uint32_t tile_rows, uint32_t extra) {
+static void plan_prefill(struct plan *plan, const struct tiling *tiling, uint32_t extra) {
     struct attend_planner *p = plan->p;
     struct spare spare = {extra, p->max_partials - plan->n_partials,
                           p->max_merges - plan->n_merges};
-    uint32_t chunk = 0, slots = CEIL_DIV(p->slots * 64, tile_rows); /* 128 rows: twice the work */
+    uint32_t tile_rows = tiling->tile_rows;
 
-    if (p->shape.is_deterministic)
-        chunk = CHUNK_TILES;
-    else if (n_tiles * 5 < slots * 4)
-        chunk = choose_chunk(p->spans, n_tiles, n_tiles + extra, slots, PREFILL_MIN_TILES,
-                             PREFILL_OVERHEAD);
     for (uint32_t i = 0; i < plan->n_rows; i++) {
         const struct backend_row *row = &plan->rows[i];
         struct row_split split;
 
         if (!is_tiled(plan, row)) continue;
-        split = split_row(plan, row, chunk);
+        split = split_row(plan, row, tiling->chunk);
         if (!take_spare(&spare, plan, row, &split, tile_rows)) split.chunk = 0;
         for (uint32_t at = 0; at < row->n_tokens * p->group; at += tile_rows)
             put_tile(plan, tile_item(plan, row, at, tile_rows), &split);
@@ -466,18 +516,6 @@ static void plan_prefill(struct plan *plan, uint32_t n_tiles, uint32_t tile_rows
         put_merges(plan, row, &split);
         plan->n_partials += split.n_parts * row->n_tokens;
     }
-}
-
-/* 128 packed rows to a tile when there are tiles enough to fill the device with them. */
-static uint32_t choose_tile_rows(const struct plan *plan) {
-    const struct attend_shape *shape = &plan->p->shape;
-    uint64_t n = 0;
-
-    if (shape->is_deterministic) return 64;
-    for (uint32_t i = 0; i < plan->n_rows; i++)
-        if (is_tiled(plan, &plan->rows[i]))
-            n += CEIL_DIV((uint64_t)plan->rows[i].n_tokens * plan->p->group, 128);
-    return n * shape->n_kv_heads >= shape->n_sm ? 128 : 64;
 }
 
 /* --- a step */
@@ -489,17 +527,17 @@ static void fill_up(struct attend_item *items, uint32_t n, uint32_t capacity) {
 }
 
 /* The items of the prefill kernel, sorted, at `to`; their number. */
-static uint32_t list_prefill(struct plan *plan, struct attend_item *to, uint32_t tile_rows,
+static uint32_t list_prefill(struct plan *plan, struct attend_item *to, const struct tiling *tiling,
                              uint32_t n_tokens, uint32_t n_padded, uint32_t capacity) {
-    uint32_t n_tiles = measure_tiles(plan, tile_rows), extra = plan->p->slots;
+    uint32_t extra = plan->p->slots;
 
     plan->items = plan->p->items;
     plan->n_items = 0;
     if (plan->p->shape.is_deterministic) {
         put_padding(plan, n_tokens, n_padded);
-        extra = capacity - MIN(capacity, n_tiles + plan->n_items);
+        extra = capacity - MIN(capacity, tiling->n_tiles + plan->n_items);
     }
-    plan_prefill(plan, n_tiles, tile_rows, extra);
+    plan_prefill(plan, tiling, extra);
     sort_items(to, plan->items, plan->n_items);
     return plan->n_items;
 }
@@ -510,8 +548,8 @@ void attend_plan(struct attend_planner *p, const struct backend_row *rows, uint3
     struct plan plan = {.p = p, .rows = rows, .n_rows = n_rows, .window = window, .items = list};
     uint32_t n_padding = n_padded > n_tokens ? n_padded - n_tokens : 0;
     uint32_t n_places = bucket ? bucket : MIN(n_rows + n_padding, p->shape.max_rows);
-    uint32_t capacity = decode_capacity(p, n_places), tile_rows = choose_tile_rows(&plan);
-    uint32_t n_decode = 0, n_prefill;
+    uint32_t capacity = decode_capacity(p, n_places), n_decode = 0, n_prefill;
+    struct tiling tiling;
 
     assert(n_padding <= p->shape.max_rows && n_tokens <= p->shape.max_step_tokens);
     if (!p->shape.is_deterministic) {
@@ -519,7 +557,8 @@ void attend_plan(struct attend_planner *p, const struct backend_row *rows, uint3
         put_padding(&plan, n_tokens, n_padded);
         n_decode = plan.n_items;
     }
-    n_prefill = list_prefill(&plan, (struct attend_item *)list + n_decode, tile_rows, n_tokens,
+    tiling = choose_tiling(&plan);
+    n_prefill = list_prefill(&plan, (struct attend_item *)list + n_decode, &tiling, n_tokens,
                              n_padded, capacity);
     if (bucket) { /* one of the two is 0, and stays so */
         fill_up(list, n_decode + n_prefill, capacity);
@@ -530,7 +569,7 @@ void attend_plan(struct attend_planner *p, const struct backend_row *rows, uint3
     for (; plan.n_merges < bucket; plan.n_merges++)
         p->merges[plan.n_merges].token = -1;
     *grid = grid_of(p, n_decode, n_prefill, plan.n_merges);
-    grid->tile_rows = tile_rows;
+    grid->tile_rows = tiling.tile_rows;
     memcpy((uint8_t *)list + grid->merge_offset, p->merges, plan.n_merges * sizeof(*p->merges));
     assert(grid->n_bytes <= attend_list_bytes(p));
 }

@@ -74,6 +74,12 @@ static void few_tiles_are_split(void **state) {
     expect_right(&shape, rows, 2, 0, 0);
     shape = shape_of(96, 3, 1, 132);
     expect_right(&shape, rows, 3, 1, 0);
+    for (uint32_t i = 0; i < 3; i++) { /* the long one in 16 parts of 128 rows */
+        static const struct backend_row long_one[] = {{2, 0, 1, 90}, {3, 1, 100, 1100}};
+
+        shape = shape_of((uint32_t[]){64, 96, 128}[i], 4, 1, 8);
+        expect_right(&shape, long_one, 2, 0, i == 1 ? 500 : 0);
+    }
 }
 
 static void windows_of_all_kinds(void **state) {
