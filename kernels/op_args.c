@@ -3,12 +3,13 @@
 
 #include <string.h>
 
+#include "kernels/kv_layout.h"
 #include "kernels/quant.h"
 
 #define OP_MAX_INPUTS 5
 
-/* What an input may be. */
-enum { F = 1, I, W, P }; /* f32, i32, a weight or a pool of any float type */
+/* What an input may be: f32, i32, a weight of any float type, a pool of any type. */
+enum { F = 1, I, W, P };
 
 struct op_def {
     const char *name;
@@ -35,6 +36,7 @@ static bool has_type(const struct backend_tensor *t, uint8_t type) {
     case F: return t->dtype == DTYPE_F32;
     case I: return t->dtype == DTYPE_I32;
     case W: return dtype_is_float(t->dtype) || quant_is_type(t->dtype);
+    case P: return dtype_is_float(t->dtype) || kv_scale_bytes(t->dtype);
     default: return dtype_is_float(t->dtype);
     }
 }
@@ -52,13 +54,25 @@ static enum status wrong(struct error *err, const char *name, const char *what) 
 }
 
 /* A pool is given as rank 5 in four numbers: (n_blocks, n_kv_heads, block_size, head_dim), each
- * block holding K and then V. */
-static bool is_sound(const struct backend_tensor *t, uint8_t type, uint32_t n_dims) {
-    uint64_t planes = n_dims == 5 ? 2 : 1;
+ * block as in kv_layout.h with one layer. */
+static uint64_t pool_bytes(const struct backend_tensor *t) {
+    uint64_t n_vectors = 2 * t->shape[0] * t->shape[1] * t->shape[2];
 
+    return n_vectors * (t->shape[3] * dtype_bytes(t->dtype) + kv_scale_bytes(t->dtype));
+}
+
+static bool is_sound(const struct backend_tensor *t, uint8_t type, uint32_t n_dims) {
     if (!has_type(t, type) || t->n_dims != MIN(n_dims, 4u) || !t->data) return false;
+    if (type == P) return t->n_bytes == pool_bytes(t);
     if (quant_is_type(t->dtype)) return quant_check(t, "of an operator", NULL) == ST_OK;
-    return t->n_bytes == planes * n_elements(t) * dtype_bytes(t->dtype);
+    return t->n_bytes == n_elements(t) * dtype_bytes(t->dtype);
+}
+
+struct geometry op_pool_geometry(const struct op_args *a) {
+    return (struct geometry){.n_layers = 1,
+                             .n_kv_heads = a->n_kv_heads,
+                             .head_dim = a->head_dim,
+                             .kv_dtype = a->pool_dtype};
 }
 
 static bool same(uint64_t a, uint64_t b) {

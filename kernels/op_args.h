@@ -19,7 +19,7 @@ struct op_args {
     const float *vector;                 /* norm weight, bias (may be NULL) or inv_freq */
     const int32_t *index;                /* ids, positions or slots (T) */
     const int32_t *table;                /* block table */
-    void *pool;                          /* (n_blocks, 2, n_kv_heads, block_size, head_dim) */
+    void *pool;                          /* (n_blocks) as in kv_layout.h, with one layer */
     enum dtype pool_dtype;
     float scalar; /* eps or scale */
     float *y;     /* result; NULL for kv_write, which changes the pool */
@@ -28,5 +28,8 @@ struct op_args {
 MUST_USE enum status op_args_read(struct op_args *a, const char *name,
                                   const struct backend_tensor *in, uint32_t n_in,
                                   struct backend_tensor *out, uint32_t n_out, struct error *err);
+
+/* As much of a geometry as kv_layout.h reads, for the pool. */
+struct geometry op_pool_geometry(const struct op_args *a);
 
 #endif

@@ -116,9 +116,10 @@ static enum status check_geometry(const struct geometry *g, struct error *err) {
             "from 2 to %u",
             g->head_dim, HOST_MAX_HEAD_DIM);
     if (!g->inv_freq) return error_set(err, ST_INVALID, "RoPE needs inv_freq");
-    if (!dtype_is_float(g->kv_dtype))
+    if (!dtype_is_float(g->kv_dtype) && !kv_scale_bytes(g->kv_dtype))
         return error_set(err, ST_UNSUPPORTED,
-                         "KV type %s: a host backend has float32, float16 and bfloat16",
+                         "KV type %s: a host backend has float32, float16, bfloat16, fp8_e4m3 and "
+                         "int8",
                          dtype_long_name(g->kv_dtype));
     return check_windows(g, err);
 }
@@ -193,8 +194,7 @@ enum status host_init_checks(struct host_model *h, struct host_device *dev,
     h->dev = dev;
     h->g = tp_shard_geometry(&h->shard, g);
     h->limits = *limits;
-    h->block_bytes = 2ull * g->n_layers * h->g.n_kv_heads * limits->block_size * g->head_dim *
-                     dtype_bytes(g->kv_dtype);
+    h->block_bytes = kv_layout_block_bytes(&h->g, limits->block_size);
     h->g.inv_freq = inv_freq = mem_calloc(g->head_dim / 2, sizeof(float));
     memcpy(inv_freq, g->inv_freq, g->head_dim / 2 * sizeof(float));
     h->g.layer_kind = NULL;

@@ -5,8 +5,8 @@
  * histories of the rows, the paged pool with its copies, the checks of a step before it runs, the
  * sampling of its outputs, and fences that are done at once.
  *
- * The pool keeps each block in one piece, (layer, K|V, kv_head, block_size, head_dim), which is
- * also the form kv_read and kv_write speak. A position's K and V are found through the block
+ * The pool keeps each block in one piece (kv_layout.h), which is also the form that kv_read and
+ * kv_write speak. A position's K and V are found through the block
  * table at block[position / block_size], offset position % block_size, for any block size from 1
  * to 128.
  *
@@ -17,6 +17,7 @@
 #define KERNELS_HOST_HOST_H
 
 #include "kernels/backend.h"
+#include "kernels/kv_layout.h"
 #include "kernels/sample.h"
 #include "kernels/tp/group.h"
 #include "kernels/tp/shard.h"
@@ -110,12 +111,15 @@ MUST_USE enum status host_check_loaded(const struct host_model *h, struct error 
 /* K (which 0) or V (which 1) of one block: (block_size, head_dim) in kv_dtype. */
 static inline uint8_t *host_kv(const struct host_model *h, uint32_t block, uint32_t layer,
                                uint32_t which, uint32_t kv_head) {
-    const struct geometry *g = &h->g;
-    uint64_t plane =
-        (uint64_t)h->limits.block_size * g->head_dim * (g->kv_dtype == DTYPE_F32 ? 4 : 2);
-
     return h->pool + block * h->block_bytes +
-           ((uint64_t)(layer * 2 + which) * g->n_kv_heads + kv_head) * plane;
+           kv_tile_at(&h->g, h->limits.block_size, layer, which, kv_head);
+}
+
+/* Their scales, of a quantised pool: (block_size). */
+static inline uint8_t *host_kv_scales(const struct host_model *h, uint32_t block, uint32_t layer,
+                                      uint32_t which, uint32_t kv_head) {
+    return h->pool + block * h->block_bytes +
+           kv_scales_at(&h->g, h->limits.block_size, layer, which, kv_head);
 }
 
 static inline uint32_t host_block(const struct host_model *h, uint32_t row, uint32_t index) {

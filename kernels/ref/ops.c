@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "kernels/exp.h"
+#include "kernels/kv_quant.h"
 #include "kernels/quant.h"
 
 void ref_embed(float *y, const struct ref_matrix *table, const uint32_t *id, uint32_t n_tokens) {
@@ -138,6 +139,33 @@ static size_t element_of(const struct ref_pool *p, uint32_t kv_head, uint64_t of
     return ((size_t)kv_head * p->block_size + offset) * p->hd;
 }
 
+/* Where the scale of K at one position of one KV head is, in bytes from k_scales. */
+static size_t scale_of(const struct ref_pool *p, uint32_t kv_head, uint64_t offset) {
+    return ((size_t)kv_head * 2 * p->block_size + offset) * kv_scale_bytes(p->dtype);
+}
+
+static void put_vector(const struct ref_pool *p, uint8_t *block, uint8_t *scales, uint32_t kv_head,
+                       uint64_t offset, const float *x) {
+    size_t at = element_of(p, kv_head, offset);
+
+    if (kv_is_quantised(p->dtype)) {
+        kv_quantise(p->dtype, x, p->hd, block + at, scales + scale_of(p, kv_head, offset));
+        return;
+    }
+    for (size_t i = 0; i < p->hd; i++)
+        dtype_put(p->dtype, block, at + i, x[i]);
+}
+
+/* Element i of the vector there. */
+static float get_element(const struct ref_pool *p, const uint8_t *block, const uint8_t *scales,
+                         uint32_t kv_head, uint64_t offset, size_t i) {
+    size_t at = element_of(p, kv_head, offset) + i;
+
+    if (!kv_is_quantised(p->dtype)) return dtype_get(p->dtype, block, at);
+    return kv_code_value(p->dtype, block, at) *
+           kv_scale_value(p->dtype, scales + scale_of(p, kv_head, offset), 0);
+}
+
 void ref_kv_write(const struct ref_pool *p, const float *k, const float *v, const int64_t *slot,
                   uint32_t n_tokens, size_t stride) {
     for (size_t t = 0; t < n_tokens; t++) {
@@ -148,13 +176,12 @@ void ref_kv_write(const struct ref_pool *p, const float *k, const float *v, cons
          * and V */
         block = (uint64_t)slot[t] / p->block_size;
         offset = (uint64_t)slot[t] % p->block_size;
+        block *= p->block_stride;
         for (uint32_t h = 0; h < p->n_kv_heads; h++) {
-            for (size_t i = 0; i < p->hd; i++) {
-                size_t at = element_of(p, h, offset) + i, from = t * stride + h * p->hd + i;
+            size_t from = t * stride + (size_t)h * p->hd;
 
-                dtype_put(p->dtype, p->k + block * p->block_stride, at, k[from]);
-                dtype_put(p->dtype, p->v + block * p->block_stride, at, v[from]);
-            }
+            put_vector(p, p->k + block, p->k_scales + block, h, offset, k + from);
+            put_vector(p, p->v + block, p->v_scales + block, h, offset, v + from);
         }
     }
 }
@@ -169,12 +196,12 @@ void ref_attention(float *y, const float *q, const struct ref_pool *p, const uin
         float max = -INFINITY, sum = 0;
 
         for (uint32_t j = first; j <= last; j++) { /* scores (last + 1): q . k / sqrt(hd) */
-            const uint8_t *k = p->k + table[j / p->block_size] * p->block_stride;
-            size_t at = element_of(p, h / group, j % p->block_size);
+            uint64_t block = table[j / p->block_size] * p->block_stride;
             float dot = 0;
 
             for (size_t i = 0; i < p->hd; i++)
-                dot += q[h * p->hd + i] * dtype_get(p->dtype, k, at + i);
+                dot += q[h * p->hd + i] * get_element(p, p->k + block, p->k_scales + block,
+                                                      h / group, j % p->block_size, i);
             scores[j] = dot * scale;
             max = scores[j] > max ? scores[j] : max;
         }
@@ -184,10 +211,10 @@ void ref_attention(float *y, const float *q, const struct ref_pool *p, const uin
             float mix = 0;
 
             for (uint32_t j = first; j <= last; j++) {
-                const uint8_t *v = p->v + table[j / p->block_size] * p->block_stride;
-                size_t at = element_of(p, h / group, j % p->block_size);
+                uint64_t block = table[j / p->block_size] * p->block_stride;
 
-                mix += scores[j] * dtype_get(p->dtype, v, at + i);
+                mix += scores[j] * get_element(p, p->v + block, p->v_scales + block, h / group,
+                                               j % p->block_size, i);
             }
             y[h * p->hd + i] = mix / sum;
         }

@@ -42,15 +42,17 @@ void ref_rope(float *x /* (T, n_heads, hd) */, const uint32_t *position /* (T) *
               uint32_t n_heads, uint32_t hd, size_t stride /* floats from token to token */);
 
 /* One layer of a paged pool, K and V of it: element (block, kv_head, offset, i) of K is at
- * k + block * block_stride + ((kv_head * block_size) + offset) * hd + i elements. */
+ * k + block * block_stride + ((kv_head * block_size) + offset) * hd + i elements. Scales of a
+ * quantised pool as in kernels/kv_layout.h. */
 struct ref_pool {
-    uint8_t *k, *v;
+    uint8_t *k, *v, *k_scales, *v_scales; /* of block 0 and KV head 0 */
     enum dtype dtype;
     uint64_t block_stride; /* bytes */
     uint32_t block_size, n_kv_heads, hd;
 };
 
-/* Writes each token's K and V at slot = block * block_size + offset; -1: nowhere. */
+/* Writes each token's K and V at slot = block * block_size + offset; -1: nowhere. Into a quantised
+ * pool by the rules of kernels/kv_quant.h. */
 void ref_kv_write(const struct ref_pool *pool, const float *k /* (T, n_kv_heads, hd) */,
                   const float *v /* (T, n_kv_heads, hd) */, const int64_t *slot /* (T) */,
                   uint32_t n_tokens, size_t stride);

@@ -247,6 +247,8 @@ static enum status attention_block(struct backend_model *m, uint32_t layer, uint
     const struct ref_layer *l = &m->layers[layer];
     struct ref_pool pool = {host_kv(&m->host, 0, layer, 0, 0),
                             host_kv(&m->host, 0, layer, 1, 0),
+                            host_kv_scales(&m->host, 0, layer, 0, 0),
+                            host_kv_scales(&m->host, 0, layer, 1, 0),
                             g->kv_dtype,
                             m->host.block_bytes,
                             m->host.limits.block_size,

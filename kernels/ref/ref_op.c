@@ -4,16 +4,22 @@
 #include <string.h>
 
 #include "common/base/mem.h"
-#include "kernels/dtype.h"
+#include "kernels/kv_layout.h"
 #include "kernels/op_args.h"
 
 static struct ref_pool pool_of(const struct op_args *a) {
-    uint64_t plane =
-        (uint64_t)a->n_kv_heads * a->block_size * a->head_dim * dtype_bytes(a->pool_dtype);
+    struct geometry g = op_pool_geometry(a);
+    uint32_t size = a->block_size;
+    uint8_t *pool = a->pool;
 
-    return (struct ref_pool){a->pool,       (uint8_t *)a->pool + plane,
-                             a->pool_dtype, 2 * plane,
-                             a->block_size, a->n_kv_heads,
+    return (struct ref_pool){pool,
+                             pool + kv_tile_at(&g, size, 0, 1, 0),
+                             pool + kv_scales_at(&g, size, 0, 0, 0),
+                             pool + kv_scales_at(&g, size, 0, 1, 0),
+                             a->pool_dtype,
+                             kv_layout_block_bytes(&g, size),
+                             size,
+                             a->n_kv_heads,
                              a->head_dim};
 }
 
