@@ -388,6 +388,8 @@ static double measure_attention(struct backend_model *m) {
                        .head_dim = g->head_dim,
                        .k = zeros,
                        .v = zeros,
+                       .k_scales = zeros,
+                       .v_scales = zeros,
                        .block_size = CONTEXT,
                        .table = table,
                        .scratch = m->workers[0].attend};

@@ -88,7 +88,9 @@ static void run_rope(const struct op_args *a) {
 static void run_attention(const struct cpu_path *path, const struct op_args *a) {
     uint32_t heads = a->n_heads / a->n_kv_heads, most = attend_queries(heads), n;
     size_t row = (size_t)a->n_heads * a->head_dim;
-    uint64_t plane = (uint64_t)a->block_size * a->head_dim * dtype_bytes(a->pool_dtype);
+    struct geometry g = op_pool_geometry(a);
+    uint32_t size = a->block_size;
+    uint8_t *pool = a->pool;
     uint32_t n_all = (uint32_t)(a->n_tokens * row), n_padded = ALIGN_UP(n_all, PANEL);
     float *y = mem_calloc(n_padded, sizeof(*y));
     void *out = new_acts(path, n_padded);
@@ -108,10 +110,12 @@ static void run_attention(const struct cpu_path *path, const struct op_args *a) 
                                  .heads = heads,
                                  .head_dim = a->head_dim,
                                  .window = a->window,
-                                 .k = (uint8_t *)a->pool + h * plane,
-                                 .v = (uint8_t *)a->pool + (a->n_kv_heads + h) * plane,
-                                 .block_stride = 2 * a->n_kv_heads * plane,
-                                 .block_size = a->block_size,
+                                 .k = pool + kv_tile_at(&g, size, 0, 0, h),
+                                 .v = pool + kv_tile_at(&g, size, 0, 1, h),
+                                 .k_scales = pool + kv_scales_at(&g, size, 0, 0, h),
+                                 .v_scales = pool + kv_scales_at(&g, size, 0, 1, h),
+                                 .block_stride = kv_layout_block_bytes(&g, size),
+                                 .block_size = size,
                                  .table = (const uint32_t *)a->table,
                                  .scratch = scratch};
 

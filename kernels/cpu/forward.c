@@ -13,6 +13,7 @@
 
 #include "kernels/cpu/cpu_internal.h"
 #include "kernels/dtype.h"
+#include "kernels/kv_quant.h"
 
 #define ROWS_PER_CHUNK 16u    /* of norm, rope and embed */
 #define SMALL_WORK     400000 /* multiply-adds: 10 us of one thread, less than waking another */
@@ -234,17 +235,20 @@ static void write_kv(struct backend_model *m, uint32_t layer, int64_t slot, cons
                      const float *v) {
     const struct geometry *g = &m->host.g;
     uint32_t size = m->host.limits.block_size, hd = g->head_dim;
-    size_t elem = dtype_bytes(g->kv_dtype);
+    uint32_t block = (uint32_t)((uint64_t)slot / size), offset = (uint32_t)((uint64_t)slot % size);
 
-    for (uint32_t h = 0; h < g->n_kv_heads; h++) {
-        uint64_t block = (uint64_t)slot / size, at = (uint64_t)slot % size * hd;
-        uint8_t *ks = host_kv(&m->host, (uint32_t)block, layer, 0, h) + at * elem;
-        uint8_t *vs = host_kv(&m->host, (uint32_t)block, layer, 1, h) + at * elem;
+    for (uint32_t h = 0; h < 2 * g->n_kv_heads; h++) { /* K and V of each head */
+        const float *x = (h % 2 ? v : k) + h / 2 * hd;
+        uint8_t *to = host_kv(&m->host, block, layer, h % 2, h / 2) +
+                      (size_t)offset * hd * dtype_bytes(g->kv_dtype);
 
-        for (uint32_t i = 0; i < hd; i++) {
-            dtype_put(g->kv_dtype, ks, i, k[h * hd + i]);
-            dtype_put(g->kv_dtype, vs, i, v[h * hd + i]);
-        }
+        if (kv_is_quantised(g->kv_dtype))
+            kv_quantise(g->kv_dtype, x, hd, to,
+                        host_kv_scales(&m->host, block, layer, h % 2, h / 2) +
+                            offset * kv_scale_bytes(g->kv_dtype));
+        else
+            for (uint32_t i = 0; i < hd; i++)
+                dtype_put(g->kv_dtype, to, i, x[i]);
     }
 }
 
@@ -310,6 +314,8 @@ static void run_attention(void *arg, uint32_t chunk, uint32_t worker) {
         .window = g->layer_kind && g->layer_kind[j->layer] ? g->sliding_window : 0,
         .k = host_kv(&m->host, 0, j->layer, 0, kv_head),
         .v = host_kv(&m->host, 0, j->layer, 1, kv_head),
+        .k_scales = host_kv_scales(&m->host, 0, j->layer, 0, kv_head),
+        .v_scales = host_kv_scales(&m->host, 0, j->layer, 1, kv_head),
         .block_stride = m->host.block_bytes,
         .block_size = m->host.limits.block_size,
         .table = m->host.table + (size_t)t->row * m->host.limits.max_blocks_per_row,

@@ -171,12 +171,8 @@ INLINE void swap_columns(vi *a, vi *b, const int s) {
 #endif
 }
 
-/* A square of LANES x LANES words: dst[c * dst_stride + r] = src[r][c]. */
-INLINE void transpose_words(uint32_t *dst, size_t dst_stride, const uint32_t *const src[],
-                            size_t from) {
-    vi r[LANES];
-
-    UNROLL for (int i = 0; i < LANES; i++) r[i] = vi_load(src[i] + from);
+/* A square of LANES x LANES words: column c of the rows becomes row c. */
+INLINE void transpose_rows(vi r[LANES]) {
     UNROLL for (int i = 0; i < LANES; i++) if (!(i & 1)) swap_columns(&r[i], &r[i + 1], 1);
     UNROLL for (int i = 0; i < LANES; i++) if (!(i & 2)) swap_columns(&r[i], &r[i + 2], 2);
 #if LANES > 4
@@ -185,6 +181,15 @@ INLINE void transpose_words(uint32_t *dst, size_t dst_stride, const uint32_t *co
 #if LANES > 8
     UNROLL for (int i = 0; i < LANES; i++) if (!(i & 8)) swap_columns(&r[i], &r[i + 8], 8);
 #endif
+}
+
+/* dst[c * dst_stride + r] = src[r][c] of such a square. */
+INLINE void transpose_words(uint32_t *dst, size_t dst_stride, const uint32_t *const src[],
+                            size_t from) {
+    vi r[LANES];
+
+    UNROLL for (int i = 0; i < LANES; i++) r[i] = vi_load(src[i] + from);
+    transpose_rows(r);
     UNROLL for (int i = 0; i < LANES; i++) memcpy(dst + i * dst_stride, &r[i], sizeof(r[i]));
 }
 
@@ -248,6 +253,13 @@ INLINE vi vi_load_some_half(const uint16_t *p, uint32_t n) {
 
     memcpy(x, p, n * sizeof(*x));
     return vi_load_half(x);
+}
+
+/* To nearest, ties to even; no NaN. */
+INLINE vf vf_round_bf16(vf v) {
+    vi u = (vi)v;
+
+    return (vf)((u + 0x7FFF + (u >> 16 & 1)) & (int32_t)0xFFFF0000u);
 }
 
 /* To nearest, ties to even, as bf16_of_f32. */

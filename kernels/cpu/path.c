@@ -46,7 +46,7 @@ uint64_t attend_scratch_bytes(uint32_t heads, uint32_t head_dim) {
     return sizeof(float) * (GROUP * head_dim        /* K */
                             + GROUP * head_dim      /* K on its way from f16 */
                             + GROUP * width         /* V */
-                            + rows * head_dim       /* q */
+                            + rows * (head_dim + 2) /* q */
                             + rows * GROUP * 2      /* scores, weights */
                             + rows * (width + 2)) + /* result, maximum, sum */
            16 * CACHE_LINE;

@@ -19,7 +19,8 @@
  * WHAT IS ROUNDED. Nothing but sums, in fp32, where `act` is f32: weights of 16 bits are widened,
  * which is exact. A path whose `act` is bf16 rounds every activation, as its instruction requires,
  * so it computes with bf16 weights alone; its `exact` names the path that takes the others. K and V
- * are rounded to the type of the pool by the function that writes them there.
+ * are rounded to the type of the pool by the function that writes them there; codes of a quantised
+ * pool (kernels/kv_quant.h) are exact in bf16, and K's scale multiplies the score, V's the weight.
  *
  * WHY AN ANSWER IS THE SAME EVERY TIME (within one path):
  *   1. Each output of a matrix is one chain of fp32 operations along K, whatever the tile: blocks
@@ -56,7 +57,8 @@ struct attend {
     uint32_t head_dim;         /* even, 2 to ATTEND_MAX_HEAD_DIM */
     uint32_t window;           /* positions seen, 0: all */
     const uint8_t *k, *v;      /* this layer and KV head of block 0 */
-    uint64_t block_stride;     /* bytes */
+    const uint8_t *k_scales, *v_scales; /* the same, of a quantised pool */
+    uint64_t block_stride;              /* bytes */
     uint32_t block_size;
     const uint32_t *table; /* block ids of the sequence */
     void *scratch;         /* attend_scratch_bytes */

@@ -12,6 +12,7 @@
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "kernels/dtype.h"
+#include "kernels/kv_quant.h"
 #include "tests/support/cm.h"
 #include "tests/support/support.h"
 #include "tests/support/tiny_model.h"
@@ -146,6 +147,38 @@ static void diff_swiglu(struct bench *b, uint32_t T, uint32_t n) {
     compare(b, "swiglu", b->is_bf16 ? 0x1.04p-8 : 2e-6, 1e-3);
 }
 
+/* A pool of random vectors of all sizes; scales of the quantised types as their rules make them. */
+static void new_pool(struct bench *b, struct backend_tensor *t, uint32_t n_blocks,
+                     uint32_t kv_heads, uint32_t block_size, uint32_t hd, enum dtype dtype) {
+    uint64_t per_block = 2ull * kv_heads * block_size, n = n_blocks * per_block;
+    float *x = new_f32(b, t, 1, n * hd, 0, 0, 1);
+
+    if (!kv_is_quantised(dtype)) {
+        narrow(t, dtype);
+    } else {
+        struct geometry g = {
+            .n_layers = 1, .n_kv_heads = kv_heads, .head_dim = hd, .kv_dtype = dtype};
+        uint64_t block_bytes = kv_layout_block_bytes(&g, block_size);
+        uint8_t *pool = mem_calloc(n_blocks, block_bytes);
+
+        for (uint64_t v = 0; v < n; v++) {
+            uint32_t which = v / block_size / kv_heads % 2, head = v / block_size % kv_heads;
+            uint8_t *block = pool + v / per_block * block_bytes;
+
+            kv_quantise(dtype, x + v * hd, hd,
+                        block + kv_tile_at(&g, block_size, 0, which, head) + v % block_size * hd,
+                        block + kv_scales_at(&g, block_size, 0, which, head) +
+                            v % block_size * kv_scale_bytes(dtype));
+        }
+        mem_free(x);
+        t->data = pool;
+        t->dtype = dtype;
+        t->n_bytes = n_blocks * block_bytes;
+    }
+    t->n_dims = 4;
+    t->shape[0] = n_blocks, t->shape[1] = kv_heads, t->shape[2] = block_size, t->shape[3] = hd;
+}
+
 /* T queries that end a context, blocks in random order; `sharp` scales q. */
 static void diff_attention(struct bench *b, uint32_t T, uint32_t context, uint32_t heads,
                            uint32_t kv_heads, uint32_t hd, uint32_t block_size, uint32_t window,
@@ -156,11 +189,7 @@ static void diff_attention(struct bench *b, uint32_t T, uint32_t context, uint32
     b->n_in = 5;
     new_f32(b, &b->in[0], 3, T, heads, hd, sharp);
     round_input(b, &b->in[0]);
-    new_f32(b, &b->in[1], 1, 2ull * n_blocks * kv_heads * block_size * hd, 0, 0, 1);
-    b->in[1].n_dims = 4;
-    b->in[1].shape[0] = n_blocks, b->in[1].shape[1] = kv_heads;
-    b->in[1].shape[2] = block_size, b->in[1].shape[3] = hd;
-    narrow(&b->in[1], dtype);
+    new_pool(b, &b->in[1], n_blocks, kv_heads, block_size, hd, dtype);
     table = new_i32(&b->in[2], n_table);
     for (uint32_t i = 0; i < n_table; i++)
         table[i] = (int32_t)(n_blocks - 1 - i);
@@ -205,6 +234,10 @@ static void run_all(struct bench *b) {
         diff_attention(b, c, c, 4, 2, 128, 5, 30, DTYPE_BF16, 1);
         diff_attention(b, c, c, 2, 1, 32, 64, 100, DTYPE_F32, 10);
         diff_attention(b, c, c, 2, 1, 64, 16, 0, DTYPE_BF16, 10);
+        diff_attention(b, 1, c, 4, 1, 128, 16, 0, DTYPE_F8E4M3, 1);
+        diff_attention(b, c, c, 6, 1, 64, 5, 30, DTYPE_F8E4M3, 10);
+        diff_attention(b, MIN(c, 60u), c, 7, 1, 96, 16, 0, DTYPE_I8, 1);
+        diff_attention(b, c, c, 16, 1, 64, 128, 100, DTYPE_I8, 10);
     }
 }
 
@@ -213,7 +246,7 @@ static void run_head_dims(struct bench *b) {
     static const uint32_t head_dims[] = {2,   4,   6,   8,   10,  12,  14,  18,  20,  24,
                                          40,  48,  72,  80,  96,  100, 112, 120, 128, 136,
                                          160, 192, 250, 256, 320, 384, 510, 512};
-    static const enum dtype types[] = {DTYPE_BF16, DTYPE_F16, DTYPE_F32};
+    static const enum dtype types[] = {DTYPE_BF16, DTYPE_F16, DTYPE_F32, DTYPE_F8E4M3, DTYPE_I8};
 
     for (size_t i = 0; i < ARRAY_LEN(head_dims); i++) {
         for (size_t t = 0; t < ARRAY_LEN(types); t++) {
