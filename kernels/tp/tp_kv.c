@@ -2,16 +2,11 @@
 #include <string.h>
 
 #include "common/base/mem.h"
-#include "kernels/dtype.h"
+#include "kernels/kv_layout.h"
 #include "kernels/tp/tp_internal.h"
 
-/* (block_size, head_dim) of K or V, and a whole block of them. */
-static uint64_t head_bytes(const struct backend_model *m) {
-    return (uint64_t)m->limits.block_size * m->g.head_dim * dtype_bytes(m->g.kv_dtype);
-}
-
 static uint64_t block_bytes(const struct backend_model *m) {
-    return 2ull * m->g.n_layers * m->g.n_kv_heads * head_bytes(m);
+    return kv_layout_block_bytes(&m->g, m->limits.block_size);
 }
 
 /* What it takes on all ranks together: more than a block when they hold the same KV heads. */
@@ -96,21 +91,33 @@ enum status tp_kv_swap_in(struct backend_model *m, const struct backend_copy *pa
 struct block_call {
     struct backend_model *m;
     uint32_t block;
-    uint8_t *bytes;      /* the whole block */
-    uint64_t head_bytes; /* (block_size, head_dim) */
+    uint8_t *bytes; /* the whole block */
     bool is_write;
 };
 
-/* Between a rank's block and its heads' place in the whole: (layer * K|V, kv_head, head_bytes). */
+static void copy_part(const struct block_call *c, uint64_t whole, uint8_t *own, uint64_t n_bytes) {
+    uint8_t *bytes = c->bytes + whole;
+
+    memcpy(c->is_write ? own : bytes, c->is_write ? bytes : own, n_bytes);
+}
+
+/* Between a rank's block and its heads' place in the whole: of each layer the tiles of K, those of
+ * V, and the scales of both. */
 static void copy_heads(const struct block_call *c, uint32_t rank, uint8_t *own) {
+    const struct geometry *g = &c->m->g;
     const struct tp_shard *s = &c->m->shard[rank];
-    uint64_t n_bytes = s->n_kv_heads * c->head_bytes;
+    struct geometry part = tp_shard_geometry(s, g);
+    uint32_t size = c->m->limits.block_size, first = s->first_kv_head;
+    uint64_t tiles = s->n_kv_heads * kv_tile_bytes(g, size);
+    uint64_t scales = 2ull * s->n_kv_heads * size * kv_scale_bytes(g->kv_dtype);
 
-    for (uint64_t plane = 0; plane < 2ull * c->m->g.n_layers; plane++) {
-        uint64_t head = plane * c->m->g.n_kv_heads + s->first_kv_head;
-        uint8_t *whole = c->bytes + head * c->head_bytes, *part = own + plane * n_bytes;
-
-        memcpy(c->is_write ? part : whole, c->is_write ? whole : part, n_bytes);
+    for (uint32_t i = 0; i < g->n_layers; i++) {
+        for (uint32_t which = 0; which < 2; which++)
+            copy_part(c, kv_tile_at(g, size, i, which, first),
+                      own + kv_tile_at(&part, size, i, which, 0), tiles);
+        if (scales)
+            copy_part(c, kv_scales_at(g, size, i, 0, first),
+                      own + kv_scales_at(&part, size, i, 0, 0), scales);
     }
 }
 
@@ -118,7 +125,8 @@ static enum status block_rank(uint32_t rank, void *arg, struct error *err) {
     struct block_call *c = arg;
     const struct tp_shard *s = &c->m->shard[rank];
     const struct backend_ops *ops = c->m->dev->ops;
-    uint64_t n_bytes = 2ull * c->m->g.n_layers * s->n_kv_heads * c->head_bytes;
+    struct geometry part = tp_shard_geometry(s, &c->m->g);
+    uint64_t n_bytes = kv_layout_block_bytes(&part, c->m->limits.block_size);
     uint8_t *own;
     enum status st;
 
@@ -140,7 +148,6 @@ static enum status move_heads(struct backend_model *m, uint32_t block, void *byt
                               uint64_t n_bytes, bool is_write) {
     struct block_call c = {.m = m, .block = block, .bytes = bytes, .is_write = is_write};
 
-    c.head_bytes = head_bytes(m);
     if (n_bytes != block_bytes(m)) return ST_INVALID;
     return tp_ranks_call_apart(m->dev->ranks, block_rank, &c, NULL);
 }
