@@ -37,7 +37,7 @@ static bool has_type(const struct backend_tensor *t, uint8_t type) {
     case I: return t->dtype == DTYPE_I32;
     case W: return dtype_is_float(t->dtype) || quant_is_type(t->dtype);
     case P: return dtype_is_float(t->dtype) || kv_scale_bytes(t->dtype);
-    default: return dtype_is_float(t->dtype);
+    default: return false;
     }
 }
 
