@@ -1,18 +1,15 @@
-/* kernels/cuda/ops/gemv.cu - products of one to four rows, at the speed of reading W once; see
- * ops.h.
+/* kernels/cuda/ops/gemv.cu - products of one or two rows, at the speed of reading W once; see ops.h.
  *
- * A warp owns four rows of W. Its lanes read each 16 bytes at a time; the loads of the next turn
- * are issued before this turn's are used, so that 4 KiB per warp (2 KiB with three or four rows,
- * which want the registers) are always on their way, and sixteen warps per multiprocessor cover the
- * latency of the memory. x is small, read by all, and found in L1, where W, which is read once, is
- * not kept. Where n alone gives too few warps, 2, 4 or 8 warps of a block share the four rows, each
- * taking every 2nd, 4th or 8th step of k.
+ * A warp owns four rows of W. Its lanes take 16 bytes of each at a time, out of the ring of
+ * gemv.cuh. x is small, read by all, and found in L1, where W, which is read once, is not kept.
+ * Where n alone gives too few warps, 2, 4 or 8 warps of a block share the four rows, each taking
+ * every 2nd, 4th or 8th step of k.
  *
  *      k ──▶  | warp 0 | warp 1 | warp 0 | warp 1 |      (split 2; a step is 256 elements)
  *
  * The order of a sum: a lane's elements by rising k, the lanes of a warp as a tree, the warps of a
  * split by rising number. It depends on n and k, not on m: a row of y has the same bits alone or
- * among four.
+ * beside another.
  *
  * The norm is folded in: the weights multiply x on the way, the sum of squares is taken beside the
  * products by every warp for its own part of k, and the scale, which is the same for a whole row,
@@ -75,46 +72,60 @@ static __device__ __forceinline__ void add_eight(struct gemv_sums<M> *sums,
     }
 }
 
-/* Steps that are loaded together: with one or two rows of x there are registers for two. */
-template <int M> static __device__ constexpr int steps_of() {
-    return M <= 2 ? 2 : 1;
-}
-
-/* What lies behind the end of k is the last of the row again, which is not added. */
-template <int STEPS>
-static __device__ __forceinline__ void load_steps(uint4 w[STEPS][ROWS],
-                                                  const uint16_t *const row[ROWS], uint32_t at,
-                                                  uint32_t step, uint32_t k) {
-#pragma unroll
-    for (int u = 0; u < STEPS; u++) {
+/* Asks for a lane's part of the step at `at`; behind the end of k, for nothing. */
+static __device__ __forceinline__ void ask_step(struct gemv_stage *to,
+                                                const uint16_t *const row[ROWS], uint32_t at,
+                                                uint32_t k) {
+    if (at < k) {
 #pragma unroll
         for (int r = 0; r < ROWS; r++)
-            w[u][r] = load_once(row[r] + MIN(at + u * step, k - 8));
+            copy_async16(&to->piece[r][threadIdx.x % 32], row[r] + at);
     }
+    copy_commit();
 }
 
-/* The lane's share of its warp's part of k, the next steps always on their way: loaded within the
- * same turn, the compiler would put each load beside its use. */
-template <int M, bool IS_NORM, bool IS_SWIGLU>
-static __device__ __forceinline__ void add_lane(struct gemv_sums<M> *sums,
-                                                const struct gemv_plan &p, uint32_t first,
-                                                uint32_t part) {
-    constexpr int STEPS = steps_of<M>();
-    uint32_t k = p.a.k;
-    uint32_t step = STEP << p.log_split, at = part * STEP + threadIdx.x % 32 * 8;
+/* Where a lane reads: its warp's rows of W, from `at` on, every `step`. */
+struct gemv_lane {
     const uint16_t *row[ROWS];
-    uint4 w[STEPS][ROWS], next[STEPS][ROWS];
+    uint32_t at, step;
+};
 
+/* Asks for the first stages: W is written by no kernel of a step, so this needs no wait. */
+template <bool IS_SWIGLU>
+static __device__ __forceinline__ struct gemv_lane begin_lane(const struct gemv_plan &p,
+                                                              uint32_t first, uint32_t part,
+                                                              struct gemv_stage *stages) {
+    struct gemv_lane l;
+
+    l.step = STEP << p.log_split;
+    l.at = part * STEP + threadIdx.x % 32 * 8;
 #pragma unroll
     for (int r = 0; r < ROWS; r++)
-        row[r] = row_of<IS_SWIGLU>(p.a, first, r);
-    load_steps<STEPS>(next, row, at, step, p.a.k);
-    for (uint32_t from = part * STEP; from < k; from += STEPS * step, at += STEPS * step) {
-        memcpy(w, next, sizeof(w));
-        if (from + STEPS * step < k) load_steps<STEPS>(next, row, at + STEPS * step, step, p.a.k);
+        l.row[r] = row_of<IS_SWIGLU>(p.a, first, r);
 #pragma unroll
-        for (int u = 0; u < STEPS; u++)
-            if (at + u * step < k) add_eight<M, IS_NORM>(sums, p.a, w[u], at + u * step);
+    for (int u = 0; u < GEMV_STAGES; u++)
+        ask_step(&stages[u], l.row, l.at + u * l.step, p.a.k);
+    return l;
+}
+
+/* The lane's share of its warp's part of k. A stage is asked for again when it has been used. */
+template <int M, bool IS_NORM>
+static __device__ __forceinline__ void add_lane(struct gemv_sums<M> *sums,
+                                                const struct gemv_plan &p,
+                                                const struct gemv_lane &l,
+                                                struct gemv_stage *stages) {
+    uint32_t k = p.a.k, lane = threadIdx.x % 32, at = l.at;
+
+    for (uint32_t from = at - lane * 8, u = 0; from < k; from += l.step, at += l.step) {
+        uint4 w[ROWS];
+
+        copy_wait<GEMV_STAGES - 1>();
+#pragma unroll
+        for (int r = 0; r < ROWS; r++)
+            w[r] = stages[u].piece[r][lane];
+        if (at < k) add_eight<M, IS_NORM>(sums, p.a, w, at);
+        ask_step(&stages[u], l.row, at + GEMV_STAGES * l.step, k);
+        u = u + 1 == GEMV_STAGES ? 0 : u + 1;
     }
 }
 
@@ -135,49 +146,55 @@ template <int M> static __device__ __forceinline__ void sum_lanes(struct gemv_su
     }
 }
 
-/* Element (m, r) of x W^T: the warps of a split together, and the scale of the norm. */
+/* Element (m, r) of x W^T: the warps of a split, from `first` on, together, and the scale of the
+ * norm. */
 template <int M, bool IS_NORM>
-static __device__ float finish_sum(const struct gemv_sums<M> *part, const struct gemv_plan &p,
-                                   int m, int r) {
+static __device__ float finish_sum(struct gemv_stage *stages, uint32_t first,
+                                   const struct gemv_plan &p, int m, int r) {
     float product = 0, square = 0;
 
     for (uint32_t i = 0; i < 1u << p.log_split; i++) {
-        product += part[i].product[m][r];
-        square += part[i].square[m];
+        const struct gemv_sums<M> *part = gemv_found<struct gemv_sums<M>>(stages, first + i);
+
+        product += part->product[m][r];
+        square += part->square[m];
     }
     return IS_NORM ? product * gemv_scale(square, p.a) : product;
 }
 
 template <int M, bool IS_NORM, bool IS_SWIGLU>
-static __global__ void __launch_bounds__(GEMV_THREADS, 2)
+static __global__ void __launch_bounds__(GEMV_THREADS, M == 1 ? 4 : 3)
     gemv_kernel(const __grid_constant__ struct gemv_plan p) {
-    simt_wait_for_primary();
-
     constexpr int OUTPUTS = outputs_of<IS_SWIGLU>();
-    SHARED(struct gemv_sums<M>, found, GEMV_WARPS);
+    SHARED(struct gemv_stage, stages, GEMV_WARPS * GEMV_STAGES);
     uint32_t groups = GEMV_WARPS >> p.log_split, warp = threadIdx.x / 32;
     uint32_t first = (blockIdx.x * groups + (warp >> p.log_split)) * OUTPUTS;
+    struct gemv_stage *mine = stages + warp * GEMV_STAGES;
+    struct gemv_lane lane = begin_lane<IS_SWIGLU>(p, first, warp & ((1u << p.log_split) - 1), mine);
     struct gemv_sums<M> sums = {};
     struct gemv_addends add = {0, 0};
 
-    /* One thread for each number of y: (group, m, output). What it adds is loaded before the stream
+    /* One thread for each number of y: (group, m, output). What it adds is loaded before the sums
      * of W, or the block would end with a wait for it. */
     uint32_t group = threadIdx.x / (M * OUTPUTS);
     int m = threadIdx.x / OUTPUTS % M, r = threadIdx.x % OUTPUTS;
     uint32_t n = (blockIdx.x * groups + group) * OUTPUTS + r;
     bool has_output = group < groups && n < p.a.n;
 
+    simt_wait_for_primary();
+    simt_launch_dependents();
     if (has_output && !IS_SWIGLU) add = gemv_load_addends(p.a, m, n);
-    add_lane<M, IS_NORM, IS_SWIGLU>(&sums, p, first, warp & ((1u << p.log_split) - 1));
+    add_lane<M, IS_NORM>(&sums, p, lane, mine);
     sum_lanes<M>(&sums);
-    if (threadIdx.x % 32 == 0) found[warp] = sums;
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) *gemv_found<struct gemv_sums<M>>(stages, warp) = sums;
     __syncthreads();
     if (!has_output) return;
 
-    const struct gemv_sums<M> *part = found + (group << p.log_split);
-    float y = finish_sum<M, IS_NORM>(part, p, m, r);
+    float y = finish_sum<M, IS_NORM>(stages, group << p.log_split, p, m, r);
 
-    if (IS_SWIGLU) y = gemv_silu(y) * finish_sum<M, IS_NORM>(part, p, m, r + OUTPUTS);
+    if (IS_SWIGLU)
+        y = gemv_silu(y) * finish_sum<M, IS_NORM>(stages, group << p.log_split, p, m, r + OUTPUTS);
     gemv_store(p.a, y, add, m, n);
 }
 
@@ -207,8 +224,6 @@ extern "C" void ops_gemv(struct gpu_stream *s, const struct gemv_args *a) {
     switch (a->m) {
     case 1: launch_rows<1>(s, a); break;
     case 2: launch_rows<2>(s, a); break;
-    case 3: launch_rows<3>(s, a); break;
-    case 4: launch_rows<4>(s, a); break;
     default: gemv_run_tiles(s, a); break;
     }
 }

@@ -1,5 +1,12 @@
 /* kernels/cuda/ops/gemv.cuh - what the two kernels for few rows share: how warps divide the work,
- * and what becomes of a sum. gemv.cu is for one to four rows, gemv_tiles.cu for five to sixteen. */
+ * how W arrives, and what becomes of a sum. gemv.cu is for one and two rows, gemv_tiles.cu for three
+ * to sixteen.
+ *
+ * W comes by asynchronous copies into a ring of three stages of 2 KiB for each warp, so that 4 KiB
+ * of a warp are on their way whenever it waits, and 64 KiB of a multiprocessor that holds two
+ * blocks. A lane reads only what it copied itself: no barrier is needed. Registers do not do for
+ * this: the loads of a loop that are used in a later turn all share one scoreboard, so whoever
+ * waits for the first of them waits for the last. */
 #ifndef KERNELS_CUDA_GEMV_CUH
 #define KERNELS_CUDA_GEMV_CUH
 
@@ -10,6 +17,20 @@
 #define GEMV_WARPS        8u /* of a block */
 #define GEMV_THREADS      (GEMV_WARPS * 32u)
 #define GEMV_ENOUGH_WARPS 2048u /* in a grid: sixteen on each of 128 multiprocessors */
+#define GEMV_STAGES       3     /* of a warp: 48 KiB of a block, twice within the smallest card's */
+#define GEMV_PIECES       4     /* of a stage: copies of 16 bytes for each lane */
+
+/* Bytes of W that a warp uses together; piece p of lane l is piece[p][l]. */
+struct gemv_stage {
+    uint4 piece[GEMV_PIECES][32];
+};
+
+/* A warp's sums lie over its own stages, once all its lanes have used those. */
+template <class Sums>
+static __device__ __forceinline__ Sums *gemv_found(struct gemv_stage *stages, uint32_t warp) {
+    static_assert(sizeof(Sums) <= GEMV_STAGES * sizeof(struct gemv_stage), "a warp's own stages");
+    return (Sums *)(stages + warp * GEMV_STAGES);
+}
 
 struct gemv_plan {
     struct gemv_args a;
@@ -63,7 +84,7 @@ static __device__ __forceinline__ void gemv_store(const struct gemv_args &a, flo
         ((bf16 *)a.y)[at] = bf16_of(low_of(add.before) + y);
 }
 
-/* ops_gemv for more than four rows. */
+/* ops_gemv for more than two rows. */
 void gemv_run_tiles(struct gpu_stream *s, const struct gemv_args *a);
 
 #endif

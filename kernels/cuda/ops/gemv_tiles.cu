@@ -1,16 +1,16 @@
-/* kernels/cuda/ops/gemv_tiles.cu - products of five to sixteen rows, at the speed of reading W
+/* kernels/cuda/ops/gemv_tiles.cu - products of three to sixteen rows, at the speed of reading W
  * once; see ops.h.
  *
  * As gemv.cu, but a warp owns sixteen rows of W and the tensor cores multiply: W is the matrix A of
- * the instruction, sixteen rows by k, and x the matrix B, k by eight rows of x. Nothing goes
- * through shared memory. In what order the instruction's sixteen k lie in memory does not matter as
- * long as it is the same for both, so each lane reads 16 bytes in a row and calls them what it must
- * hold:
+ * the instruction, sixteen rows by k, and x the matrix B, k by eight rows of x. In what order the
+ * instruction's sixteen k lie in memory does not matter as long as it is the same for both, so each
+ * lane reads 16 bytes in a row and calls them what it must hold:
  *
  *      lane l     W row l / 4      x row l / 4      elements 8 * (l % 4) .. + 8 of 32
  *                                                   0..4: first product   4..8: second
  *
- * Four steps of 32 are loaded together: eight loads of W per lane, 4 KiB per warp, as there.
+ * A stage of the ring has two steps of 32; two stages are a chunk, the part of k that a warp takes
+ * at a time where several share their rows.
  *
  * The norm is folded in as there, except that the tensor cores want x times weight rounded to bf16;
  * the scale still multiplies the sum. Rows of x that are not there are the last one again, rows of
@@ -22,8 +22,9 @@
 #define W_ROWS 16  /* per warp */
 #define X_ROWS 8   /* per tile */
 #define STEP   32u /* of k, two products */
-#define STEPS  4   /* that are loaded together */
-#define CHUNK  (STEP * STEPS)
+#define STEPS  2   /* of a stage */
+#define HALF   (STEP * STEPS)
+#define CHUNK  (2 * HALF)
 
 /* The numbers of y that a warp makes for each row of x: with SwiGLU, of eight gates and their
  * ups. */
@@ -85,15 +86,23 @@ static __device__ __forceinline__ void multiply(float product[4], const uint4 w[
     multiply_add(product, second, x.z, x.w);
 }
 
-/* A lane's part of a chunk of W; `at` is its first element. What lies behind the end of k is the
- * last of the row again: it meets zeros. */
-static __device__ __forceinline__ void load_chunk(uint4 w[STEPS][2], const uint16_t *const row[2],
-                                                  uint32_t at, uint32_t k) {
+/* Where half `i` of a warp's part of k begins: its chunks are `stride` apart. */
+static __device__ __forceinline__ uint32_t half_at(uint32_t part, uint32_t i, uint32_t stride) {
+    return part * CHUNK + i / 2 * stride + i % 2 * HALF;
+}
+
+/* Asks for a lane's part of the half chunk of W at `from`, unless that is behind the end of k. Of
+ * one that reaches over the end, what lies behind is the last of the row again: it meets zeros. */
+static __device__ __forceinline__ void ask_half(struct gemv_stage *to, const uint16_t *const row[2],
+                                                uint32_t from, uint32_t k) {
+    uint32_t lane = threadIdx.x % 32, at = from + lane % 4 * 8;
+
+    if (from < k) {
 #pragma unroll
-    for (int s = 0; s < STEPS; s++) {
-        w[s][0] = load_once(row[0] + MIN(at + s * STEP, k - 8));
-        w[s][1] = load_once(row[1] + MIN(at + s * STEP, k - 8));
+        for (uint32_t i = 0; i < GEMV_PIECES; i++)
+            copy_async16(&to->piece[i][lane], row[i % 2] + MIN(at + i / 2 * STEP, k - 8));
     }
+    copy_commit();
 }
 
 static __device__ __forceinline__ uint4 load_or_zeros(const uint16_t *row, uint32_t at,
@@ -102,11 +111,11 @@ static __device__ __forceinline__ uint4 load_or_zeros(const uint16_t *row, uint3
 }
 
 template <int TILES, bool IS_NORM>
-static __device__ __forceinline__ void multiply_chunk(struct lane_sums<TILES> *sums,
-                                                      const struct gemv_args &a,
-                                                      const uint16_t *const row[TILES],
-                                                      const uint4 w[STEPS][2], uint32_t at,
-                                                      uint32_t k) {
+static __device__ __forceinline__ void multiply_half(struct lane_sums<TILES> *sums,
+                                                     const struct gemv_args &a,
+                                                     const uint16_t *const row[TILES],
+                                                     const uint4 w[GEMV_PIECES], uint32_t at,
+                                                     uint32_t k) {
 #pragma unroll
     for (int s = 0; s < STEPS; s++) {
         uint4 weight;
@@ -117,27 +126,38 @@ static __device__ __forceinline__ void multiply_chunk(struct lane_sums<TILES> *s
             uint4 x = load_or_zeros(row[t], at + s * STEP, k);
 
             if (IS_NORM) x = weigh_eight(x, weight, &sums->square[t]);
-            multiply(sums->product[t], w[s], x);
+            multiply(sums->product[t], &w[2 * s], x);
         }
     }
 }
 
-/* The warp's part of k, the next chunk always on its way: loaded within the same turn, the compiler
- * would put each load beside its use. */
+/* Asks for the first stages: W is written by no kernel of a step, so this needs no wait. */
+static __device__ __forceinline__ void begin_halves(const struct gemv_plan &p,
+                                                    const uint16_t *const row[2], uint32_t part,
+                                                    struct gemv_stage *stages) {
+#pragma unroll
+    for (uint32_t i = 0; i < GEMV_STAGES; i++)
+        ask_half(&stages[i], row, half_at(part, i, CHUNK << p.log_split), p.a.k);
+}
+
+/* The warp's part of k. A stage is asked for again when it has been used. */
 template <int TILES, bool IS_NORM>
-static __device__ __forceinline__ void add_chunks(struct lane_sums<TILES> *sums,
+static __device__ __forceinline__ void add_halves(struct lane_sums<TILES> *sums,
                                                   const struct gemv_plan &p,
                                                   const struct lane_rows<TILES> &rows,
-                                                  uint32_t part) {
-    uint32_t k = p.a.k;
-    uint32_t at = part * CHUNK + threadIdx.x % 4 * 8, stride = CHUNK << p.log_split;
-    uint4 w[STEPS][2], next[STEPS][2];
+                                                  uint32_t part, struct gemv_stage *stages) {
+    uint32_t k = p.a.k, stride = CHUNK << p.log_split, lane = threadIdx.x % 32;
 
-    load_chunk(next, rows.w, at, k);
-    for (uint32_t chunk = part * CHUNK; chunk < k; chunk += stride, at += stride) {
-        memcpy(w, next, sizeof(w));
-        if (chunk + stride < k) load_chunk(next, rows.w, at + stride, k);
-        multiply_chunk<TILES, IS_NORM>(sums, p.a, rows.x, w, at, k);
+    for (uint32_t i = 0, u = 0, from; (from = half_at(part, i, stride)) < k; i++) {
+        uint4 w[GEMV_PIECES];
+
+        copy_wait<GEMV_STAGES - 1>();
+#pragma unroll
+        for (int j = 0; j < GEMV_PIECES; j++)
+            w[j] = stages[u].piece[j][lane];
+        multiply_half<TILES, IS_NORM>(sums, p.a, rows.x, w, from + lane % 4 * 8, k);
+        ask_half(&stages[u], rows.w, half_at(part, i + GEMV_STAGES, stride), k);
+        u = u + 1 == GEMV_STAGES ? 0 : u + 1;
     }
 }
 
@@ -160,42 +180,50 @@ static __device__ __forceinline__ void lay_out(struct warp_sums<TILES> *to,
     }
 }
 
-/* Element (m, r) of x W^T: the warps of a split together, and the scale of the norm. */
+/* Element (m, r) of x W^T: the warps of a split, from `first` on, together, and the scale of the
+ * norm. */
 template <int TILES, bool IS_NORM>
-static __device__ float finish_sum(const struct warp_sums<TILES> *part, const struct gemv_plan &p,
-                                   uint32_t m, uint32_t r) {
+static __device__ float finish_sum(struct gemv_stage *stages, uint32_t first,
+                                   const struct gemv_plan &p, uint32_t m, uint32_t r) {
     float product = 0, square = 0;
 
     for (uint32_t i = 0; i < 1u << p.log_split; i++) {
-        product += part[i].product[m][r];
-        square += part[i].square[m];
+        const struct warp_sums<TILES> *part =
+            gemv_found<struct warp_sums<TILES>>(stages, first + i);
+
+        product += part->product[m][r];
+        square += part->square[m];
     }
     return IS_NORM ? product * gemv_scale(square, p.a) : product;
 }
 
 template <int TILES, bool IS_NORM, bool IS_SWIGLU>
-static __global__ void __launch_bounds__(GEMV_THREADS, 2)
+static __global__ void __launch_bounds__(GEMV_THREADS, 3)
     gemv_tiles_kernel(const __grid_constant__ struct gemv_plan p) {
-    simt_wait_for_primary();
-
     constexpr uint32_t OUTPUTS = outputs_of<IS_SWIGLU>();
-    SHARED(struct warp_sums<TILES>, found, GEMV_WARPS);
+    SHARED(struct gemv_stage, stages, GEMV_WARPS * GEMV_STAGES);
     uint32_t groups = GEMV_WARPS >> p.log_split, warp = threadIdx.x / 32;
     uint32_t first = (blockIdx.x * groups + (warp >> p.log_split)) * OUTPUTS;
+    uint32_t share = warp & ((1u << p.log_split) - 1);
+    struct gemv_stage *mine = stages + warp * GEMV_STAGES;
+    struct lane_rows<TILES> rows = rows_of<TILES, IS_SWIGLU>(p.a, first);
     struct lane_sums<TILES> sums = {};
 
-    add_chunks<TILES, IS_NORM>(&sums, p, rows_of<TILES, IS_SWIGLU>(p.a, first),
-                               warp & ((1u << p.log_split) - 1));
-    lay_out<TILES>(&found[warp], sums);
+    begin_halves(p, rows.w, share, mine);
+    simt_wait_for_primary();
+    simt_launch_dependents();
+    add_halves<TILES, IS_NORM>(&sums, p, rows, share, mine);
+    __syncwarp();
+    lay_out<TILES>(gemv_found<struct warp_sums<TILES>>(stages, warp), sums);
     __syncthreads();
 
     for (uint32_t i = threadIdx.x; i < groups * p.a.m * OUTPUTS; i += GEMV_THREADS) {
         uint32_t group = i / (p.a.m * OUTPUTS), m = i / OUTPUTS % p.a.m, r = i % OUTPUTS;
-        uint32_t n = (blockIdx.x * groups + group) * OUTPUTS + r;
-        const struct warp_sums<TILES> *part = found + (group << p.log_split);
-        float y = finish_sum<TILES, IS_NORM>(part, p, m, r);
+        uint32_t n = (blockIdx.x * groups + group) * OUTPUTS + r, part = group << p.log_split;
+        float y = finish_sum<TILES, IS_NORM>(stages, part, p, m, r);
 
-        if (IS_SWIGLU) y = gemv_silu(y) * finish_sum<TILES, IS_NORM>(part, p, m, r + OUTPUTS);
+        if (IS_SWIGLU)
+            y = gemv_silu(y) * finish_sum<TILES, IS_NORM>(stages, part, p, m, r + OUTPUTS);
         if (n < p.a.n) gemv_store(p.a, y, gemv_load_addends(p.a, m, n), m, n);
     }
 }

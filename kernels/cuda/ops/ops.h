@@ -103,7 +103,7 @@ void ops_swiglu(struct gpu_stream *s, const struct swiglu_args *a);
  *
  * Arguments are those of struct gemm_args, and two fusions more. With `norm_weight`, x is the
  * residual and its RMSNorm is taken on the way, so that no ops_norm is needed before it: x times
- * weight is rounded to bf16 of more than four rows, else never; the scale is not. With `is_swiglu`,
+ * weight is rounded to bf16 of more than two rows, else never; the scale is not. With `is_swiglu`,
  * W is (2 * n, k), gate rows and then up rows, and y (m, n) = silu(gate) * up; y is bf16, without
  * bias or accumulation.
  *
