@@ -134,6 +134,7 @@ struct backend_model {
     float *logits_parts;     /* (size, head_rows, shard.vocab_stride); several ranks */
     struct attend_planner *planner;
     float *partial, *partial_state; /* of attention */
+    uint32_t *ended;                /* counters of its last blocks */
     void *sampling_scratch;
 
     struct cuda_slot slot[2];

@@ -1,14 +1,14 @@
 /* kernels/cuda/forward.c - one step through the decoder, as launches on the compute stream.
  *
- * A layer is ten launches; two of them are attention (where no range is split and the grids are not
- * a graph's, one):
+ * A layer is nine launches. Attention is one of them: of a step with prompts it is one for them and
+ * one for the other rows, and a merge where ranges of prompts are split (deterministic: always):
  *
  *      x += y (of the layer before), h = norm(x) ─▶ qkv ─▶ rope, KV write ─▶ attention: mix ─▶ o: y
  *      x += y,                       h = norm(x) ─▶ gate_up ─▶ swiglu: act ─▶ down: y
  *
- * and with at most GEMV_MAX_ROWS tokens seven, where that was measured to be faster (graph.c):
+ * and with at most GEMV_MAX_ROWS tokens six, where that was measured to be faster (graph.c):
  * norms, swiglu and the additions to x happen inside the products. With several ranks y is a part,
- * summed over the ranks before it is added, so the ten are kept.
+ * summed over the ranks before it is added, so the nine are kept.
  *
  * Nothing here looks at contents or allocates, so the same calls run a step at once or record it
  * into a graph. All shapes are of this rank; T is f->n_tokens. */
@@ -158,6 +158,7 @@ static void attend(struct backend_model *m, const struct cuda_forward *f, uint32
                      .table = (const int32_t *)m->table,
                      .partial = m->partial,
                      .partial_state = m->partial_state,
+                     .ended = m->ended,
                      .mix = m->mix,
                      .qkv_stride = m->qkv_width,
                      .block_stride = (int64_t)(m->host.block_bytes / sizeof(*m->kv)),

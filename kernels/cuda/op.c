@@ -283,6 +283,8 @@ static void plan_and_attend(struct bench *b, const struct op_args *a, struct att
 
     e->partial = take(b, n_partials * a->head_dim * sizeof(float));
     e->partial_state = take(b, n_partials * 2 * sizeof(float));
+    e->ended = take(b, n_partials * sizeof(*e->ended));
+    if (b->st == ST_OK) gpu_fill(b->dev->compute, e->ended, 0, n_partials * sizeof(*e->ended));
     sent = take(b, attend_list_bytes(planner));
     if (b->st == ST_OK) {
         attend_plan(planner, rows, make_rows(a, rows), a->n_tokens, a->n_tokens, 0, a->window, list,

@@ -43,7 +43,7 @@ static enum status alloc_attention(struct backend_model *m, struct error *err) {
     const struct geometry *g = &m->g;
     struct attend_shape shape =
         cuda_attend_shape(g, &m->host.limits, gpu_properties(m->dev->gpu)->n_sm);
-    uint64_t n;
+    uint64_t n, n_ended;
     enum status st = attend_check(&shape, err);
 
     if (st != ST_OK) return st;
@@ -52,6 +52,9 @@ static enum status alloc_attention(struct backend_model *m, struct error *err) {
     st = cuda_take(m, &m->partial, n * g->head_dim * sizeof(float), "parts of attention", err);
     if (st == ST_OK)
         st = cuda_take(m, &m->partial_state, n * 2 * sizeof(float), "parts of attention", err);
+    n_ended = (uint64_t)attend_max_partials(m->planner) * g->n_kv_heads * sizeof(*m->ended);
+    if (st == ST_OK) st = cuda_take(m, &m->ended, n_ended, "parts of attention", err);
+    if (st == ST_OK) gpu_fill(m->dev->compute, m->ended, 0, n_ended);
     return st;
 }
 

@@ -421,6 +421,7 @@ static void measure_attention(struct bench *b, uint32_t n_rows, uint32_t context
     void *list = mem_alloc(attend_list_bytes(planner) + 16);
     int32_t *table = scatter(b, n_rows, per_row);
     struct attention t = {.layer_elements = layer_elements};
+    uint64_t n_ended = (uint64_t)MAX(attend_max_partials(planner), 1) * s->n_kv_heads * 4;
     uint16_t *pool, *qkv;
     double pairs = (double)n_rows * ((double)fresh * (context - fresh) + fresh * (fresh + 1.0) / 2);
     char what[48];
@@ -441,6 +442,7 @@ static void measure_attention(struct bench *b, uint32_t n_rows, uint32_t context
         .table = sent(b, table, (uint64_t)n_rows * per_row * 4),
         .partial = room(b, (uint64_t)MAX(attend_max_partials(planner), 1) * q_width * 4),
         .partial_state = room(b, (uint64_t)MAX(attend_max_partials(planner), 1) * s->n_heads * 8),
+        .ended = room(b, n_ended),
         .mix = room(b, n_tokens * q_width * 2),
         .qkv_stride = q_width + 2 * kv_width,
         .block_stride = (int64_t)(layer_elements * n_layers),
@@ -449,6 +451,7 @@ static void measure_attention(struct bench *b, uint32_t n_rows, uint32_t context
         .n_kv_heads = (int32_t)s->n_kv_heads,
         .head_dim = (int32_t)s->head_dim,
         .scale_log2 = 1.44269504f / sqrtf((float)s->head_dim)};
+    gpu_fill(b->s, t.args.ended, 0, n_ended);
     print_row(b, fresh == 1 ? "decode_attention" : "prefill_attention", what,
               time_launches(b, launch_attention, &t, n_layers),
               4.0 * n_rows * (double)context * kv_width + 4.0 * (double)n_tokens * q_width,
@@ -461,6 +464,7 @@ static void measure_attention(struct bench *b, uint32_t n_rows, uint32_t context
     gpu_free(b->gpu, (void *)(uintptr_t)t.args.table);
     gpu_free(b->gpu, t.args.partial);
     gpu_free(b->gpu, t.args.partial_state);
+    gpu_free(b->gpu, t.args.ended);
     gpu_free(b->gpu, t.args.mix);
 out:
     attend_planner_destroy(planner);

@@ -5,7 +5,8 @@
  * that the host builds from the step's rows: an item is some query tokens of one row against one
  * range of positions; the kernels take one item and one KV head per thread block. When the items of
  * whole ranges are too few to fill the device, ranges are split: each part leaves its unfinished
- * sums (a *partial*), and the merge kernel adds the parts up.
+ * sums (a *partial*). A row's decode parts are added up by the block of them that is through last,
+ * parts of prefill by the merge kernel.
  *
  *      rows -- attend_plan --> list: [decode items | prefill items | merges], copied to the device
  *      once per layer: attend_layer = decode kernel, prefill kernel, merge kernel, those that have work
@@ -49,6 +50,8 @@ struct attend_item {
     int32_t packed;     /* first packed row of the item's tile; 0 in decode */
     int32_t begin, end; /* equal: nothing is seen, zeros are written */
     int32_t partial;    /* token i leaves its part in partial + i; -1: it is the whole, for mix */
+    int32_t first_part,
+        n_parts; /* decode: the row's partials, added up by the last block; else 0 */
 };
 
 struct attend_merge { /* mix of a token = its partials first, first + stride, ... n of them */
@@ -108,7 +111,8 @@ struct attend_args {
     const int32_t *table; /* (max_rows, table_stride) block ids */
     float *partial;       /* (attend_max_partials, n_heads, head_dim) */
     float *partial_state; /* (attend_max_partials, n_heads, 2) maximum and sum, base 2 */
-    uint16_t *mix;        /* (T, n_heads, head_dim) */
+    uint32_t *ended; /* (attend_max_partials, n_kv_heads) zeros; zeros again after each layer */
+    uint16_t *mix;   /* (T, n_heads, head_dim) */
     int64_t qkv_stride, block_stride; /* elements, multiples of 8 */
     int32_t table_stride;
     int32_t n_heads, n_kv_heads, head_dim;

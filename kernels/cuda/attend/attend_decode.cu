@@ -9,7 +9,8 @@
  *                                   one page ahead (two with 3 stages): only __syncwarp in the loop
  *                                   S (16, 16) = Q K^T: 2 x HD/16 mma; running softmax, base 2;
  *                                   O (16, HD) += P V: HD/8 mma
- *      end                          the warps' parts meet in shared memory, over the stages
+ *      end                          the warps' parts meet in shared memory, over the stages; of a row
+ *                                   that is split, the block that is through last adds the items'
  *
  * The id of a page is read from the block table one page before it is wanted, so that the copies
  * never wait for it. Slots outside [begin, end) are not read but zeroed: what a block holds past
@@ -29,6 +30,7 @@
 #include "kernels/cuda/attend/attend.h"
 
 #include "kernels/cuda/attend/attend_tile.cuh"
+#include "kernels/cuda/device/last_block.cuh"
 #include "kernels/cuda/device/simt.h"
 
 #define WARPS   4
@@ -45,6 +47,7 @@ template <int HD> struct ring { /* of one warp: STAGES times K (PAGE, HD) and V 
     static constexpr int STAGES = HD == 64 ? 3 : 2;
     static constexpr int STAGE = 2 * PAGE * HD;                        /* elements */
     static constexpr int BYTES = WARPS * STAGES * STAGE * 2;           /* of the block */
+    static constexpr int ALLOWED = BYTES + 128;                        /* with ends_last's word */
     static constexpr int BLOCKS = SMALL_SHARED ? 1 : HD == 64 ? 4 : 3; /* at least */
 };
 
@@ -246,6 +249,19 @@ static __device__ __forceinline__ void store_item(const struct decode_parts<HD> 
     }
 }
 
+/* Of the row's blocks for this KV head, the last to come here adds what all have left. */
+template <int HD>
+static __device__ __forceinline__ void merge_row(const struct attend_args &a,
+                                                 const struct attend_item &item, int kv_head,
+                                                 int group) {
+    uint32_t *ended = a.ended + (int64_t)item.first_part * a.n_kv_heads + kv_head;
+
+    if (!ends_last(ended, (uint32_t)item.n_parts)) return;
+    for (int e = (int)threadIdx.x; e < group * HD / 4; e += THREADS)
+        merge_parts<HD>(a, item.first_token, kv_head * group + e / (HD / 4), e % (HD / 4) * 4,
+                        item.first_part, 1, item.n_parts);
+}
+
 template <int HD>
 static __global__ void __launch_bounds__(THREADS, ring<HD>::BLOCKS)
     decode_kernel(const __grid_constant__ struct decode_args args) {
@@ -302,6 +318,7 @@ static __global__ void __launch_bounds__(THREADS, ring<HD>::BLOCKS)
     leave_part<HD>((struct decode_parts<HD> *)shared, o, max, sum, warp, lane);
     __syncthreads();
     store_item<HD>((const struct decode_parts<HD> *)shared, a, item, kv_head, group);
+    if (item.partial >= 0) merge_row<HD>(a, item, kv_head, group);
 }
 
 extern "C" void attend_launch_decode(struct gpu_stream *s, const struct attend_args *args,
@@ -317,7 +334,7 @@ extern "C" void attend_launch_decode(struct gpu_stream *s, const struct attend_a
 }
 
 extern "C" void attend_prepare_decode(void) {
-    ALLOW_SHARED(decode_kernel<64>, ring<64>::BYTES);
-    ALLOW_SHARED(decode_kernel<96>, ring<96>::BYTES);
-    ALLOW_SHARED(decode_kernel<128>, ring<128>::BYTES);
+    ALLOW_SHARED(decode_kernel<64>, ring<64>::ALLOWED);
+    ALLOW_SHARED(decode_kernel<96>, ring<96>::ALLOWED);
+    ALLOW_SHARED(decode_kernel<128>, ring<128>::ALLOWED);
 }

@@ -1,4 +1,5 @@
-/* kernels/cuda/attend/attend_merge.cu - the parts of a token's attention become one.
+/* kernels/cuda/attend/attend_merge.cu - the parts of a token's attention become one, where the
+ * prefill kernel left them.
  *
  * A thread holds four dimensions of one head and goes over the token's partials from left to right,
  * with the same two functions that the other kernels use for adding parts: a token whose parts were
@@ -26,24 +27,9 @@ static __global__ void __launch_bounds__(HD)
     const struct attend_merge merge = args.merges[blockIdx.x];
     int head = (int)blockIdx.y * HEADS + (int)threadIdx.x / (HD / 4);
     int column = (int)threadIdx.x % (HD / 4) * 4;
-    float o[4] = {0.0f, 0.0f, 0.0f, 0.0f}, max = -INFINITY, sum = 0.0f;
 
     if (merge.token < 0 || head >= a.n_heads) return;
-#pragma unroll 4
-    for (int i = 0; i < merge.n; i++) {
-        int64_t at = ((int64_t)merge.first + (int64_t)i * merge.stride) * a.n_heads + head;
-        float4 part = *(const float4 *)(a.partial + at * HD + column);
-        float2 state = *(const float2 *)(a.partial_state + at * 2);
-        struct attend_scales by = add_state(&max, &sum, state.x, state.y);
-
-        o[0] = add_part(o[0], part.x, by);
-        o[1] = add_part(o[1], part.y, by);
-        o[2] = add_part(o[2], part.z, by);
-        o[3] = add_part(o[3], part.w, by);
-    }
-    float by = inverse_of(sum);
-    uint2 four = {pack_bf16(o[0] * by, o[1] * by), pack_bf16(o[2] * by, o[3] * by)};
-    *(uint2 *)(a.mix + ((int64_t)merge.token * a.n_heads + head) * HD + column) = four;
+    merge_parts<HD>(a, merge.token, head, column, merge.first, merge.stride, merge.n);
 }
 
 extern "C" void attend_launch_merge(struct gpu_stream *s, const struct attend_args *args,

@@ -164,7 +164,7 @@ static struct attend_grid grid_of(const struct attend_planner *p, uint32_t n_dec
 struct attend_grid attend_bucket_grid(const struct attend_planner *p, uint32_t bucket) {
     uint32_t n = decode_capacity(p, bucket);
 
-    return p->shape.is_deterministic ? grid_of(p, 0, n, bucket) : grid_of(p, n, 0, bucket);
+    return p->shape.is_deterministic ? grid_of(p, 0, n, bucket) : grid_of(p, n, 0, 0);
 }
 
 /* --- choosing a chunk */
@@ -282,14 +282,11 @@ static void put_decode_row(struct plan *plan, const struct backend_row *row, uin
             .begin = (int32_t)MAX(begin, from),
             .end = (int32_t)(i + 1 < n_parts ? to : end),
             .partial = n_parts > 1 ? (int32_t)(plan->n_partials + i) : -1,
+            .first_part = n_parts > 1 ? (int32_t)plan->n_partials : 0,
+            .n_parts = n_parts > 1 ? (int32_t)n_parts : 0,
         };
     }
-    if (n_parts == 1) return;
-    plan->p->merges[plan->n_merges++] = (struct attend_merge){.token = (int32_t)row->first_token,
-                                                              .first = (int32_t)plan->n_partials,
-                                                              .stride = 1,
-                                                              .n = (int32_t)n_parts};
-    plan->n_partials += n_parts;
+    if (n_parts > 1) plan->n_partials += n_parts;
 }
 
 /* Rows with one token, at most `capacity` items. */
@@ -566,7 +563,7 @@ void attend_plan(struct attend_planner *p, const struct backend_row *rows, uint3
         n_prefill = p->shape.is_deterministic ? capacity : 0;
     }
     assert(plan.n_merges <= p->max_merges && plan.n_partials <= p->max_partials);
-    for (; plan.n_merges < bucket; plan.n_merges++)
+    for (; p->shape.is_deterministic && plan.n_merges < bucket; plan.n_merges++)
         p->merges[plan.n_merges].token = -1;
     *grid = grid_of(p, n_decode, n_prefill, plan.n_merges);
     grid->tile_rows = tiling.tile_rows;

@@ -130,4 +130,28 @@ static __device__ __forceinline__ float inverse_of(float sum) {
     return sum == 0.0f ? 0.0f : 1.0f / sum;
 }
 
+/* Four dimensions of one head of a token: its partials first, first + stride ... n of them, from
+ * left to right, into mix. */
+template <int HD>
+static __device__ __forceinline__ void merge_parts(const struct attend_args &a, int token, int head,
+                                                   int column, int first, int stride, int n) {
+    float o[4] = {0.0f, 0.0f, 0.0f, 0.0f}, max = -INFINITY, sum = 0.0f;
+
+#pragma unroll 4
+    for (int i = 0; i < n; i++) {
+        int64_t at = ((int64_t)first + (int64_t)i * stride) * a.n_heads + head;
+        float4 part = *(const float4 *)(a.partial + at * HD + column);
+        float2 state = *(const float2 *)(a.partial_state + at * 2);
+        struct attend_scales by = add_state(&max, &sum, state.x, state.y);
+
+        o[0] = add_part(o[0], part.x, by);
+        o[1] = add_part(o[1], part.y, by);
+        o[2] = add_part(o[2], part.z, by);
+        o[3] = add_part(o[3], part.w, by);
+    }
+    float by = inverse_of(sum);
+    uint2 four = {pack_bf16(o[0] * by, o[1] * by), pack_bf16(o[2] * by, o[3] * by)};
+    *(uint2 *)(a.mix + ((int64_t)token * a.n_heads + head) * HD + column) = four;
+}
+
 #endif

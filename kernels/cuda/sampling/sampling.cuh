@@ -10,6 +10,7 @@
 #define KERNELS_CUDA_SAMPLING_CUH
 
 #include "kernels/cuda/sampling/sampling_internal.h"
+#include "kernels/cuda/device/last_block.cuh"
 #include "kernels/cuda/device/simt.h"
 #include "kernels/exp.h"
 
@@ -232,21 +233,6 @@ static __device__ __forceinline__ uint64_t block_before(uint64_t x, uint64_t *to
     }
     *total = all;
     return before + through - x;
-}
-
-/* True in the one block, of the n that share the counter, that is through last; it then sees what
- * the others wrote. The counter is 0 again. */
-static __device__ __forceinline__ bool ends_last(uint32_t *ended, uint32_t n_blocks) {
-    SHARED(uint32_t, before, 1);
-
-    __threadfence();
-    __syncthreads();
-    if (threadIdx.x == 0) before[0] = atomicAdd(ended, 1u);
-    __syncthreads();
-    if (before[0] != n_blocks - 1) return false;
-    if (threadIdx.x == 0) *ended = 0;
-    __threadfence();
-    return true;
 }
 
 /* --- the end of an output and of the step */

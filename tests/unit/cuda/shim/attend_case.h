@@ -28,6 +28,7 @@ struct attend_case {
     uint16_t *qkv, *pool, *mix;
     int32_t *table;
     float *partial, *partial_state;
+    uint32_t *ended;
     uint32_t n_partials;
 };
 
@@ -132,6 +133,7 @@ static inline void case_init(struct attend_case *c, const struct attend_shape *s
     c->table = mem_calloc((size_t)shape->max_rows * c->table_stride, sizeof(*c->table));
     c->partial = mem_calloc(MAX(n_partials, 1) * heads * hd, sizeof(float));
     c->partial_state = mem_calloc(MAX(n_partials, 1) * heads * 2, sizeof(float));
+    c->ended = mem_calloc(MAX(n_partials, 1) * shape->n_kv_heads, sizeof(*c->ended));
     case_deal_blocks(c, &rng);
     case_fill(c, &rng);
 }
@@ -143,6 +145,7 @@ static inline void case_fini(struct attend_case *c) {
     mem_free(c->table);
     mem_free(c->partial);
     mem_free(c->partial_state);
+    mem_free(c->ended);
 }
 
 static inline void case_poison(struct attend_case *c) {
@@ -164,6 +167,7 @@ static inline struct attend_args case_args(const struct attend_case *c) {
         .table = c->table,
         .partial = c->partial,
         .partial_state = c->partial_state,
+        .ended = c->ended,
         .mix = c->mix,
         .qkv_stride = (int64_t)(s->n_heads + 2 * s->n_kv_heads) * s->head_dim,
         .block_stride = (int64_t)case_block_elements(c),

@@ -1,4 +1,4 @@
-/* tests/unit/cuda/shim/test_attend_decode.c - the decode and merge kernels against attention in
+/* tests/unit/cuda/shim/test_attend_decode.c - the decode kernel against attention in
  * double. */
 #include <stdio.h>
 
@@ -14,9 +14,8 @@ static const uint32_t splits[] = {1, 2, 9};
 struct decode_case {
     struct attend_case c;
     struct backend_row rows[ARRAY_LEN(lengths) * ARRAY_LEN(splits)];
-    struct attend_item *items;   /* (MAX_ITEMS) */
-    struct attend_merge *merges; /* (rows and one) */
-    uint32_t n_items, n_merges, n_partials;
+    struct attend_item *items; /* (MAX_ITEMS) */
+    uint32_t n_items, n_partials;
 };
 
 /* The row's pages in n parts as even as can be; parts that get none are empty items. */
@@ -38,11 +37,11 @@ static void split_row(struct decode_case *d, const struct backend_row *row, uint
                                  .position = (int32_t)row->context_len - 1,
                                  .begin = (int32_t)MIN(from, to),
                                  .end = (int32_t)to,
-                                 .partial = n == 1 ? -1 : (int32_t)d->n_partials++};
+                                 .partial = n == 1 ? -1 : (int32_t)(d->n_partials + i),
+                                 .first_part = n == 1 ? 0 : (int32_t)d->n_partials,
+                                 .n_parts = n == 1 ? 0 : (int32_t)n};
     }
-    if (n > 1)
-        d->merges[d->n_merges++] = (struct attend_merge){
-            (int32_t)row->first_token, (int32_t)(d->n_partials - n), 1, (int32_t)n};
+    if (n > 1) d->n_partials += n;
 }
 
 static void decode_init(struct decode_case *d, uint32_t head_dim, uint32_t group, uint32_t n_kv,
@@ -52,7 +51,6 @@ static void decode_init(struct decode_case *d, uint32_t head_dim, uint32_t group
 
     memset(d, 0, sizeof(*d));
     d->items = mem_calloc(MAX_ITEMS, sizeof(*d->items));
-    d->merges = mem_calloc(ARRAY_LEN(d->rows) + 1, sizeof(*d->merges));
     for (uint32_t l = 0; l < ARRAY_LEN(lengths); l++)
         for (uint32_t s = 0; s < ARRAY_LEN(splits); s++)
             if (lengths[l] <= max_length) {
@@ -65,13 +63,11 @@ static void decode_init(struct decode_case *d, uint32_t head_dim, uint32_t group
         d->items[d->n_items++].row = -1;
     }
     d->items[d->n_items++] = (struct attend_item){.first_token = (int32_t)n, .partial = -1};
-    d->merges[d->n_merges++].token = -1;
 }
 
 static void decode_fini(struct decode_case *d) {
     case_fini(&d->c);
     mem_free(d->items);
-    mem_free(d->merges);
 }
 
 static double decode_error(struct decode_case *d, const double *exact) {
@@ -79,7 +75,6 @@ static double decode_error(struct decode_case *d, const double *exact) {
 
     case_poison(&d->c);
     attend_launch_decode(NULL, &args, d->items, d->n_items);
-    attend_launch_merge(NULL, &args, d->merges, d->n_merges);
     return case_error(&d->c, exact);
 }
 
@@ -172,10 +167,28 @@ static void not_a_number_is_passed_on(void **state) {
     decode_fini(&d);
 }
 
+/* A graph runs them again and again. */
+static void counters_are_zero_again(void **state) {
+    static struct decode_case d;
+    double *exact;
+
+    (void)state;
+    decode_init(&d, 64, 4, 2, 999, 0, 11);
+    exact = case_reference(&d.c);
+    for (int i = 0; i < 3; i++) {
+        assert_true(decode_error(&d, exact) <= CASE_BOUND);
+        for (uint32_t k = 0; k < d.c.n_partials * 2; k++)
+            assert_int_equal(d.c.ended[k], 0);
+    }
+    mem_free(exact);
+    decode_fini(&d);
+}
+
 static void planted_bugs_are_caught(void **state) {
-    static const char *const bugs[] = {
-        "late_copy_wait",          "swizzle_on_one_side",    "swapped_fragment", "no_tail_mask",
-        "no_barrier_before_parts", "no_barrier_after_parts", "window_off_by_one"};
+    static const char *const bugs[] = {"late_copy_wait",          "swizzle_on_one_side",
+                                       "swapped_fragment",        "no_tail_mask",
+                                       "no_barrier_before_parts", "no_barrier_after_parts",
+                                       "window_off_by_one",       "merge_too_early"};
     static struct decode_case d;
 
     (void)state;
@@ -201,6 +214,7 @@ int main(void) {
         cmocka_unit_test(windows_begin_where_they_should),
         cmocka_unit_test(matrices_are_read_without_bank_conflicts),
         cmocka_unit_test(not_a_number_is_passed_on),
+        cmocka_unit_test(counters_are_zero_again),
         cmocka_unit_test(planted_bugs_are_caught),
     };
 

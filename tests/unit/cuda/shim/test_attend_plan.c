@@ -59,6 +59,7 @@ static void random_step(struct step *s, struct rng *rng) {
 struct coverage {
     uint32_t n, next, partial[2048]; /* next: the position up to which it is covered */
     bool is_whole;                   /* by an item that writes mix */
+    struct attend_merge own;         /* how the items of a row of one token name their parts */
 };
 
 static void cover(const struct step *s, const struct attend_item *items, uint32_t n_items,
@@ -85,6 +86,8 @@ static void cover(const struct step *s, const struct attend_item *items, uint32_
         assert_int_equal(found->n_tokens, row->n_tokens);
         assert_int_equal(found->position, row->context_len - row->n_tokens);
         assert_true((uint32_t)found->end <= row->context_len);
+        if (c->own.n) assert_int_equal(c->own.first, found->first_part);
+        c->own = (struct attend_merge){0, found->first_part, 1, found->n_parts};
         if (found->partial < 0)
             c->is_whole = true;
         else
@@ -112,7 +115,7 @@ static void check_token(const struct step *s, const void *list, const struct att
     bool is_tiled = row->n_tokens > 1 || s->shape.is_deterministic;
     const struct attend_item *items =
         (const struct attend_item *)list + (is_tiled ? grid->n_decode : 0);
-    const struct attend_merge *merge =
+    const struct attend_merge *listed =
         merge_of((const void *)((const char *)list + grid->merge_offset), grid->n_merge,
                  row->first_token + i);
     uint32_t group = s->shape.n_heads / s->shape.n_kv_heads;
@@ -121,6 +124,9 @@ static void check_token(const struct step *s, const void *list, const struct att
     for (uint32_t head = 0; head < group; head += MAX(1, group - 1)) { /* the first and the last */
         cover(s, items, is_tiled ? grid->n_prefill : grid->n_decode,
               is_tiled ? grid->tile_rows : group, row, i, head, &c);
+        const struct attend_merge *merge = is_tiled || c.own.n == 0 ? listed : &c.own;
+
+        assert_true(is_tiled || !listed); /* the decode kernel merges by itself */
         assert_int_equal(c.is_whole, merge == NULL);
         if (!merge) continue;
         assert_int_equal(c.n, merge->n);
