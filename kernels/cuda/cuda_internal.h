@@ -26,6 +26,7 @@
 #define CUDA_HEAD_ROWS   256u /* outputs whose logits are held at a time: 131 MB for 128k tokens */
 #define CUDA_FENCES      64u  /* that are distinct at a time */
 #define CUDA_MAX_BUCKETS 35u  /* 1, 2, 4, 8, 16, 24 ... 256 rows */
+#define CUDA_MAX_SPANS   8u   /* 64, 128 ... 512 tokens */
 #define CUDA_RING_BYTES  ((uint64_t)1 << 20)
 #define CUDA_PATIENCE_US (600ull * 1000 * 1000) /* a device that takes longer is hung */
 #define CUDA_MIB(bytes)  ((double)(bytes) / (1024.0 * 1024.0))
@@ -80,6 +81,19 @@ struct cuda_slot {
     struct gpu_event *started, *ended; /* of its last step */
     bool is_timed;                     /* ended has not been looked at yet */
     double us;                         /* of the last step that was seen to end */
+};
+
+/* What a recorded step is padded to: places in the staged arrays and grids depend on nothing
+ * else. */
+enum cuda_bucket_kind {
+    CUDA_EXACT,   /* not padded: launched call by call */
+    CUDA_ROWS,    /* so many rows of one token, and as many outputs; the graph has the head */
+    CUDA_PROMPTS, /* so many tokens, of few rows of several; the head is launched behind */
+    CUDA_MIXED    /* the same, beside rows of one token */
+};
+struct cuda_bucket {
+    enum cuda_bucket_kind kind;
+    uint32_t n; /* rows or tokens */
 };
 
 /* A step as the device sees it, run at once or recorded. Pointers are of the device, into the
@@ -150,6 +164,8 @@ struct backend_model {
     float *out_top_logprob;   /* (max_outputs, max_logprobs) */
     struct gpu_graph *graph[CUDA_MAX_BUCKETS]; /* NULL before kv_alloc */
     uint32_t bucket[CUDA_MAX_BUCKETS], n_buckets;
+    struct gpu_graph *span_graph[2][CUDA_MAX_SPANS]; /* [1]: with rows of one token */
+    uint32_t span[CUDA_MAX_SPANS], n_spans;          /* tokens */
     bool takes_library[GEMV_MAX_ROWS + 1]; /* of so many rows: measured to be faster than gemv */
 
     uint16_t *kv;       /* the pool */
@@ -205,10 +221,10 @@ MUST_USE enum status cuda_tune(struct backend_model *m, struct error *err);
 
 /* --- stage.c: the arrays of a step, and how they are packed for one copy */
 MUST_USE enum status cuda_stage_init(struct backend_model *m, struct error *err);
-/* Packs a checked step into the slot's pinned buffer. bucket: 0, or the rows of the graph that
- * shall run it, to which it is padded. `step` NULL: nothing but padding. */
+/* Packs a checked step into the slot's pinned buffer, padded to the bucket of the graph that shall
+ * run it. `step` NULL: nothing but padding. */
 void cuda_pack(struct backend_model *m, uint32_t slot, const struct backend_step *step,
-               uint32_t bucket, struct cuda_packed *out);
+               struct cuda_bucket bucket, struct cuda_packed *out);
 /* Of outputs [first, first + n): how many biases lie before them, and how many are theirs. */
 uint32_t cuda_biases_before(const struct backend_bias *bias, uint32_t n_bias, uint32_t output);
 
@@ -232,11 +248,12 @@ double cuda_step_us(struct backend_model *m, uint32_t slot);
 /* --- graph.c */
 void cuda_graphs_init(struct backend_model *m); /* which buckets there will be */
 void cuda_graphs_fini(struct backend_model *m);
-/* Records the graphs of the decode buckets; the pool is there, and no step under way. */
+/* Records the graphs of all buckets; the pool is there, and no step under way. */
 MUST_USE enum status cuda_capture(struct backend_model *m, struct error *err);
-/* The graph of the smallest bucket that holds the step, and that bucket; NULL: none does. */
+/* The graph of the smallest bucket that holds the step, and that bucket; NULL and CUDA_EXACT: none
+ * does. */
 struct gpu_graph *cuda_graph_of(const struct backend_model *m, uint32_t slot,
-                                const struct backend_step *step, uint32_t *bucket);
+                                const struct backend_step *step, struct cuda_bucket *bucket);
 
 /* --- profile.c: the largest step, run once without a pool */
 MUST_USE enum status cuda_profile(struct backend_model *m, struct error *err);

@@ -4,11 +4,11 @@
  * each array at a multiple of 64 bytes, into one pinned buffer, and from there to the device in one
  * copy:
  *
- *      pieces | token | position | kv_slot | output | attention's list or two | updates | biases
+ *      token | position | kv_slot | attention's list or two | output | pieces | updates | biases
  *
- * In a bucket the first six have the bucket's lengths, so that they lie where its graph was
- * recorded; the two of any length come last. Grammar masks, large and rare, are sent from where
- * they are.
+ * In a bucket the first four have the bucket's lengths, and in one of rows the outputs too, so that
+ * they lie where its graph was recorded; those of any length come last. Grammar masks, large and
+ * rare, are sent from where they are.
  *
  * The head runs over pieces of m->head_rows outputs, whose logits fit their buffer. Sampling looks
  * at a piece as if it were a step: each has its struct backend_step, and biases count outputs from
@@ -124,12 +124,19 @@ static const void *put_slots(const struct backend_model *m, struct carver *c, co
 
 static const void *put_list(struct backend_model *m, struct carver *c,
                             const struct backend_stage *s, const struct backend_step *step,
-                            uint32_t n_tokens, uint32_t n_padded, uint32_t bucket, uint32_t window,
+                            uint32_t n_tokens, struct cuda_bucket bucket, uint32_t window,
                             struct attend_grid *grid) {
     uint64_t at = c->at;
+    void *list = c->base + at;
 
-    attend_plan(m->planner, s->row, step->n_rows, n_tokens, n_padded, bucket, window, c->base + at,
-                grid);
+    if (bucket.kind == CUDA_EXACT)
+        attend_plan(m->planner, s->row, step->n_rows, n_tokens, n_tokens, 0, window, list, grid);
+    else if (bucket.kind == CUDA_ROWS)
+        attend_plan(m->planner, s->row, step->n_rows, n_tokens, bucket.n, bucket.n, window, list,
+                    grid);
+    else
+        attend_plan_mixed(m->planner, s->row, step->n_rows, n_tokens, bucket.n,
+                          bucket.kind == CUDA_MIXED, window, list, grid);
     carve(c, grid->n_bytes);
     return m->staged + at;
 }
@@ -170,7 +177,7 @@ static const void *put_biases(const struct backend_model *m, struct carver *c,
 }
 
 void cuda_pack(struct backend_model *m, uint32_t slot, const struct backend_step *step,
-               uint32_t bucket, struct cuda_packed *out) {
+               struct cuda_bucket bucket, struct cuda_packed *out) {
     static const struct backend_step nothing;
     const struct backend_stage *s = &m->host.slot[slot];
     struct carver c = {.base = m->slot[slot].packed};
@@ -182,20 +189,20 @@ void cuda_pack(struct backend_model *m, uint32_t slot, const struct backend_step
     last = step->n_rows ? &s->row[step->n_rows - 1] : NULL;
     n_tokens =
         last ? last->first_token + last->n_tokens : 0; /* what belongs to no row is dropped */
-    n_padded = MAX(bucket, n_tokens);
+    n_padded = bucket.kind == CUDA_EXACT ? n_tokens : bucket.n;
     *out = (struct cuda_packed){0};
     f->n_tokens = n_padded;
-    f->n_outputs = bucket ? bucket : step->n_outputs;
-    out->piece = put_pieces(m, &c, s->bias, step);
+    f->n_outputs = bucket.kind == CUDA_ROWS ? bucket.n : step->n_outputs;
     f->token = put(m, &c, s->token, n_tokens, n_padded, sizeof(*s->token));
     f->position = put(m, &c, s->position, n_tokens, n_padded, sizeof(*s->position));
     f->kv_slot = put_slots(m, &c, s->kv_slot, n_tokens, n_padded);
-    f->output = put(m, &c, s->output, step->n_outputs, f->n_outputs, sizeof(*s->output));
     for (int i = 0; i < 2; i++) {
         if (m->has_kind[i])
-            f->list[i] = put_list(m, &c, s, step, n_tokens, n_padded, bucket,
-                                  i ? m->g.sliding_window : 0, &f->grid[i]);
+            f->list[i] = put_list(m, &c, s, step, n_tokens, bucket, i ? m->g.sliding_window : 0,
+                                  &f->grid[i]);
     }
+    f->output = put(m, &c, s->output, step->n_outputs, f->n_outputs, sizeof(*s->output));
+    out->piece = put_pieces(m, &c, s->bias, step);
     out->update = put(m, &c, s->update, step->n_updates, step->n_updates, sizeof(*s->update));
     out->bias = put_biases(m, &c, s->bias, step->n_bias);
     out->n_bytes = c.at;

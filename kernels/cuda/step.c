@@ -13,11 +13,11 @@
  * tokens may be references to outputs of the step before, which are read on the device where
  * sampling left them (`out`), after that step and before this one overwrites them.
  *
- * Graphs. A step of one-token rows runs the graph of the smallest bucket that holds it (graph.c):
- * decoder and head, recorded once for padded shapes. What depends on contents is in the staged
- * arrays; what depends on the settings of the outputs, sampling, is launched behind it. Everything
- * else, prompts above all, is launched one by one: hundreds of calls, but the device has
- * milliseconds of work.
+ * Graphs. A step runs the graph of the smallest bucket that holds it (graph.c), recorded once for
+ * padded shapes: of one-token rows decoder and head, of a few hundred tokens the decoder. What
+ * depends on contents is in the staged arrays; what depends on the settings of the outputs,
+ * sampling, is launched behind it. Larger steps are launched one by one: hundreds of calls, but the
+ * device has many milliseconds of work.
  *
  * On the path of a step are no allocation, no lock, and no call that waits unless the engine
  * submits a slot whose step has not ended. */
@@ -153,9 +153,9 @@ static void sample_piece(struct backend_model *m, uint32_t slot, const struct ba
     sampling_launch(m->dev->compute, &a, sampling_needs(s->output + first, n, n_bias));
 }
 
-/* A graph holds decoder and head of one piece; without one both are launched here. */
+/* What the graph does not hold is launched here. */
 static void compute(struct backend_model *m, uint32_t slot, const struct backend_step *step,
-                    const struct cuda_packed *p, struct gpu_graph *graph) {
+                    const struct cuda_packed *p, struct gpu_graph *graph, bool has_head) {
     if (graph) {
         gpu_graph_launch(graph, m->dev->compute);
     } else {
@@ -164,7 +164,7 @@ static void compute(struct backend_model *m, uint32_t slot, const struct backend
     for (uint32_t first = 0; first < step->n_outputs; first += m->head_rows) {
         uint32_t n = MIN(m->head_rows, step->n_outputs - first);
 
-        if (!graph) cuda_head(m, &p->forward, first, n);
+        if (!has_head) cuda_head(m, &p->forward, first, n);
         sample_piece(m, slot, step, p, first, n);
     }
 }
@@ -238,7 +238,7 @@ enum status cuda_submit(struct backend_model *m, uint32_t slot, const struct bac
                         backend_fence *out, struct error *err) {
     struct cuda_packed p;
     struct gpu_graph *graph;
-    uint32_t bucket;
+    struct cuda_bucket bucket;
     enum status st = check(m, slot, step, err);
 
     if (st != ST_OK) return st;
@@ -249,7 +249,7 @@ enum status cuda_submit(struct backend_model *m, uint32_t slot, const struct bac
     cuda_kv_before_step(m, &m->host.slot[slot], step);
     gpu_event_record(m->slot[slot].started, m->dev->compute);
     send(m, slot, step, &p);
-    compute(m, slot, step, &p, graph);
+    compute(m, slot, step, &p, graph, bucket.kind == CUDA_ROWS);
     fetch(m, slot, step);
     gpu_event_record(m->slot[slot].ended, m->dev->compute);
     remember(m, slot, step);

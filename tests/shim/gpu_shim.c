@@ -38,6 +38,7 @@ static struct gpu *gpus_;
 static uint32_t n_devices_ = 1, sm_ = 90;
 static uint64_t memory_bytes_ = MEMORY_DEFAULT;
 static uint32_t product_us_;
+static struct shim_calls calls_;
 static uint64_t fail_launch_, fail_call_; /* how many more until one fails; 0: none will */
 
 void shim_lock(void) {
@@ -76,6 +77,22 @@ void shim_fail_launch(uint64_t nth) {
 }
 void shim_fail_call(uint64_t nth) {
     set(&fail_call_, nth);
+}
+void shim_calls_clear(void) {
+    shim_lock();
+    calls_ = (struct shim_calls){0};
+    shim_unlock();
+}
+void shim_calls(struct shim_calls *out) {
+    shim_lock();
+    *out = calls_;
+    shim_unlock();
+}
+void shim_count_graph(uint64_t n_nodes) {
+    shim_lock();
+    calls_.n_graphs++;
+    calls_.n_nodes += n_nodes;
+    shim_unlock();
 }
 /* The count comes to its end: this is the one. */
 static bool is_turn(uint64_t *count) {
@@ -144,6 +161,8 @@ void shim_memory_enter(struct gpu *gpu) {
 void shim_memory_leave(struct gpu *gpu) {
     if (!shim_is_shuffled() || shim_chance() % 8 == 0) memory_lock(&gpu->memory);
 }
+
+static bool run_launch(struct gpu *gpu, void *p);
 
 /* --- queues */
 void shim_list_init(struct op_list *l) {
@@ -227,8 +246,26 @@ enum status shim_run_until(struct gpu *gpu, struct gpu_stream *first, bool (*is_
     return gpu->has_failed ? ST_CLOSED : is_done(what) ? ST_OK : ST_TIMEOUT;
 }
 
+static void count_call(const char *what, shim_work *run) {
+    if (run == run_launch)
+        calls_.n_kernels++;
+    else if (!strcmp(what, "gemm"))
+        calls_.n_products++;
+    else if (!strcmp(what, "record") || !strcmp(what, "wait"))
+        calls_.n_events++;
+    else
+        calls_.n_copies++;
+}
 void shim_put(struct gpu_stream *s, const char *what, shim_work *run, const void *args,
               uint32_t args_bytes) {
+    shim_lock();
+    count_call(what, run);
+    shim_unlock();
+    shim_put_again(s, what, run, args, args_bytes);
+}
+/* Without being counted: of a graph. */
+void shim_put_again(struct gpu_stream *s, const char *what, shim_work *run, const void *args,
+                    uint32_t args_bytes) {
     struct op *op = op_new(what, run, args, args_bytes);
 
     shim_lock();

@@ -182,9 +182,12 @@ enum status gpu_capture_end(struct gpu_stream *s, struct gpu_graph **out, struct
     return ST_OK;
 }
 void gpu_graph_launch(struct gpu_graph *g, struct gpu_stream *s) {
+    uint64_t n = 0;
+
     if (s->capture) shim_fault("gpu_graph_launch: into a stream that is being recorded");
-    for (const struct op *op = g->ops.head; op; op = op->next)
-        shim_put(s, op->what, op->run, op->args, op->args_bytes);
+    for (const struct op *op = g->ops.head; op; op = op->next, n++)
+        shim_put_again(s, op->what, op->run, op->args, op->args_bytes);
+    shim_count_graph(n);
 }
 void gpu_graph_close(struct gpu_graph *g) {
     if (!g) return;

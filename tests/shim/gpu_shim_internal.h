@@ -77,6 +77,11 @@ bool shim_is_device_address(const void *p);
 /* Ends the process when an argument of a launch points to memory that a GPU cannot read. */
 void shim_check_pointers(struct gpu_stream *s, const struct shim_launch *launch);
 
+/* A graph's work is put on a stream: shim_put, without being a call of the host's. */
+void shim_put_again(struct gpu_stream *s, const char *what, shim_work *run, const void *args,
+                    uint32_t args_bytes);
+void shim_count_graph(uint64_t n_nodes);
+
 /* While a graph is recorded this must not be done: its end will report it. */
 void shim_not_while_recording(struct gpu *gpu, const char *what);
 NORETURN void shim_fault(const char *fmt, ...) PRINTF_LIKE(1, 2);

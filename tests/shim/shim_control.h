@@ -53,6 +53,13 @@ void shim_set_memory(uint64_t n_bytes); /* of devices opened from now on: 256 Mi
 /* The device's clock, of devices opened from now on: a kernel or a copy takes 10 us, a product of
  * gemm.h so many. 0, unless set: the host's time passes, which is no measure of speed. */
 void shim_set_product_us(uint32_t us);
+/* What the host has put on streams, in calls, since shim_calls_clear: all threads. */
+struct shim_calls {
+    uint64_t n_kernels, n_products, n_copies, n_events, n_graphs;
+    uint64_t n_nodes; /* of the graphs: kernels, products and copies */
+};
+void shim_calls(struct shim_calls *out);
+void shim_calls_clear(void);
 /* The nth kernel from now on, counted as they run, fails and its device with it; 0: none does. */
 void shim_fail_launch(uint64_t nth);
 /* The nth call from now on that opens, allocates or ends a recording is refused; 0: none is. */

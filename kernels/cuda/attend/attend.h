@@ -102,6 +102,17 @@ void attend_plan(struct attend_planner *p, const struct backend_row *rows, uint3
                  uint32_t n_tokens, uint32_t n_padded, uint32_t bucket, uint32_t window, void *list,
                  struct attend_grid *grid);
 
+/* The same for steps of rows of any lengths, at most `bucket` tokens together: the grid depends on
+ * the bucket and on whether some rows have one token (has_decode), which needs no more than the
+ * rows to be known. Tokens behind the step's get no mix. */
+#define ATTEND_MIXED_PROMPTS 16u /* rows of several tokens that such a grid has room for */
+bool attend_fits_mixed(const struct backend_row *rows, uint32_t n_rows, bool *has_decode);
+struct attend_grid attend_mixed_grid(const struct attend_planner *p, uint32_t bucket,
+                                     bool has_decode);
+void attend_plan_mixed(struct attend_planner *p, const struct backend_row *rows, uint32_t n_rows,
+                       uint32_t n_tokens, uint32_t bucket, bool has_decode, uint32_t window,
+                       void *list, struct attend_grid *grid);
+
 /* One layer of one step; all pointers are of the device. bf16 as uint16_t. */
 struct attend_args {
     const uint16_t *qkv;  /* (T, qkv_stride): first q, (n_heads, head_dim) */

@@ -50,6 +50,7 @@ struct span {
 struct attend_planner {
     struct attend_shape shape;
     uint32_t group, slots; /* query heads per KV head; items of a wave */
+    uint32_t tile_rows;    /* of this plan's tiles; 0: chosen by its rows */
     uint32_t max_items, max_merges, max_partials, max_spans;
     struct span *spans;          /* (max_spans) */
     struct attend_item *items;   /* (max_items) of prefill, before they are sorted */
@@ -487,6 +488,7 @@ static struct tiling choose_tiling(const struct plan *plan) {
     struct tiling large, small;
 
     if (plan->p->shape.is_deterministic) return tile_step(plan, 64, &time_64);
+    if (plan->p->tile_rows) return tile_step(plan, plan->p->tile_rows, &time_64);
     large = tile_step(plan, 128, &time_128);
     if (large.n_tiles && !large.chunk) return large; /* they fill the device */
     small = tile_step(plan, 64, &time_64);
@@ -569,6 +571,53 @@ void attend_plan(struct attend_planner *p, const struct backend_row *rows, uint3
     grid->tile_rows = tiling.tile_rows;
     memcpy((uint8_t *)list + grid->merge_offset, p->merges, plan.n_merges * sizeof(*p->merges));
     assert(grid->n_bytes <= attend_list_bytes(p));
+}
+
+/* --- a step in a bucket of tokens */
+
+bool attend_fits_mixed(const struct backend_row *rows, uint32_t n_rows, bool *has_decode) {
+    uint32_t n_prompts = 0;
+
+    for (uint32_t i = 0; i < n_rows; i++)
+        n_prompts += rows[i].n_tokens > 1;
+    *has_decode = n_prompts < n_rows;
+    return n_prompts <= ATTEND_MIXED_PROMPTS;
+}
+
+struct attend_grid attend_mixed_grid(const struct attend_planner *p, uint32_t bucket,
+                                     bool has_decode) {
+    uint32_t n_rows = MIN(bucket, p->shape.max_rows), n_decode = decode_capacity(p, n_rows);
+    bool is_chunked = p->shape.is_deterministic;
+    uint32_t tile_rows = is_chunked || bucket * p->group < 128 ? 64 : 128;
+    uint32_t n_tiles = CEIL_DIV(bucket * p->group, tile_rows) +
+                       (is_chunked && has_decode ? n_rows : MIN(n_rows, ATTEND_MIXED_PROMPTS));
+    uint32_t n_prefill = is_chunked ? MAX(n_decode, n_tiles) : n_tiles + p->slots;
+    struct attend_grid grid =
+        grid_of(p, is_chunked || !has_decode ? 0 : n_decode, n_prefill, MIN(bucket, p->max_merges));
+
+    grid.tile_rows = tile_rows;
+    return grid;
+}
+
+/* The plan of the step alone, its three parts moved to their places in the bucket's grid. */
+void attend_plan_mixed(struct attend_planner *p, const struct backend_row *rows, uint32_t n_rows,
+                       uint32_t n_tokens, uint32_t bucket, bool has_decode, uint32_t window,
+                       void *list, struct attend_grid *grid) {
+    struct attend_grid fixed = attend_mixed_grid(p, bucket, has_decode), own;
+    struct attend_item *items = list;
+    struct attend_merge *merges = (void *)((uint8_t *)list + fixed.merge_offset);
+
+    p->tile_rows = fixed.tile_rows;
+    attend_plan(p, rows, n_rows, n_tokens, n_tokens, 0, window, list, &own);
+    p->tile_rows = 0;
+    assert(own.n_merge <= fixed.n_merge);
+    memmove(merges, (uint8_t *)list + own.merge_offset, own.n_merge * sizeof(*merges));
+    memmove(items + fixed.n_decode, items + own.n_decode, own.n_prefill * sizeof(*items));
+    fill_up(items, own.n_decode, fixed.n_decode);
+    fill_up(items + fixed.n_decode, own.n_prefill, fixed.n_prefill);
+    for (uint32_t i = own.n_merge; i < fixed.n_merge; i++)
+        merges[i].token = -1;
+    *grid = fixed;
 }
 
 /* --- a layer */

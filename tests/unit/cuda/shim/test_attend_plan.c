@@ -14,6 +14,7 @@ struct step {
     struct attend_shape shape;
     struct backend_row rows[MAX_ROWS];
     uint32_t n_rows, n_tokens, n_padded, bucket, window;
+    bool is_mixed; /* the bucket is one of tokens */
 };
 
 static uint32_t start_of(const struct step *s, uint32_t position) {
@@ -25,6 +26,17 @@ static uint32_t random_length(struct rng *rng, uint32_t most) {
     uint32_t n = 1 + (uint32_t)rng_below(rng, most);
 
     return rng_below(rng, 3) ? 1 + n / 30 : n;
+}
+
+/* Half of the steps that fit: into a bucket of tokens, whose padding gets no items. */
+static void make_mixed(struct step *s, struct rng *rng) {
+    bool has_decode;
+
+    if (s->bucket || !attend_fits_mixed(s->rows, s->n_rows, &has_decode) || rng_below(rng, 2))
+        return;
+    s->is_mixed = true;
+    s->bucket = s->n_tokens + (uint32_t)rng_below(rng, MAX_TOKENS - s->n_tokens + 1);
+    s->n_padded = s->n_tokens;
 }
 
 static void random_step(struct step *s, struct rng *rng) {
@@ -53,6 +65,7 @@ static void random_step(struct step *s, struct rng *rng) {
     }
     s->n_padded = s->n_tokens + (uint32_t)rng_below(rng, MAX_ROWS - s->n_rows + 1);
     if (is_decode && rng_below(rng, 2)) s->bucket = MAX(s->n_padded, 1);
+    make_mixed(s, rng);
 }
 
 /* What one head of one token gets: items' ranges, cut to what it sees, left to right. */
@@ -165,28 +178,43 @@ static void check_items(const struct step *s, const struct attend_item *items,
     assert_int_equal(n_empty, s->n_padded - s->n_tokens);
 }
 
+/* The plan as a graph or a single step has it; in a bucket its grid must be known beforehand. */
+static void plan_step(const struct step *s, struct attend_planner *p, void *list,
+                      struct attend_grid *grid) {
+    struct attend_grid fixed;
+    bool has_decode;
+
+    if (s->is_mixed) {
+        assert_true(attend_fits_mixed(s->rows, s->n_rows, &has_decode));
+        attend_plan_mixed(p, s->rows, s->n_rows, s->n_tokens, s->bucket, has_decode, s->window,
+                          list, grid);
+        fixed = attend_mixed_grid(p, s->bucket, has_decode);
+    } else {
+        attend_plan(p, s->rows, s->n_rows, s->n_tokens, s->n_padded, s->bucket, s->window, list,
+                    grid);
+        fixed = s->bucket ? attend_bucket_grid(p, s->bucket) : *grid;
+    }
+    assert_int_equal(grid->n_decode, fixed.n_decode);
+    assert_int_equal(grid->n_prefill, fixed.n_prefill);
+    assert_int_equal(grid->n_merge, fixed.n_merge);
+    assert_int_equal(grid->merge_offset, fixed.merge_offset);
+    assert_int_equal(grid->n_bytes, fixed.n_bytes);
+    assert_int_equal(grid->tile_rows, fixed.tile_rows);
+    assert_int_equal(grid->is_chunked, fixed.is_chunked);
+}
+
 static void check_step(const struct step *s) {
     struct attend_planner *p = attend_planner_create(&s->shape);
     uint64_t n_bytes = attend_list_bytes(p);
     uint32_t max_partials = attend_max_partials(p);
     uint8_t *list = mem_alloc(n_bytes + 8), *is_taken = mem_zalloc(max_partials);
-    struct attend_grid grid, fixed;
+    struct attend_grid grid;
 
     memset(list, 0xA5, n_bytes + 8);
-    attend_plan(p, s->rows, s->n_rows, s->n_tokens, s->n_padded, s->bucket, s->window, list, &grid);
+    plan_step(s, p, list, &grid);
     assert_true(grid.n_bytes <= n_bytes);
     for (int i = 0; i < 8; i++)
         assert_int_equal(list[n_bytes + (uint64_t)i], 0xA5);
-    if (s->bucket) {
-        fixed = attend_bucket_grid(p, s->bucket);
-        assert_int_equal(grid.n_decode, fixed.n_decode);
-        assert_int_equal(grid.n_prefill, fixed.n_prefill);
-        assert_int_equal(grid.n_merge, fixed.n_merge);
-        assert_int_equal(grid.merge_offset, fixed.merge_offset);
-        assert_int_equal(grid.n_bytes, fixed.n_bytes);
-        assert_int_equal(grid.tile_rows, fixed.tile_rows);
-        assert_int_equal(grid.is_chunked, fixed.is_chunked);
-    }
     check_items(s, (const void *)list, &grid);
     for (uint32_t r = 0; r < s->n_rows; r++)
         for (uint32_t i = 0; i < s->rows[r].n_tokens; i++)
