@@ -14,7 +14,7 @@
 #define OWN_TYPES                                                                                  \
     CHANGES "weights keep the checkpoint's types: leave the flag out with an unquantized "         \
             "checkpoint"
-#define OWN_KV           CHANGES "the KV cache has the type of the computation"
+#define OWN_KV           CHANGES "all layers keep K and V as --kv-cache-dtype sets"
 #define NO_LORA          CHANGES "adapters are not supported: merge them into the model"
 #define OWN_CONFIG       CHANGES "the model is computed by its config.json: edit that file"
 #define GENERATES        "this worker generates text, it does not embed, classify or score"
@@ -64,10 +64,6 @@ const struct option_compat worker_compat_flags[] = {
                    "quantize-and-serve,rl-quant-profile=,modelopt-checkpoint-restore-path=,"
                    "enable-quant-communications",
                    OWN_TYPES),
-    {.flags = "kv-cache-dtype=",
-     .fine = "auto",
-     .refuses = "fp*,int*,nvfp*,turbo*,mxfp*",
-     .remark = OWN_KV},
     COMPAT_REFUSED("kv-cache-dtype-skip-layers=*,prefill-kv-cache-dequant-dtype=", OWN_KV),
     COMPAT_REFUSED("enable-lora,lora-modules=*,lora-paths=*,default-mm-loras=,prompt-adapters=*,"
                    "enable-prompt-adapter,qlora-adapter-name-or-path=,uno-lora-path=",

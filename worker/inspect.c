@@ -73,15 +73,16 @@ static void print_text(const struct model_config *c, const struct tokenizer *t,
            fallback ? ", built in: the folder has none" : "");
 }
 
-/* `dtype`: what the device keeps weights and KV in. */
-static void print_memory(const struct model *m, const struct worker_options *o, enum dtype dtype) {
-    uint64_t token = model_kv_bytes_per_token(m, dtype), block = token * o->block_size;
+/* The types are those that the device keeps. */
+static void print_memory(const struct model *m, const struct worker_options *o, enum dtype dtype,
+                         enum dtype kv_dtype) {
+    uint64_t token = model_kv_bytes_per_token(m, kv_dtype), block = token * o->block_size;
     uint32_t context = o->max_model_len ? o->max_model_len : model_config(m)->max_context;
 
     printf("weights           %.1f MiB in %s\n", (double)model_weight_bytes(m, dtype) / MIB,
            dtype_long_name(dtype));
-    printf("KV per token      %" PRIu64 " bytes; a block of %u tokens %.1f KiB\n", token,
-           o->block_size, (double)block / 1024);
+    printf("KV per token      %" PRIu64 " bytes in %s; a block of %u tokens %.1f KiB\n", token,
+           dtype_long_name(kv_dtype), o->block_size, (double)block / 1024);
     printf("KV of one request %.1f MiB at %u tokens\n", (double)token * context / MIB, context);
     if (o->kv_bytes > 0 && block > 0)
         printf("KV cache          %" PRIu64 " blocks of --kv-cache-memory-bytes: %" PRIu64
@@ -167,7 +168,8 @@ static enum status print_model(const struct model *m, const struct worker_option
 
     print_shape(m, model_config(m));
     print_positions(model_config(m));
-    print_memory(m, o, sized == ST_OK ? e.geometry.weight_dtype : model_dtype(m));
+    print_memory(m, o, sized == ST_OK ? e.geometry.weight_dtype : model_dtype(m),
+                 sized == ST_OK ? e.geometry.kv_dtype : model_dtype(m));
     st = worker_generation_defaults(o, model_config(m), log, &generation, err);
     if (st == ST_OK) print_defaults(&generation);
     if (st == ST_OK) st = tokenizer_open(&tokenizer, text_folder, err);

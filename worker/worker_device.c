@@ -87,6 +87,17 @@ static void size_batch(const struct worker_options *o, bool is_gpu, struct sched
         o->max_num_batched_tokens ? o->max_num_batched_tokens : MAX(n_tokens, s->max_num_seqs);
 }
 
+/* The pool's type, where the matrices have `dtype`. Whether the device has it is for its check. */
+static enum dtype kv_dtype(const struct worker_options *o, enum dtype dtype) {
+    static const enum dtype types[] = {
+        [WORKER_KV_BFLOAT16] = DTYPE_BF16, [WORKER_KV_FLOAT16] = DTYPE_F16,
+        [WORKER_KV_FLOAT32] = DTYPE_F32,   [WORKER_KV_FP8] = DTYPE_F8E4M3,
+        [WORKER_KV_INT8] = DTYPE_I8,
+    };
+
+    return o->kv_dtype == WORKER_KV_AUTO ? dtype : types[o->kv_dtype];
+}
+
 /* The types of weights and pool. */
 static enum status choose_dtype(const struct worker_options *o, const struct model *m,
                                 bool is_bf16_only, struct engine_options *e, struct error *err) {
@@ -102,7 +113,8 @@ static enum status choose_dtype(const struct worker_options *o, const struct mod
                                "--dtype %s: the %s backend computes in bfloat16; use --dtype auto "
                                "or bfloat16, or --backend cpu",
                                dtype_long_name(dtype), tp_computing(e->backend, &e->device)->name);
-    e->geometry.weight_dtype = e->geometry.kv_dtype = dtype;
+    e->geometry.weight_dtype = dtype;
+    e->geometry.kv_dtype = kv_dtype(o, dtype);
     e->weight_bytes = model_weight_bytes(m, dtype);
     return ST_OK;
 }

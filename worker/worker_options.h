@@ -24,7 +24,8 @@ struct worker_options {
 
     int backend; /* index in the table's names */
     const char *backend_library, *device, *path;
-    int dtype; /* enum worker_dtype */
+    int dtype;    /* enum worker_dtype */
+    int kv_dtype; /* enum worker_kv_dtype */
     bool async, deterministic;
     uint32_t n_threads, tp_size, max_model_len;
     double sim_speed;
@@ -85,6 +86,16 @@ enum worker_dtype {
     WORKER_DTYPE_FLOAT32,
     WORKER_DTYPE_HALF, /* vLLM's other names of two of them */
     WORKER_DTYPE_FLOAT
+};
+
+/* --kv-cache-dtype, in that order too. */
+enum worker_kv_dtype {
+    WORKER_KV_AUTO,
+    WORKER_KV_BFLOAT16,
+    WORKER_KV_FLOAT16,
+    WORKER_KV_FLOAT32,
+    WORKER_KV_FP8,
+    WORKER_KV_INT8
 };
 
 #endif

@@ -11,12 +11,14 @@
  *      the host's memory      | others' |------ fraction of what was free at the start ---|........|
  *                                       | weights |                  KV                   |
  */
+#include <stdio.h>
 #include <string.h>
 
 #include "common/base/clock.h"
 #include "common/base/mem.h"
 #include "common/telemetry/log.h"
 #include "kernels/dtype.h"
+#include "kernels/kv_quant.h"
 #include "kernels/tp/tp.h"
 #include "worker/engine/engine_internal.h"
 #include "worker/engine/sampler.h"
@@ -70,10 +72,15 @@ static enum status check_options(struct engine *e, struct error *err) {
 /* --- memory ----------------------------------------------------------------------------------- */
 
 static uint64_t expected_block_bytes(const struct engine *e) {
-    const struct geometry *g = &e->options.geometry;
+    return kv_layout_block_bytes(&e->options.geometry, e->options.block_size);
+}
 
-    return 2ull * g->n_layers * g->n_kv_heads * g->head_dim * dtype_bytes(g->kv_dtype) *
-           e->options.block_size;
+/* A part of each block's identity: a block of one kind is never taken for another's. Empty for
+ * plain numbers, which every engine's hashes leave out. */
+static struct str kv_kind(enum dtype kv_dtype, char *text, size_t size) {
+    if (!kv_is_quantised(kv_dtype)) return STR_NULL;
+    snprintf(text, size, "%s.%d", dtype_long_name(kv_dtype), KV_QUANT_VERSION);
+    return str_of(text);
 }
 
 uint64_t engine_memory_budget(const struct backend_info *info, double fraction) {
@@ -235,6 +242,7 @@ static enum status open_pool(struct engine *e, struct error *err) {
     struct backend_kv_info kv_info;
     struct kv_manager_config *kv = &e->options.kv;
     uint32_t n_blocks, n_host_blocks = 0;
+    char kind[32];
     enum status st;
 
     ask_memory(e);
@@ -248,7 +256,9 @@ static enum status open_pool(struct engine *e, struct error *err) {
     kv->block_size = e->options.block_size;
     kv->max_model_len = e->options.max_model_len;
     kv->max_step_tokens = e->options.scheduler.max_num_batched_tokens;
+    kv->hash_kind = kv_kind(e->options.geometry.kv_dtype, kind, sizeof(kind));
     e->kv = kv_manager_create(kv);
+    kv->hash_kind = STR_NULL;
     return ST_OK;
 }
 

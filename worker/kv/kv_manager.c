@@ -80,9 +80,10 @@ struct kv_manager *kv_manager_create(const struct kv_manager_config *config) {
         .algo = config->hash_algo,
         .block_size = mgr->config.hash_block_size,
         .seed = config->hash_seed,
+        .kind = config->hash_kind,
         .truncate_bits = config->hash_truncate_bits,
     });
-    mgr->config.hash_seed = STR_NULL; /* borrowed for the call only */
+    mgr->config.hash_seed = mgr->config.hash_kind = STR_NULL; /* borrowed for the call only */
     list_init(&mgr->holders);
     mgr->watermark_blocks = (uint32_t)(config->watermark * config->n_blocks);
     mgr->table_capacity = CEIL_DIV(config->max_model_len, config->block_size);

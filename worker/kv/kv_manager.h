@@ -59,16 +59,16 @@ struct kv_manager_config {
     double watermark; /* share of the blocks kept free when admitting; 0..1 */
     enum free_order order;
     enum block_hash_algo hash_algo;
-    struct str hash_seed;        /* see block_hasher_config */
-    uint32_t hash_block_size;    /* tokens of one link of the chain, a divisor of block_size; 0:
+    struct str hash_seed, hash_kind; /* see block_hasher_config */
+    uint32_t hash_block_size;        /* tokens of one link of the chain, a divisor of block_size; 0:
                                   * block_size. A block goes by the hash of its last link */
-    uint32_t hash_truncate_bits; /* tests: force collisions; 0: none */
-    uint32_t n_host_blocks;      /* of host memory; 0: no second tier, no swapping */
-    bool no_host_cache;          /* they are for swapping only */
-    struct kv_event_log *events; /* borrowed; NULL: no events */
-    bool no_explain;             /* causes of misses are not worked out */
-    bool no_caching;             /* nothing is looked up or published */
-    bool no_null;                /* block 0 is handed out too; full attention only */
+    uint32_t hash_truncate_bits;     /* tests: force collisions; 0: none */
+    uint32_t n_host_blocks;          /* of host memory; 0: no second tier, no swapping */
+    bool no_host_cache;              /* they are for swapping only */
+    struct kv_event_log *events;     /* borrowed; NULL: no events */
+    bool no_explain;                 /* causes of misses are not worked out */
+    bool no_caching;                 /* nothing is looked up or published */
+    bool no_null;                    /* block 0 is handed out too; full attention only */
     bool no_stats;
     bool dedup;
     struct block_ages_config ages; /* of the device's blocks; zeros: not followed */

@@ -16,6 +16,7 @@
 #include "common/base/file.h"
 #include "common/base/mem.h"
 #include "kernels/dtype.h"
+#include "kernels/kv_layout.h"
 #include "worker/model/architecture.h"
 #include "worker/model/weights.h"
 
@@ -376,7 +377,8 @@ uint64_t model_weight_bytes(const struct model *m, enum dtype matrix_dtype) {
 uint64_t model_kv_bytes_per_token(const struct model *m, enum dtype kv_dtype) {
     const struct geometry *g = &m->geometry;
 
-    return 2ull * g->n_layers * g->n_kv_heads * g->head_dim * dtype_bytes(kv_dtype);
+    return 2ull * g->n_layers * g->n_kv_heads *
+           (g->head_dim * dtype_bytes(kv_dtype) + kv_scale_bytes(kv_dtype));
 }
 
 uint64_t model_n_params(const struct model *m) {

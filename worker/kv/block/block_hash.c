@@ -190,8 +190,10 @@ static void truncate_hash(const struct block_hasher *h, struct block_hash *out) 
 }
 
 /* The root is the digest of the seed as a CBOR text; the fast hash takes it under its key. */
-static void root_from_seed(struct block_hasher *h, struct str seed) {
+static void root_from_seed(struct block_hasher *h, const struct block_hasher_config *config) {
     uint8_t random[RANDOM_SEED_BYTES];
+    struct str seed = config->seed;
+    struct buf text;
     uint8_t *message;
     size_t n;
 
@@ -199,6 +201,13 @@ static void root_from_seed(struct block_hasher *h, struct str seed) {
     if (!seed.ptr) {
         hash_random(random, sizeof(random));
         seed = (struct str){(const char *)random, sizeof(random)};
+    }
+    buf_init(&text, 0);
+    if (config->kind.len > 0) {
+        buf_append_str(&text, seed);
+        buf_append_str(&text, STR("+"));
+        buf_append_str(&text, config->kind);
+        seed = buf_str(&text);
     }
     hash_key_init(&h->key, seed.ptr, seed.len);
     message = mem_alloc(CBOR_HEAD_MAX + seed.len);
@@ -210,6 +219,7 @@ static void root_from_seed(struct block_hasher *h, struct str seed) {
     }
     truncate_hash(h, &h->root);
     mem_free(message);
+    buf_fini(&text);
 }
 
 static void write_frame(struct block_hasher *h) {
@@ -232,7 +242,7 @@ struct block_hasher *block_hasher_create(const struct block_hasher_config *confi
     h->sha = sha256_create();
     h->message = mem_alloc(3 * CBOR_HEAD_MAX + BLOCK_HASH_BYTES + token_bytes + sizeof(uint64_t) +
                            BLOCK_EXTRAS_MAX_BYTES);
-    root_from_seed(h, config->seed);
+    root_from_seed(h, config);
     write_frame(h);
     return h;
 }

@@ -140,6 +140,34 @@ static void roots_follow_the_seed(void **state) {
     }
 }
 
+/* Quantised caches: equal tokens, other KV. Without a kind, hashes are those of the seed alone. */
+static void blocks_of_another_kind_have_other_hashes(void **state) {
+    static const char *const kinds[] = {"", "fp8_e4m3.1", "int8.1", "int8.2"};
+    const uint32_t tokens[4] = {1, 2, 3, 4};
+
+    (void)state;
+    for (int algo = BLOCK_HASH_XXH3_128; algo <= BLOCK_HASH_XXHASH_CBOR; algo++) {
+        struct block_hash of[ARRAY_LEN(kinds)], plain;
+        struct block_hasher *h = make(algo, 4, STR("seed+int8.1"));
+
+        plain = next_block(h, *block_hasher_root(h), tokens);
+        block_hasher_destroy(h);
+        for (size_t i = 0; i < ARRAY_LEN(kinds); i++) {
+            h = block_hasher_create(&(struct block_hasher_config){
+                .algo = algo, .block_size = 4, .seed = STR("seed"), .kind = str_of(kinds[i])});
+            of[i] = next_block(h, *block_hasher_root(h), tokens);
+            block_hasher_destroy(h);
+            for (size_t j = 0; j < i; j++)
+                assert_memory_not_equal(&of[i], &of[j], sizeof(of[i]));
+        }
+        assert_memory_equal(&of[2], &plain, sizeof(plain)); /* the rule for indexers outside */
+        h = make(algo, 4, STR("seed"));
+        plain = next_block(h, *block_hasher_root(h), tokens);
+        assert_memory_equal(&of[0], &plain, sizeof(plain));
+        block_hasher_destroy(h);
+    }
+}
+
 static void xxhash_cbor_matches_published_vectors(void **state) {
     struct block_hasher *h = make(BLOCK_HASH_XXHASH_CBOR, 4, STR("0"));
     const uint32_t tokens[4] = {1, 2, 3, 4};
@@ -290,6 +318,7 @@ int main(void) {
         cmocka_unit_test(sha256_cbor_with_extra_keys),
         cmocka_unit_test(sha256_cbor_at_the_edges_of_number_widths),
         cmocka_unit_test(roots_follow_the_seed),
+        cmocka_unit_test(blocks_of_another_kind_have_other_hashes),
         cmocka_unit_test(xxhash_cbor_matches_published_vectors),
         cmocka_unit_test(xxh3_128_depends_on_key_parent_tokens_and_extras),
         cmocka_unit_test(without_a_seed_fast_hashes_are_private_to_the_process),
