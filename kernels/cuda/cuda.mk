@@ -1,6 +1,6 @@
 # kernels/cuda/cuda.mk - the CUDA backend: for a GPU, and its kernels as C++ for tests on this processor.
 
-CUDA_ROOMS  := $(addprefix kernels/cuda/,device attend sampling ops)
+CUDA_ROOMS  := $(addprefix kernels/cuda/,device attend sampling ops products)
 CUDA_DEVICE := $(wildcard kernels/cuda/device/*.c)
 CUDA_HOST   := $(call srcs,kernels/cuda $(filter-out %/device,$(CUDA_ROOMS)))
 CUDA_CODE   := $(wildcard $(addsuffix /*.cu,$(CUDA_ROOMS)))

@@ -19,6 +19,7 @@
 #include "kernels/cuda/device/gemm.h"
 #include "kernels/cuda/device/gpu.h"
 #include "kernels/cuda/ops/ops.h"
+#include "kernels/cuda/products/product.h"
 #include "kernels/cuda/sampling/sampling.h"
 #include "kernels/host/host.h"
 #include "kernels/tp/shard.h"
@@ -44,6 +45,7 @@ struct backend_device {
     uint32_t n_devices, tp_rank, tp_size;
     uint64_t bytes; /* taken by its models */
     bool is_watched, is_invariant;
+    bool has_own_products; /* instead of cuBLASLt's, of at least one shape: other bits */
     double prefill_tokens_per_s, attn_context; /* of the model loaded last; 0 before */
     struct error fault;                        /* what cuda_fault reported last */
 };

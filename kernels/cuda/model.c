@@ -33,6 +33,7 @@ void cuda_unload(struct backend_model *m) {
         gpu_free(m->dev->gpu, m->owned[i]);
     m->dev->bytes -= m->host.bytes;
     m->dev->is_invariant = false;
+    m->dev->has_own_products = false;
     mem_free(m->layers);
     host_fini(&m->host);
     mem_free(m);
@@ -343,7 +344,8 @@ enum status cuda_load_begin(struct backend_device *dev, struct backend_model **o
     if ((st = alloc_weights(m, err)) != ST_OK) goto fail;
     if ((st = alloc_activations(m, err)) != ST_OK) goto fail;
     if ((st = cuda_step_init(m, err)) != ST_OK) goto fail;
-    if ((st = gemm_open(&m->gemm, dev->gpu, m->is_deterministic, err)) != ST_OK) goto fail;
+    if ((st = gemm_open(&m->gemm, dev->gpu, &product_own, m->is_deterministic, err)) != ST_OK)
+        goto fail;
     if ((st = load_start(m, err)) != ST_OK) goto fail;
     if ((st = send_turns(m, err)) != ST_OK) goto fail;
     *out = m;
@@ -363,5 +365,6 @@ enum status cuda_load_end(struct backend_model *m, struct error *err) {
     if ((st = cuda_profile(m, err)) != ST_OK) return st;
     /* two parts have one sum; of more, NCCL may choose the order by their length */
     m->dev->is_invariant = m->is_deterministic && m->shard.size <= 2;
+    m->dev->has_own_products = gemm_n_own(m->gemm) > 0;
     return ST_OK;
 }

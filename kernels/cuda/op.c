@@ -141,7 +141,7 @@ static void multiply(struct bench *b, const struct gemm_args *e) {
                                                       .is_f32_out = true});
         return;
     }
-    b->st = gemm_open(&gemm, b->dev->gpu, false, b->err);
+    b->st = gemm_open(&gemm, b->dev->gpu, &product_own, false, b->err);
     if (b->st == ST_OK) b->st = gemm_tune(gemm, b->dev->compute, e, e->m, b->err);
     if (b->st == ST_OK) gemm_run(gemm, b->dev->compute, e);
     if (b->st == ST_OK) b->st = gpu_stream_wait(b->dev->compute, b->err);

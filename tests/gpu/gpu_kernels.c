@@ -15,8 +15,8 @@
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "kernels/cuda/attend/attend.h"
-#include "kernels/cuda/device/gemm.h"
 #include "kernels/cuda/ops/ops.h"
+#include "kernels/cuda/products/product.h"
 #include "kernels/cuda/sampling/sampling.h"
 #include "kernels/dtype.h"
 #include "tests/gpu/random_model.h"
@@ -634,7 +634,7 @@ static void bench_open(struct bench *b, const struct random_shape *shape, double
     must(gpu_stream_open(b->gpu, &b->s, &err), &err, "opening a stream");
     must(gpu_event_open(b->gpu, &b->start, &err), &err, "making an event");
     must(gpu_event_open(b->gpu, &b->stop, &err), &err, "making an event");
-    must(gemm_open(&b->gemm, b->gpu, false, &err), &err, "opening the products");
+    must(gemm_open(&b->gemm, b->gpu, &product_own, false, &err), &err, "opening the products");
     must(gpu_alloc_pinned(b->gpu, &b->chunk, CHUNK_BYTES, "random numbers", &err), &err, "pinned");
     numbers = b->chunk;
     for (uint64_t i = 0; i < CHUNK_BYTES / 2; i++)

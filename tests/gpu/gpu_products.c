@@ -13,7 +13,7 @@
 
 #include "common/base/mem.h"
 #include "common/base/rng.h"
-#include "kernels/cuda/device/gemm.h"
+#include "kernels/cuda/products/product.h"
 #include "kernels/dtype.h"
 #include "tests/gpu/random_model.h"
 
@@ -201,7 +201,8 @@ static void check_all(bool is_tiny, bool is_deterministic) {
     rng_seed(&w.rng, is_deterministic ? 5 : 3);
     must(gpu_open(&w.gpu, 0, &err), &err, "opening the device");
     must(gpu_stream_open(w.gpu, &w.s, &err), &err, "opening a stream");
-    must(gemm_open(&w.gemm, w.gpu, is_deterministic, &err), &err, "opening the products");
+    must(gemm_open(&w.gemm, w.gpu, &product_own, is_deterministic, &err), &err,
+         "opening the products");
     for (size_t i = 0; i < (is_tiny ? ARRAY_LEN(tiny) : ARRAY_LEN(full)); i++)
         if (is_tiny)
             check_shape(&w, tiny[i], tiny_counts, ARRAY_LEN(tiny_counts), is_deterministic);

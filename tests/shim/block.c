@@ -401,6 +401,16 @@ void shim_multiply_add(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1
     lane->b1 = b1;
     meet(s, lane, PRODUCT, line);
 }
+void shim_multiply_add_s8(int32_t c[4], const uint32_t a[4], uint32_t b0, uint32_t b1, int line) {
+    struct shim *s = here();
+    struct lane *lane = lane_here(s);
+
+    lane->c_s8 = c;
+    lane->a = a;
+    lane->b0 = b0;
+    lane->b1 = b1;
+    meet(s, lane, PRODUCT_S8, line);
+}
 
 static void hold_meeting(struct shim *s, struct lane *warp) {
     s->stats->n_meetings++;
@@ -426,8 +436,8 @@ static void thread_entry(void) {
 /* --- the schedule */
 static void describe(const struct lane *lane, char *out, size_t size) {
     static const char *const names[] = {
-        "__syncwarp",  "a shuffle", "a ballot", "load_matrix4", "load_matrix4_transposed",
-        "multiply_add"};
+        "__syncwarp",   "a shuffle",      "a ballot", "load_matrix4", "load_matrix4_transposed",
+        "multiply_add", "multiply_add_s8"};
 
     if (lane->place == AT_END)
         snprintf(out, size, "has ended");

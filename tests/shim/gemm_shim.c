@@ -1,5 +1,7 @@
 /* tests/shim/gemm_shim.c - kernels/cuda/device/gemm.h in plain loops, on the pretended device.
  *
+ * shim_set_library(false): there is no library, and the own kernels run as they would on a device.
+ *
  * Each element is one chain of fp32 sums in the order of k, so that it depends on its row and
  * column alone. What the library would refuse or be slow at ends the process with a sentence: a
  * shape that was not tuned, more rows than it was tuned for, buffers that are not aligned to 16
@@ -12,6 +14,7 @@
 #include "kernels/cuda/device/gemm.h"
 #include "kernels/dtype.h"
 #include "tests/shim/device.h"
+#include "tests/shim/shim_control.h"
 
 enum { MAX_SHAPES = 64, COLUMNS = 4 };
 
@@ -21,17 +24,35 @@ struct tuned {
 };
 struct gemm {
     struct gpu *gpu;
+    const struct gemm_own *own;
+    bool has_library;
     struct tuned tuned[MAX_SHAPES];
     uint32_t n_tuned;
 };
 
-enum status gemm_open(struct gemm **out, struct gpu *gpu, bool is_deterministic,
-                      struct error *err) {
+static volatile bool has_no_library_;
+
+void shim_set_library(bool is_there) {
+    has_no_library_ = !is_there;
+}
+
+enum status gemm_open(struct gemm **out, struct gpu *gpu, const struct gemm_own *own,
+                      bool is_deterministic, struct error *err) {
     (void)is_deterministic; /* these loops cannot be anything else */
-    (void)err;
+    if (has_no_library_ && !own) return error_set(err, ST_UNSUPPORTED, "no library of products");
     *out = mem_zalloc(sizeof(**out));
     (*out)->gpu = gpu;
+    (*out)->own = own;
+    if (own) own->prepare();
+    (*out)->has_library = !has_no_library_;
     return ST_OK;
+}
+const char *gemm_note(const struct gemm *g) {
+    return g->has_library ? NULL
+                          : "own kernels compute all matrix products: the shim has no library";
+}
+uint32_t gemm_n_own(const struct gemm *g) {
+    return g->has_library ? 0 : g->n_tuned;
 }
 void gemm_close(struct gemm *g) {
     mem_free(g);
@@ -135,5 +156,35 @@ void gemm_run(struct gemm *g, struct gpu_stream *s, const struct gemm_args *args
     if (!t) refuse(args, "the shape was not tuned");
     if (args->m > t->max_m) refuse(args, "more rows than were tuned for");
     check(g, args);
-    shim_put(s, "gemm", run_gemm, args, sizeof(*args));
+    if (g->has_library)
+        shim_put(s, "gemm", run_gemm, args, sizeof(*args));
+    else
+        g->own->run(s, args);
+}
+
+/* --- grouped */
+static bool run_grouped(struct gpu *gpu, void *p) {
+    const struct gemm_grouped_args *a = p;
+    uint64_t size = a->is_f32_out ? 4 : 2;
+
+    for (uint32_t g = 0; g < a->n_groups; g++) {
+        uint32_t first = a->first_row[g];
+        struct gemm_args one = {.shape = {.n = a->n, .k = a->k, .is_f32_out = a->is_f32_out},
+                                .m = a->first_row[g + 1] - first,
+                                .x = a->x + (uint64_t)first * a->x_stride,
+                                .x_stride = a->x_stride,
+                                .w = a->w + (uint64_t)g * a->n * a->k,
+                                .y = (uint8_t *)a->y + (uint64_t)first * a->y_stride * size,
+                                .y_stride = a->y_stride};
+
+        (void)run_gemm(gpu, &one);
+    }
+    return true;
+}
+void gemm_run_grouped(struct gemm *g, struct gpu_stream *s, const struct gemm_grouped_args *args) {
+    if (!args->m) return;
+    if (g->has_library)
+        shim_put(s, "grouped gemm", run_grouped, args, sizeof(*args));
+    else
+        g->own->run_grouped(s, args);
 }

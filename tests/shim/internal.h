@@ -12,7 +12,7 @@ extern "C" {
 /* CUDA's, of the thread that runs. */
 extern __thread struct shim_size threadIdx, blockIdx, blockDim, gridDim;
 
-/* --- what a thread of a kernel calls; `line` is where it does. The first six meet: they return
+/* --- what a thread of a kernel calls; `line` is where it does. The first seven meet: they return
  * when all of the block, or of the warp, have come. */
 void shim_sync_block(int line);
 void shim_sync_warp(uint32_t mask, int line);
@@ -20,6 +20,7 @@ uint32_t shim_shuffle(uint32_t mask, uint32_t bits, uint32_t from_lane, int line
 uint32_t shim_ballot(uint32_t mask, bool vote, int line);
 void shim_load_matrix4(uint32_t r[4], const void *row, bool is_transposed, int line);
 void shim_multiply_add(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1, int line);
+void shim_multiply_add_s8(int32_t c[4], const uint32_t a[4], uint32_t b0, uint32_t b1, int line);
 void shim_copy(void *shared, const void *global, int line);
 void shim_copy_commit(void);
 void shim_copy_wait(uint32_t n_left);

@@ -73,6 +73,25 @@ static void product(struct lane *warp) {
         for (uint32_t i = 0; i < 4; i++)
             warp[l].c[i] = c[l / 4 + (i >> 1) * 8][l % 4 * 2 + (i & 1)];
 }
+static void put_codes(int8_t to[4], uint32_t from) {
+    memcpy(to, &from, 4);
+}
+/* PTX: as the other, but each register has columns 4 * (l % 4) and three more, and what lies to the
+ * right or below begins 16 later. */
+static void product_s8(struct lane *warp) {
+    int8_t a[16][32], b[8][32]; /* b transposed */
+
+    for (uint32_t l = 0; l < WARP; l++) {
+        for (uint32_t i = 0; i < 4; i++)
+            put_codes(&a[l / 4 + (i & 1) * 8][l % 4 * 4 + (i >> 1) * 16], warp[l].a[i]);
+        put_codes(&b[l / 4][l % 4 * 4], warp[l].b0);
+        put_codes(&b[l / 4][l % 4 * 4 + 16], warp[l].b1);
+    }
+    for (uint32_t l = 0; l < WARP; l++)
+        for (uint32_t i = 0; i < 4; i++)
+            for (uint32_t k = 0; k < 32; k++)
+                warp[l].c_s8[i] += a[l / 4 + (i >> 1) * 8][k] * b[l % 4 * 2 + (i & 1)][k];
+}
 void lanes_meet(struct lane warp[WARP]) {
     switch (warp->meeting) {
     case SYNC_WARP: break;
@@ -81,6 +100,7 @@ void lanes_meet(struct lane warp[WARP]) {
     case MATRIX: load_matrix(warp); break;
     case MATRIX_TRANSPOSED: load_matrix_transposed(warp); break;
     case PRODUCT: product(warp); break;
+    case PRODUCT_S8: product_s8(warp); break;
     }
 }
 

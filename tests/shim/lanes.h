@@ -11,7 +11,7 @@
 enum { WARP = 32 };
 
 /* What the 32 lanes of a warp do together. */
-enum meeting { SYNC_WARP, SHUFFLE, BALLOT, MATRIX, MATRIX_TRANSPOSED, PRODUCT };
+enum meeting { SYNC_WARP, SHUFFLE, BALLOT, MATRIX, MATRIX_TRANSPOSED, PRODUCT, PRODUCT_S8 };
 
 enum place { AT_START, AT_BLOCK_BARRIER, AT_MEETING, AT_END };
 
@@ -25,6 +25,7 @@ struct lane {
     uint32_t *r; /* load_matrix4: where to, from where */
     const void *row;
     float *c; /* multiply_add */
+    int32_t *c_s8;
     const uint32_t *a;
     uint32_t b0, b1;
     struct shim_size index;

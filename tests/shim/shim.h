@@ -192,6 +192,15 @@ static inline double __dmul_rn(double x, double y) {
 static inline double __dadd_rn(double x, double y) {
     return x + y;
 }
+/* Byte i of the result is byte (selector >> 4 i) & 7 of the eight of y and x, x below. */
+static inline uint32_t __byte_perm(uint32_t x, uint32_t y, uint32_t selector) {
+    uint64_t both = (uint64_t)y << 32 | x;
+    uint32_t z = 0;
+
+    for (int i = 0; i < 4; i++)
+        z |= (uint32_t)(both >> (selector >> 4 * i & 7) * 8 & 0xFF) << 8 * i;
+    return z;
+}
 static inline int __popc(uint32_t x) {
     return __builtin_popcount(x);
 }
@@ -326,6 +335,11 @@ static inline int __all_sync(uint32_t mask, int vote, SHIM_LINE) {
 static inline void copy_async16(void *shared, const void *global, SHIM_LINE) {
     shim_copy(shared, global, line);
 }
+static inline void copy_async16_if(void *shared, const void *global, bool is_there, SHIM_LINE) {
+    static const uint4 zeros = {0, 0, 0, 0};
+
+    shim_copy(shared, is_there ? global : &zeros, line);
+}
 static inline void copy_commit(void) {
     shim_copy_commit();
 }
@@ -341,6 +355,20 @@ static inline void load_matrix4_transposed(uint32_t r[4], const void *row, SHIM_
 static inline void multiply_add(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1,
                                 SHIM_LINE) {
     shim_multiply_add(c, a, b0, b1, line);
+}
+static inline void multiply_add_s8(int32_t c[4], const uint32_t a[4], uint32_t b0, uint32_t b1,
+                                   SHIM_LINE) {
+    shim_multiply_add_s8(c, a, b0, b1, line);
+}
+static inline float shim_bf16_half(uint32_t pair, int half) {
+    return shim_bits<float>((pair >> 16 * half & 0xFFFF) << 16);
+}
+static inline uint32_t fma_bf16x2(uint32_t a, uint32_t b, uint32_t c) {
+    float d[2];
+
+    for (int i = 0; i < 2; i++)
+        d[i] = fmaf(shim_bf16_half(a, i), shim_bf16_half(b, i), shim_bf16_half(c, i));
+    return pack_bf16(d[0], d[1]);
 }
 
 #endif

@@ -50,6 +50,8 @@ void shim_set_max_shared(uint32_t n_bytes);
 void shim_set_devices(uint32_t n);      /* 1 unless set */
 void shim_set_sm(uint32_t sm);          /* compute capability: 90 unless set */
 void shim_set_memory(uint64_t n_bytes); /* of devices opened from now on: 256 MiB unless set */
+/* Whether gemm.h finds a library of products, in what is opened from now on: it does unless set. */
+void shim_set_library(bool is_there);
 /* The device's clock, of devices opened from now on: a kernel or a copy takes 10 us, a product of
  * gemm.h so many. 0, unless set: the host's time passes, which is no measure of speed. */
 void shim_set_product_us(uint32_t us);

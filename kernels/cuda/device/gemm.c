@@ -1,5 +1,5 @@
 /* kernels/cuda/device/gemm.c - matrix products by cuBLASLt: one plan per shape, made and timed at
- * load.
+ * load; own kernels behind it.
  *
  * cuBLASLt thinks in columns. Row-major Y (m, n) is its D with n rows and m columns, and
  *
@@ -21,7 +21,12 @@
  * Deterministic plans: proposals without split-K or any other reduction across blocks; the one that
  * loses least over all m serves them all, so the order of a row's sums never changes. That is put
  * to the test, for an algorithm may divide its sums by the size of the product undocumented: of
- * equal rows, any number of them must give equal bits.
+ * equal rows, any number of them must give equal bits. A shape for which none does is left to the
+ * own kernels.
+ *
+ * A call that the library refuses in service, though it took the ends of its bucket at load, gets
+ * the library's first proposal for that very call; when that is refused too, or the plan is
+ * deterministic, the shape is the own kernels' from then on.
  *
  * LIMITS: 32 shapes; k and both strides multiples of 8 elements, all pointers of 16 bytes. */
 #include "kernels/cuda/device/gemm.h"
@@ -78,7 +83,7 @@ struct library {
 
 struct plan {
     struct gemm_shape shape;
-    bool is_used;
+    bool is_used, is_own; /* is_own: the own kernels serve it */
     cublasLtMatmulDesc_t product;
     cublasLtMatrixLayout_t w, x, y;
     uint32_t m, x_stride, y_stride; /* as the layouts have them now */
@@ -92,8 +97,10 @@ struct gemm {
     struct library lib;
     cublasLtHandle_t handle;
     cublasLtMatmulPreference_t preference;
-    void *workspace; /* on the device */
-    bool is_deterministic;
+    void *workspace;            /* on the device */
+    const struct gemm_own *own; /* or NULL */
+    bool is_deterministic, has_library;
+    struct error note;             /* why the own kernels serve; "" */
     struct plan plans[MAX_SHAPES]; /* open addressing by shape_hash */
 };
 
@@ -151,29 +158,61 @@ static cublasStatus_t make_preference(struct gemm *g) {
     return code;
 }
 
-enum status gemm_open(struct gemm **out, struct gpu *gpu, bool is_deterministic,
-                      struct error *err) {
-    struct gemm *g = mem_zalloc(sizeof(*g));
+static enum status library_start(struct gemm *g, struct error *err) {
+    enum status st = library_open(&g->lib, err);
     cublasStatus_t code;
+
+    if (st != ST_OK) return st;
+    code = g->lib.create(&g->handle);
+    if (!code) code = make_preference(g);
+    return code ? refused(g, code, "to start", err) : ST_OK;
+}
+
+static void library_stop(struct gemm *g) {
+    if (g->preference) (void)g->lib.preference_destroy(g->preference);
+    if (g->handle) (void)g->lib.destroy(g->handle);
+    g->preference = NULL;
+    g->handle = NULL;
+}
+
+/* Own kernels take the place of a library that cannot be opened or does not start. */
+enum status gemm_open(struct gemm **out, struct gpu *gpu, const struct gemm_own *own,
+                      bool is_deterministic, struct error *err) {
+    struct gemm *g = mem_zalloc(sizeof(*g));
+    struct error why;
     enum status st;
 
     g->gpu = gpu;
+    g->own = own;
+    if (own) own->prepare();
     g->is_deterministic = is_deterministic;
-    st = library_open(&g->lib, err);
-    if (st != ST_OK) goto fail;
-    code = g->lib.create(&g->handle);
-    if (!code) code = make_preference(g);
-    if (code) {
-        st = refused(g, code, "to start", err);
-        goto fail;
+    st = library_start(g, &why);
+    g->has_library = st == ST_OK;
+    if (g->has_library) {
+        st = gpu_alloc(gpu, &g->workspace, WORKSPACE_BYTES, "the workspace of matrix products",
+                       &why);
+    } else if (own) {
+        library_stop(g);
+        st = error_set(&g->note, ST_OK, "own kernels compute all matrix products: %s", why.message);
     }
-    st = gpu_alloc(gpu, &g->workspace, WORKSPACE_BYTES, "the workspace of matrix products", err);
-    if (st != ST_OK) goto fail;
+    if (st != ST_OK) {
+        gemm_close(g);
+        return error_set(err, st, "%s", why.message);
+    }
     *out = g;
     return ST_OK;
-fail:
-    gemm_close(g);
-    return st;
+}
+
+const char *gemm_note(const struct gemm *g) {
+    return g->note.message[0] ? g->note.message : NULL;
+}
+
+uint32_t gemm_n_own(const struct gemm *g) {
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < MAX_SHAPES; i++)
+        n += g->plans[i].is_used && g->plans[i].is_own;
+    return n;
 }
 
 static void plan_clear(struct gemm *g, struct plan *p) {
@@ -191,8 +230,7 @@ void gemm_close(struct gemm *g) {
     for (i = 0; i < MAX_SHAPES; i++)
         if (g->plans[i].is_used) plan_clear(g, &g->plans[i]);
     gpu_free(g->gpu, g->workspace);
-    if (g->preference) (void)g->lib.preference_destroy(g->preference);
-    if (g->handle) (void)g->lib.destroy(g->handle);
+    library_stop(g);
     mem_free(g);
 }
 
@@ -304,9 +342,54 @@ static cublasStatus_t multiply(struct gemm *g, struct gpu_stream *s, const struc
                          (cudaStream_t)gpu_stream_handle(s));
 }
 
+static uint32_t propose(struct gemm *g, const struct plan *p,
+                        cublasLtMatmulHeuristicResult_t proposals[MAX_PROPOSALS]) {
+    int n = 0;
+
+    if (g->lib.propose(g->handle, p->product, p->w, p->x, p->y, p->y, g->preference, MAX_PROPOSALS,
+                       proposals, &n))
+        return 0;
+    return (uint32_t)n;
+}
+
+/* The shape is the own kernels' from now on. */
+static void give_to_own(struct gemm *g, struct plan *p, const struct gemm_args *a,
+                        const char *why) {
+    p->is_own = true;
+    (void)error_set(&g->note, ST_OK,
+                    "own kernels compute the matrix product (m, %u) x (%u, %u): cuBLASLt %s",
+                    a->shape.k, a->shape.n, a->shape.k, why);
+}
+
+/* The library's first proposal for the very call; it is kept for the bucket when it works. */
+static cublasStatus_t multiply_as_proposed(struct gemm *g, struct gpu_stream *s, struct plan *p,
+                                           const struct gemm_args *a, uint32_t bucket) {
+    cublasLtMatmulHeuristicResult_t proposals[MAX_PROPOSALS];
+    cublasStatus_t code = CUBLAS_STATUS_NOT_SUPPORTED;
+
+    if (propose(g, p, proposals) > 0) code = multiply(g, s, p, a, a->w, &proposals[0].algo);
+    if (!code) p->algo[bucket] = proposals[0].algo;
+    return code;
+}
+
+/* What the library did not take. */
+static void run_refused(struct gemm *g, struct gpu_stream *s, struct plan *p,
+                        const struct gemm_args *a, uint32_t bucket, cublasStatus_t code) {
+    if (!g->is_deterministic && multiply_as_proposed(g, s, p, a, bucket) == CUBLAS_STATUS_SUCCESS)
+        return;
+    if (!g->own) {
+        gpu_fail(g->gpu, "cuBLASLt refused the product (%u, %u) x (%u, %u): %s", a->m, a->shape.k,
+                 a->shape.n, a->shape.k, g->lib.status_string(code));
+        return;
+    }
+    give_to_own(g, p, a, "refused it in service");
+    g->own->run(s, a);
+}
+
 void gemm_run(struct gemm *g, struct gpu_stream *s, const struct gemm_args *args) {
     struct plan *p = plan_find(g, &args->shape);
     cublasStatus_t code;
+    uint32_t bucket;
 
     if (args->m == 0) return;
     if (UNLIKELY(!p || p->n_buckets == 0)) {
@@ -314,11 +397,22 @@ void gemm_run(struct gemm *g, struct gpu_stream *s, const struct gemm_args *args
                  args->shape.n, args->shape.k);
         return;
     }
+    if (p->is_own) {
+        g->own->run(s, args);
+        return;
+    }
+    bucket = bucket_of(args->m, p->n_buckets);
     code = aim(g, p, args, args->m);
-    if (!code) code = multiply(g, s, p, args, args->w, &p->algo[bucket_of(args->m, p->n_buckets)]);
-    if (UNLIKELY(code))
-        gpu_fail(g->gpu, "cuBLASLt refused the product (%u, %u) x (%u, %u): %s", args->m,
-                 args->shape.k, args->shape.n, args->shape.k, g->lib.status_string(code));
+    if (!code) code = multiply(g, s, p, args, args->w, &p->algo[bucket]);
+    if (UNLIKELY(code)) run_refused(g, s, p, args, bucket, code);
+}
+
+void gemm_run_grouped(struct gemm *g, struct gpu_stream *s, const struct gemm_grouped_args *args) {
+    if (g->own)
+        g->own->run_grouped(s, args);
+    else
+        gpu_fail(g->gpu, "a grouped product of %u matrices: there are no own kernels",
+                 args->n_groups);
 }
 
 /* --- tuning ----------------------------------------------------------------------------------- */
@@ -399,16 +493,6 @@ static double time_algo(struct gemm *g, struct gpu_stream *s, struct plan *p,
     return again_us < 0 ? again_us : MIN(us, again_us);
 }
 
-static uint32_t propose(struct gemm *g, const struct plan *p,
-                        cublasLtMatmulHeuristicResult_t proposals[MAX_PROPOSALS]) {
-    int n = 0;
-
-    if (g->lib.propose(g->handle, p->product, p->w, p->x, p->y, p->y, g->preference, MAX_PROPOSALS,
-                       proposals, &n))
-        return 0;
-    return (uint32_t)n;
-}
-
 static bool works_now(struct gemm *g, const struct plan *p, const cublasLtMatmulAlgo_t *algo) {
     cublasLtMatmulHeuristicResult_t result = {.state = CUBLAS_STATUS_NOT_SUPPORTED};
 
@@ -463,7 +547,10 @@ static enum status tune_bucket(struct gemm *g, struct gpu_stream *s, struct plan
         best_us = us;
         p->algo[bucket] = proposals[i].algo;
     }
-    return best_us < 0 ? nothing_works(&p->shape, last_m, err) : ST_OK;
+    if (best_us >= 0) return ST_OK;
+    if (!g->own) return nothing_works(&p->shape, last_m, err);
+    give_to_own(g, p, args, "has no algorithm for it");
+    return ST_OK;
 }
 
 /* Proposals of several m, each once, that never split a sum and fit every m. */
@@ -548,6 +635,10 @@ static enum status tune_for_all(struct gemm *g, struct gpu_stream *s, struct pla
            !keeps_its_bits(g, s, p, args, pinned, &algos[chosen], max_m))
         us[0][chosen] = -1;
     gpu_free(g->gpu, pinned);
+    if (chosen == n && g->own) {
+        give_to_own(g, p, args, "has no algorithm that gives a row the same bits in every batch");
+        return ST_OK;
+    }
     if (n == 0) return nothing_works(&p->shape, max_m, err);
     if (chosen == n)
         return error_set(err, ST_UNSUPPORTED,
@@ -571,7 +662,7 @@ static enum status tune(struct gemm *g, struct gpu_stream *s, struct plan *p,
     if (st == ST_OK && g->is_deterministic)
         st = tune_for_all(g, s, p, args, &cold, &watch, max_m, err);
     else
-        for (i = 0; st == ST_OK && i < n_buckets; i++)
+        for (i = 0; st == ST_OK && !p->is_own && i < n_buckets; i++)
             st = tune_bucket(g, s, p, args, &cold, &watch, i, max_m, err);
     if (gpu_stream_wait(s, st == ST_OK ? err : NULL) != ST_OK && st == ST_OK) st = ST_CLOSED;
     gpu_free(g->gpu, cold.copies);
@@ -589,6 +680,10 @@ enum status gemm_tune(struct gemm *g, struct gpu_stream *s, const struct gemm_ar
     if (!p)
         return error_set(err, ST_INTERNAL, "more than %u shapes of matrix products", MAX_SHAPES);
     if (p->is_used) return ST_OK;
+    if (!g->has_library) {
+        *p = (struct plan){.shape = args->shape, .is_used = true, .is_own = true, .n_buckets = 1};
+        return ST_OK;
+    }
     code = plan_make(g, p, &args->shape);
     st = code ? refused(g, code, "the shape of a product", err)
               : tune(g, s, p, args, MAX(max_m, 1), err);

@@ -1,4 +1,5 @@
-/* kernels/cuda/device/gemm.h - matrix products through cuBLASLt, with plans chosen once.
+/* kernels/cuda/device/gemm.h - matrix products through cuBLASLt, with plans chosen once; where it
+ * cannot serve, through the kernels of struct gemm_own.
  *
  *      Y (m, n) = X (m, k) W (n, k)^T [+ bias (n)] [+ Y]          row-major, as checkpoints store W
  *
@@ -8,6 +9,11 @@
  * all m of a shape, so that a row's result does not depend on how many rows there are.
  *
  * cuBLASLt is opened with dlopen when the first device is (it is 0.5 GB and takes a second, cold).
+ * The own kernels serve all products when it is not there, a shape for which it has no algorithm
+ * (in deterministic mode, none that keeps a row's bits), and a call that it refuses after load, as
+ * does its own first proposal for that call. gemm_note has the sentence.
+ *
+ * A grouped product is one launch for many matrices (the experts of a layer), by the own kernels.
  * Implemented by gemm.c; on the shim by plain loops. Thread: the device's. */
 #ifndef KERNELS_CUDA_DEVICE_GEMM_H
 #define KERNELS_CUDA_DEVICE_GEMM_H
@@ -38,9 +44,34 @@ struct gemm_args {
     uint32_t y_stride;
 };
 
-MUST_USE enum status gemm_open(struct gemm **out, struct gpu *gpu, bool is_deterministic,
-                               struct error *err);
+/* Rows [first_row[g], first_row[g + 1]) of X times the matrix of group g. */
+struct gemm_grouped_args {
+    const uint16_t *x;         /* (m, x_stride) bf16, sorted by group */
+    const uint16_t *w;         /* (n_groups, n, k) bf16 */
+    void *y;                   /* (m, y_stride) bf16 or fp32 */
+    const uint32_t *first_row; /* (n_groups + 1) on the device, rising from 0; the last is at most
+                                * m, and rows from there on are not computed */
+    uint32_t m, n_groups;
+    uint32_t n, k; /* multiples of 8, as the strides */
+    uint32_t x_stride, y_stride;
+    bool is_f32_out;
+};
+
+/* The backend's own kernels (kernels/cuda/products). */
+struct gemm_own {
+    void (*prepare)(void); /* called by gemm_open */
+    void (*run)(struct gpu_stream *s, const struct gemm_args *a);
+    void (*run_grouped)(struct gpu_stream *s, const struct gemm_grouped_args *a);
+};
+
+/* own NULL: there are none, and what the library cannot do is an error. */
+MUST_USE enum status gemm_open(struct gemm **out, struct gpu *gpu, const struct gemm_own *own,
+                               bool is_deterministic, struct error *err);
 void gemm_close(struct gemm *g); /* NULL is fine */
+/* Why own kernels serve, and what: the last sentence; NULL: cuBLASLt serves everything. */
+const char *gemm_note(const struct gemm *g);
+/* How many shapes the own kernels serve, of those tuned. */
+uint32_t gemm_n_own(const struct gemm *g);
 
 /* Makes the plans of a shape for every m up to max_m. `args` lends real buffers of max_m rows,
  * whose contents are overwritten. Called at load, once per shape; a shape known already costs
@@ -50,6 +81,9 @@ MUST_USE enum status gemm_tune(struct gemm *g, struct gpu_stream *s, const struc
 
 /* The shape must have been tuned. Can be captured into a graph; allocates nothing. */
 void gemm_run(struct gemm *g, struct gpu_stream *s, const struct gemm_args *args);
+
+/* One launch, by the own kernels; needs no tuning. */
+void gemm_run_grouped(struct gemm *g, struct gpu_stream *s, const struct gemm_grouped_args *args);
 
 #ifdef __cplusplus
 }

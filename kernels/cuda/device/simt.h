@@ -8,9 +8,9 @@
  *
  * What kernels may use: these, __global__, __device__, __launch_bounds__, __restrict__, threadIdx
  * and its kin, __syncthreads, __syncwarp, __shfl_xor_sync, __shfl_down_sync, __shfl_sync,
- * __ballot_sync (all with the whole warp as mask), atomicAdd, atomicMax and atomicMin on 32-bit
- * numbers, __threadfence, int4, uint2, uint4, float2, float4, rsqrtf and the functions of math.h in
- * float. Shared memory only through SHARED and SHARED_DYNAMIC, which the shim poisons before each
+ * __ballot_sync (all with the whole warp as mask), __byte_perm, atomicAdd, atomicMax and atomicMin
+ * on 32-bit numbers, __threadfence, int4, uint2, uint4, float2, float4, rsqrtf and the functions of
+ * math.h in float. Shared memory only through SHARED and SHARED_DYNAMIC, which the shim poisons before each
  * block. Blocks are multiples of 32 threads. A launch is
  *
  *      LAUNCH(kernel<64>, dim3(a, b), 128, shared_bytes, stream, args);
@@ -84,6 +84,12 @@ static __device__ __forceinline__ void copy_async16(void *shared, const void *gl
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(shared)),
                  "l"(global));
 }
+/* The same, or 16 bytes of zeros where there is nothing to copy: `global` is not read then. */
+static __device__ __forceinline__ void copy_async16_if(void *shared, const void *global,
+                                                       bool is_there) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)),
+                 "l"(global), "r"(is_there ? 16 : 0));
+}
 static __device__ __forceinline__ void copy_commit(void) { /* closes a group of this thread's */
     asm volatile("cp.async.commit_group;");
 }
@@ -134,6 +140,24 @@ static __device__ __forceinline__ void simt_launch_dependents(void) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;");
 #endif
+}
+
+/* The same of int8: c (16, 8) += a (16, 32) b (32, 8), sums of 32 bits. Where the other has two
+ * bf16, there are four codes. */
+static __device__ __forceinline__ void multiply_add_s8(int32_t c[4], const uint32_t a[4],
+                                                       uint32_t b0, uint32_t b1) {
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, "
+                 "{%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/* a * b + c of two pairs of bf16, each rounded once; subnormal numbers are numbers. */
+static __device__ __forceinline__ uint32_t fma_bf16x2(uint32_t a, uint32_t b, uint32_t c) {
+    uint32_t d;
+
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+    return d;
 }
 
 #else

@@ -27,6 +27,8 @@ struct fake_cuda {
     /* cuBLASLt and NCCL */
     bool has_cublaslt, has_nccl;
     int product_error;             /* of every product */
+    uint32_t refused_algos;        /* bits: fail when they are run, from now on */
+    bool is_fickle;                /* every algorithm is: see the table in fake_libraries.c */
     uint32_t n_products;           /* so far */
     uint32_t last_algo;            /* of the last one: see the table in fake_libraries.c */
     uint32_t preferred_reductions; /* from the caller's preference */

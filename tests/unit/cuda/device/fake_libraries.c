@@ -213,7 +213,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t prod
         w->columns != y->rows || x->columns != y->columns ||
         (p->epilogue == CUBLASLT_EPILOGUE_BIAS && (!p->bias || p->bias_type != CUDA_R_16BF)))
         return CUBLAS_STATUS_INVALID_VALUE;
-    if (algos[algo->data[0]].is_broken || fake_cuda.product_error)
+    if (algos[algo->data[0]].is_broken || fake_cuda.product_error ||
+        fake_cuda.refused_algos >> algo->data[0] & 1)
         return CUBLAS_STATUS_NOT_SUPPORTED;
     fake_cuda.n_products++;
     fake_cuda.last_algo = (uint32_t)algo->data[0];
@@ -226,7 +227,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t prod
             for (uint64_t i = 0; i < w->rows; i++)
                 sum += (double)from_bf16(wp[row * (uint64_t)w->ld + i]) *
                        from_bf16(xp[column * (uint64_t)x->ld + i]);
-            if (algos[algo->data[0]].is_fickle && x->columns > 16) sum *= 1 + 1.0 / 128;
+            if ((algos[algo->data[0]].is_fickle || fake_cuda.is_fickle) && x->columns > 16)
+                sum *= 1 + 1.0 / 128;
             store(y, d, column * (uint64_t)y->ld + row, sum, keep == 1);
         }
     return CUBLAS_STATUS_SUCCESS;

@@ -15,14 +15,20 @@ struct fixture {
     struct gemm *g;
 };
 
-static struct fixture fixture_open(bool is_deterministic) {
+static struct fixture fixture_open_with(const struct gemm_own *own, bool is_deterministic,
+                                        bool has_library) {
     struct fixture w;
 
     fake_cuda_reset();
+    fake_cuda.has_cublaslt = has_library;
     assert_int_equal(gpu_open(&w.gpu, 0, NULL), ST_OK);
     assert_int_equal(gpu_stream_open(w.gpu, &w.s, NULL), ST_OK);
-    assert_int_equal(gemm_open(&w.g, w.gpu, is_deterministic, NULL), ST_OK);
+    assert_int_equal(gemm_open(&w.g, w.gpu, own, is_deterministic, NULL), ST_OK);
     return w;
+}
+
+static struct fixture fixture_open(bool is_deterministic) {
+    return fixture_open_with(NULL, is_deterministic, true);
 }
 
 static void fixture_close(struct fixture *w) {
@@ -255,12 +261,147 @@ static void without_the_library_the_error_names_what_to_install(void **state) {
     fake_cuda_reset();
     fake_cuda.has_cublaslt = false;
     assert_int_equal(gpu_open(&gpu, 0, NULL), ST_OK);
-    assert_int_equal(gemm_open(&g, gpu, false, &err), ST_UNSUPPORTED);
+    assert_int_equal(gemm_open(&g, gpu, NULL, false, &err), ST_UNSUPPORTED);
     assert_non_null(strstr(err.message, "cuBLASLt cannot be opened"));
     assert_non_null(strstr(err.message, "libcublas"));
     assert_null(g);
     gpu_close(gpu);
     assert_int_equal(fake_cuda.allocated_bytes, 0);
+}
+
+/* --- own kernels, and when they serve --------------------------------------------------------- */
+
+static uint32_t n_own_, n_own_grouped_;
+
+static void own_run(struct gpu_stream *s, const struct gemm_args *a) {
+    (void)s;
+    n_own_++;
+    for (uint32_t i = 0; i < a->m; i++)
+        for (uint32_t j = 0; j < a->shape.n; j++) {
+            float sum = 0;
+
+            for (uint32_t k = 0; k < a->shape.k; k++)
+                sum += f32_of_bf16(a->x[(size_t)i * a->x_stride + k]) *
+                       f32_of_bf16(a->w[(size_t)j * a->shape.k + k]);
+            ((uint16_t *)a->y)[(size_t)i * a->y_stride + j] = bf16_of_f32(sum);
+        }
+}
+
+static void own_run_grouped(struct gpu_stream *s, const struct gemm_grouped_args *a) {
+    (void)s, (void)a;
+    n_own_grouped_++;
+}
+
+static void own_prepare(void) {
+}
+
+static const struct gemm_own own = {own_prepare, own_run, own_run_grouped};
+
+/* A product of m rows, which is right, by own kernels or not. */
+static void run_and_expect(struct fixture *w, struct example *e, uint32_t m, bool is_own) {
+    uint32_t n = n_own_;
+
+    e->a.m = m;
+    memset(e->y, 0, e->y_bytes);
+    memcpy(e->before, e->y, e->y_bytes);
+    gemm_run(w->g, w->s, &e->a);
+    assert_product(e);
+    assert_int_equal(n_own_ - n, is_own);
+}
+
+static void without_the_library_own_kernels_serve(void **state) {
+    struct fixture w = fixture_open_with(&own, false, false);
+    struct example e = example_of((struct gemm_shape){24, 16, false, false, false}, 33, 1);
+
+    (void)state;
+    assert_non_null(strstr(gemm_note(w.g), "own kernels compute all matrix products: cuBLASLt"));
+    assert_int_equal(gemm_tune(w.g, w.s, &e.a, 33, NULL), ST_OK);
+    assert_int_equal(gemm_n_own(w.g), 1);
+    run_and_expect(&w, &e, 1, true);
+    run_and_expect(&w, &e, 33, true);
+    gemm_run_grouped(w.g, w.s, &(struct gemm_grouped_args){.m = 1, .n_groups = 1});
+    assert_int_equal(n_own_grouped_, 1);
+    example_free(&e);
+    fixture_close(&w);
+}
+
+/* Every algorithm sums otherwise above 16 rows: there is no refusal, and no fickle row. */
+static void own_kernels_serve_a_shape_that_no_algorithm_keeps_the_bits_of(void **state) {
+    struct fixture w = fixture_open_with(&own, true, true);
+    struct example e = example_of((struct gemm_shape){24, 16, false, false, false}, 33, 2);
+    struct example f = example_of((struct gemm_shape){8, 16, false, false, false}, 33, 3);
+    struct error err;
+
+    (void)state;
+    fake_cuda.is_fickle = true;
+    assert_int_equal(gemm_tune(w.g, w.s, &e.a, 33, NULL), ST_OK);
+    fake_cuda.is_fickle = false;
+    assert_non_null(strstr(gemm_note(w.g), "(m, 16) x (24, 16): cuBLASLt has no algorithm that"));
+    assert_int_equal(gemm_tune(w.g, w.s, &f.a, 33, NULL), ST_OK);
+    assert_int_equal(gemm_n_own(w.g), 1);
+    run_and_expect(&w, &e, 1, true);
+    run_and_expect(&w, &e, 33, true);
+    run_and_expect(&w, &f, 33, false);
+    fixture_close(&w);
+    w = fixture_open(true);
+    fake_cuda.is_fickle = true;
+    assert_int_equal(gemm_tune(w.g, w.s, &e.a, 33, &err), ST_UNSUPPORTED); /* none of our own */
+    assert_non_null(strstr(err.message, "the same bits in every batch"));
+    example_free(&e);
+    example_free(&f);
+    fixture_close(&w);
+}
+
+/* First the library's own proposal for the call, then own kernels; never a lost device. */
+static void a_refusal_in_service_has_two_ways_out(void **state) {
+    struct fixture w = fixture_open_with(&own, false, true);
+    struct example e = example_of((struct gemm_shape){8, 8, false, false, false}, 200, 4);
+
+    (void)state;
+    assert_int_equal(gemm_tune(w.g, w.s, &e.a, 200, NULL), ST_OK);
+    run_and_expect(&w, &e, 200, false);
+    assert_int_equal(fake_cuda.last_algo, 4);
+    fake_cuda.refused_algos = 1 << 4;
+    run_and_expect(&w, &e, 200, false);
+    assert_int_equal(fake_cuda.last_algo, 0); /* the first proposal */
+    assert_null(gemm_note(w.g));
+    fake_cuda.refused_algos = 0;
+    run_and_expect(&w, &e, 200, false);
+    assert_int_equal(fake_cuda.last_algo, 0); /* kept */
+    fake_cuda.product_error = 1;
+    run_and_expect(&w, &e, 200, true);
+    assert_non_null(strstr(gemm_note(w.g), "cuBLASLt refused it in service"));
+    fake_cuda.product_error = 0;
+    run_and_expect(&w, &e, 3, true); /* from now on, whatever m is */
+    example_free(&e);
+    fixture_close(&w);
+}
+
+/* The first proposal might sum otherwise: a deterministic shape goes to own kernels at once. */
+static void a_refusal_of_a_deterministic_shape_goes_to_own_kernels(void **state) {
+    struct fixture w = fixture_open_with(&own, true, true);
+    struct example e = example_of((struct gemm_shape){8, 8, false, false, false}, 40, 5);
+
+    (void)state;
+    assert_int_equal(gemm_tune(w.g, w.s, &e.a, 40, NULL), ST_OK);
+    fake_cuda.refused_algos = 1;
+    run_and_expect(&w, &e, 40, true);
+    example_free(&e);
+    fixture_close(&w);
+}
+
+static void own_kernels_serve_a_shape_that_nothing_else_can_do(void **state) {
+    struct fixture w = fixture_open_with(&own, false, true);
+    struct example e = example_of((struct gemm_shape){8, 16, false, false, false}, 3, 6);
+
+    (void)state;
+    fake_cuda.product_error = 1;
+    assert_int_equal(gemm_tune(w.g, w.s, &e.a, 3, NULL), ST_OK);
+    fake_cuda.product_error = 0;
+    run_and_expect(&w, &e, 3, true);
+    assert_non_null(strstr(gemm_note(w.g), "has no algorithm for it"));
+    example_free(&e);
+    fixture_close(&w);
 }
 
 int main(void) {
@@ -273,6 +414,11 @@ int main(void) {
         cmocka_unit_test(a_shape_that_was_not_tuned_sticks),
         cmocka_unit_test(a_product_that_nothing_can_do_is_refused_at_load),
         cmocka_unit_test(without_the_library_the_error_names_what_to_install),
+        cmocka_unit_test(without_the_library_own_kernels_serve),
+        cmocka_unit_test(own_kernels_serve_a_shape_that_no_algorithm_keeps_the_bits_of),
+        cmocka_unit_test(a_refusal_in_service_has_two_ways_out),
+        cmocka_unit_test(a_refusal_of_a_deterministic_shape_goes_to_own_kernels),
+        cmocka_unit_test(own_kernels_serve_a_shape_that_nothing_else_can_do),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -86,6 +86,21 @@ static void wider_checkpoints_agree(void **state) {
     check_shape(&shape);
 }
 
+/* Other products have other bits: the path names them. */
+static void without_a_library_own_products_serve(void **state) {
+    struct backend_info info;
+    struct cuda_fixture *s;
+
+    (void)state;
+    shim_set_library(false);
+    check_shape(&cuda_fixture_llama);
+    s = cuda_fixture_open_alone(&cuda_fixture_llama, &setup, 1);
+    backend_cuda.info(s->cuda.dev, &info);
+    assert_string_equal(info.path, "sm_90+own");
+    cuda_fixture_close(s);
+    shim_set_library(true);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(llama_agrees_with_the_reference),
@@ -94,6 +109,7 @@ int main(void) {
         cmocka_unit_test(norms_of_heads_agree),
         cmocka_unit_test(sliding_windows_agree),
         cmocka_unit_test(wider_checkpoints_agree),
+        cmocka_unit_test(without_a_library_own_products_serve),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

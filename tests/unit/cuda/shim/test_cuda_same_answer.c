@@ -126,6 +126,14 @@ static void with_windows_too(void **state) {
     check_ways(&shape);
 }
 
+/* By own products, whose tiles depend on the number of rows. */
+static void without_a_library_too(void **state) {
+    (void)state;
+    shim_set_library(false);
+    check_ways(&cuda_fixture_llama);
+    shim_set_library(true);
+}
+
 static void only_a_deterministic_model_reports_it(void **state) {
     struct backend_info info;
     struct cuda_fixture_setup loose = setup;
@@ -146,6 +154,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_answer_is_the_same_every_time),
         cmocka_unit_test(with_windows_too),
+        cmocka_unit_test(without_a_library_too),
         cmocka_unit_test(only_a_deterministic_model_reports_it),
     };
 

@@ -339,7 +339,7 @@ static void products_match_gemm_h(void **state) {
     assert_int_equal(gpu_alloc(r.gpu, (void **)&bias, OUT * 2, "bias", NULL), ST_OK);
     assert_int_equal(gpu_alloc(r.gpu, (void **)&y, M * OUT * 2, "y", NULL), ST_OK);
     assert_int_equal(gpu_alloc_pinned(r.gpu, (void **)&host, 4096, "host", NULL), ST_OK);
-    assert_int_equal(gemm_open(&gemm, r.gpu, false, NULL), ST_OK);
+    assert_int_equal(gemm_open(&gemm, r.gpu, NULL, false, NULL), ST_OK);
     struct gemm_args args = {{OUT, K, false, true, true}, M, x, K, w, bias, y, OUT};
     assert_int_equal(gemm_tune(gemm, r.a, &args, M, NULL), ST_OK);
     for (uint32_t i = 0; i < OUT * K; i++)
