@@ -14,7 +14,7 @@
 #include "kernels/dtype.h"
 #include "tests/support/cm.h"
 #include "tests/support/model_runner.h"
-#include "worker/model/safetensors.h"
+#include "worker/model/checkpoint/safetensors.h"
 
 #define DATA       "tests/data/models/"
 #define BOUND_F32  1e-5

@@ -1,7 +1,7 @@
 /* tests/fuzz/fuzz_safetensors.c - whatever a file claims, a tensor that is found lies inside it. */
 #include <stdlib.h>
 
-#include "worker/model/safetensors.h"
+#include "worker/model/checkpoint/safetensors.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

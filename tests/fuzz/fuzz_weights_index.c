@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "worker/model/checkpoint/weights.h"
 #include "worker/model/hub_cache.h"
-#include "worker/model/weights.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

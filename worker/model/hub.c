@@ -10,8 +10,8 @@
 #include "common/base/hash.h"
 #include "common/base/mem.h"
 #include "common/text/json.h"
+#include "worker/model/checkpoint/weights.h"
 #include "worker/model/hub_internal.h"
-#include "worker/model/weights.h"
 
 #define MAX_LISTING_BYTES ((size_t)32 << 20)
 #define MAX_FILES         (WEIGHTS_MAX_SHARDS + 24) /* and what lies beside them */

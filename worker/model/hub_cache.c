@@ -15,7 +15,7 @@
 #include "common/base/file.h"
 #include "common/base/hash.h"
 #include "common/base/mem.h"
-#include "worker/model/weights.h"
+#include "worker/model/checkpoint/weights.h"
 
 #define COMMIT_CHARS  40
 #define MAX_NAME      96 /* of an organisation or a model; the hub's own limit */

@@ -18,7 +18,7 @@
 #include "kernels/dtype.h"
 #include "kernels/kv_layout.h"
 #include "worker/model/architecture.h"
-#include "worker/model/weights.h"
+#include "worker/model/checkpoint/weights.h"
 
 #define MAX_CONFIG_BYTES ((size_t)4 << 20)
 

@@ -7,8 +7,8 @@
 #include "common/base/mem.h"
 #include "tests/support/cm.h"
 #include "tests/support/engine_fixture.h"
+#include "worker/model/checkpoint/safetensors.h"
 #include "worker/model/model.h"
-#include "worker/model/safetensors.h"
 
 #define DATA "tests/data/models/"
 

@@ -10,8 +10,8 @@
 #include "common/base/mem.h"
 #include "kernels/dtype.h"
 #include "tests/support/cm.h"
+#include "worker/model/checkpoint/weights.h"
 #include "worker/model/model.h"
-#include "worker/model/weights.h"
 
 /* --- a folder ----------------------------------------------------------------------------------*/
 struct folder {

@@ -5,7 +5,7 @@
 #include "common/base/rng.h"
 #include "tests/support/cm.h"
 #include "tests/support/support.h"
-#include "worker/model/safetensors.h"
+#include "worker/model/checkpoint/safetensors.h"
 
 #define TENSOR(name, type, shape, begin, end)                                                      \
     "\"" name "\":{\"dtype\":\"" type "\",\"shape\":" shape ",\"data_offsets\":[" begin "," end "]}"

@@ -1,5 +1,5 @@
-/* worker/model/weights.c - one table of tensors over one or more files. */
-#include "worker/model/weights.h"
+/* worker/model/checkpoint/weights.c - one table of tensors over one or more files. */
+#include "worker/model/checkpoint/weights.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -1,4 +1,4 @@
-/* worker/model/weights.h - all tensors of a model folder, over all its files.
+/* worker/model/checkpoint/weights.h - all tensors of a model folder, over all its files.
  *
  * A checkpoint is one model.safetensors, or shards named by model.safetensors.index.json. Callers
  * find a tensor by name in either case. The shards' own headers decide: a name in two shards, or
@@ -6,7 +6,7 @@
 #ifndef WORKER_MODEL_WEIGHTS_H
 #define WORKER_MODEL_WEIGHTS_H
 
-#include "worker/model/safetensors.h"
+#include "worker/model/checkpoint/safetensors.h"
 
 struct weights;
 

@@ -1,4 +1,4 @@
-/* worker/model/safetensors.h - one .safetensors file, mapped.
+/* worker/model/checkpoint/safetensors.h - one .safetensors file, mapped.
  *
  *      [ 8 bytes: n, little endian ][ n bytes: JSON header ][ data ... ]
  *

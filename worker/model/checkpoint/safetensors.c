@@ -1,5 +1,5 @@
-/* worker/model/safetensors.c - the header parsed, every claim in it checked. */
-#include "worker/model/safetensors.h"
+/* worker/model/checkpoint/safetensors.c - the header parsed, every claim in it checked. */
+#include "worker/model/checkpoint/safetensors.h"
 
 #include <errno.h>
 #include <fcntl.h>
