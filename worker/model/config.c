@@ -111,8 +111,6 @@ static enum status read_dtype(const struct json *c, struct model_config *m, stru
 static const struct unbuilt {
     const char *name, *neutral, *instead;
 } unbuilt[] = {
-    {"quantization_config", NULL,
-     "use the model's bfloat16, float16 or float32 folder, or convert it to one"},
     {"hidden_act", "\"silu\"", "use a model whose activation is silu"},
     {"mlp_bias", "false", "use a model without biases in its MLP"},
     {"num_experts", "0", "use a dense model"},

@@ -21,13 +21,10 @@
 static const char single[] = "model.safetensors", sharded[] = "model.safetensors.index.json";
 
 /* What a worker reads besides the weights, where a repository has it. */
-static const char *const small_files[] = {"config.json",
-                                          "generation_config.json",
-                                          "tokenizer.json",
-                                          "tokenizer_config.json",
-                                          "chat_template.jinja",
-                                          "chat_template.json",
-                                          "special_tokens_map.json"};
+static const char *const small_files[] = {"config.json",           "generation_config.json",
+                                          "hf_quant_config.json",  "tokenizer.json",
+                                          "tokenizer_config.json", "chat_template.jinja",
+                                          "chat_template.json",    "special_tokens_map.json"};
 
 /* --- settings --------------------------------------------------------------------------------- */
 static bool env_is_true(const char *name) {

@@ -19,13 +19,15 @@
 #include "kernels/kv_layout.h"
 #include "worker/model/architecture.h"
 #include "worker/model/checkpoint/weights.h"
+#include "worker/model/quant/module.h"
 
 #define MAX_CONFIG_BYTES ((size_t)4 << 20)
 
 struct bound_tensor {
     enum tensor_role role;
     uint32_t layer;
-    const struct safetensor *tensor;
+    const struct safetensor *tensor; /* of codes, when quantised */
+    struct quant_module *module;     /* NULL: plain */
 };
 
 struct model {
@@ -34,8 +36,11 @@ struct model {
     struct geometry geometry;
     float *inv_freq;
     struct weights *weights;
+    struct quant_config *quant; /* NULL: plain */
     struct bound_tensor *bound; /* in load order */
     uint32_t n_bound;
+    const struct safetensor **used; /* all that roles account for */
+    uint32_t n_used, n_kv_scales;   /* scales of a KV cache, which are not used */
 };
 
 /* --- shapes ------------------------------------------------------------------------------------*/
@@ -150,8 +155,8 @@ static enum status check_folder(const char *folder, struct error *err) {
 }
 
 static enum status read_config(struct model *m, struct error *err) {
-    char path[PATH_MAX], *config = NULL, *generation = NULL;
-    size_t n = 0, n_generation = 0;
+    char path[PATH_MAX], *config = NULL, *generation = NULL, *quant = NULL;
+    size_t n = 0, n_generation = 0, n_quant = 0;
     enum status st;
 
     snprintf(path, sizeof(path), "%s/config.json", m->folder);
@@ -160,13 +165,21 @@ static enum status read_config(struct model *m, struct error *err) {
     if (st == ST_OK && file_exists(path)) {
         st = file_read(path, MAX_CONFIG_BYTES, &generation, &n_generation, err);
     }
+    snprintf(path, sizeof(path), "%s/hf_quant_config.json", m->folder);
+    if (st == ST_OK && file_exists(path)) {
+        st = file_read(path, MAX_CONFIG_BYTES, &quant, &n_quant, err);
+    }
     if (st == ST_OK) {
         st = config_parse(&m->config, (struct str){config, n},
                           (struct str){generation, n_generation}, err);
+        if (st == ST_OK)
+            st = quant_config_parse(&m->quant, (struct str){config, n},
+                                    (struct str){quant, n_quant}, err);
         if (st != ST_OK) error_prefix(err, "%s", m->folder);
     }
     mem_free(config);
     mem_free(generation);
+    mem_free(quant);
     return st;
 }
 
@@ -175,16 +188,44 @@ static bool has_shape(const struct safetensor *t, struct extent e) {
     return t->n_dims == 1 && t->shape[0] == e.rows;
 }
 
+/* Codes of a layer that is quantised; *is_bound is false for what is plain. */
+static enum status bind_quantised(struct model *m, enum tensor_role role, uint32_t layer,
+                                  const char *name, bool *is_bound, struct error *err) {
+    struct extent e = extent_of(&m->geometry, role);
+    struct quant_module found;
+    size_t n = strlen(name), n_suffix = strlen(".weight");
+    char module[128];
+    enum status st;
+
+    *is_bound = false;
+    if (!e.cols || role == ROLE_EMBED || n <= n_suffix) return ST_OK;
+    snprintf(module, sizeof(module), "%.*s", (int)(n - n_suffix), name);
+    st = quant_module_find(&found, is_bound, m->weights, m->quant, module, e.rows, e.cols, err);
+    if (st != ST_OK) return error_prefix(err, "%s", m->folder), st;
+    if (!*is_bound) return ST_OK;
+    m->bound[m->n_bound] =
+        (struct bound_tensor){role, layer, found.codes, mem_alloc(sizeof(found))};
+    *m->bound[m->n_bound++].module = found;
+    for (uint32_t i = 0; i < found.n_all; i++)
+        m->used[m->n_used++] = found.all[i];
+    m->geometry.quant_types |= 1u << found.dtype;
+    return ST_OK;
+}
+
 static enum status bind(struct model *m, const struct tensor_name *n, uint32_t layer,
                         struct error *err) {
     struct extent e = extent_of(&m->geometry, n->role);
     const struct safetensor *t;
     char name[128], shape[64];
+    bool is_bound;
+    enum status st;
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wformat-nonliteral"
     snprintf(name, sizeof(name), n->name, layer); /* the formats are in the architecture's table */
 #pragma GCC diagnostic pop
+    st = bind_quantised(m, n->role, layer, name, &is_bound, err);
+    if (st != ST_OK || is_bound) return st;
     t = weights_find(m->weights, name);
     if (!t) {
         return error_set(err, ST_INVALID,
@@ -209,7 +250,8 @@ static enum status bind(struct model *m, const struct tensor_name *n, uint32_t l
                          "download the model again",
                          m->folder, name, shape);
     }
-    m->bound[m->n_bound++] = (struct bound_tensor){n->role, layer, t};
+    m->bound[m->n_bound++] = (struct bound_tensor){n->role, layer, t, NULL};
+    m->used[m->n_used++] = t;
     return ST_OK;
 }
 
@@ -218,6 +260,8 @@ static enum status bind_all(struct model *m, struct error *err) {
     const struct architecture *a = m->config.architecture;
 
     m->bound = mem_calloc((size_t)ROLE_COUNT * m->config.n_layers, sizeof(*m->bound));
+    m->used = mem_calloc((size_t)ROLE_COUNT * m->config.n_layers * QUANT_MODULE_TENSORS,
+                         sizeof(const struct safetensor *));
     for (uint32_t layer = 0; layer < m->config.n_layers; layer++) {
         for (size_t i = 0; i < a->n_names; i++) {
             const struct tensor_name *n = &a->names[i];
@@ -234,8 +278,8 @@ static enum status bind_all(struct model *m, struct error *err) {
 }
 
 static int by_tensor(const void *a, const void *b) {
-    const struct safetensor *x = ((const struct bound_tensor *)a)->tensor;
-    const struct safetensor *y = ((const struct bound_tensor *)b)->tensor;
+    const struct safetensor *x = *(const struct safetensor *const *)a;
+    const struct safetensor *y = *(const struct safetensor *const *)b;
 
     return (x > y) - (x < y);
 }
@@ -243,26 +287,39 @@ static int by_tensor(const void *a, const void *b) {
 /* Left by converters, and without meaning: a table we compute, and a copy of the embedding. */
 static bool is_harmless(const struct model *m, struct str name) {
     return str_ends(name, STR(".rotary_emb.inv_freq")) ||
-           (m->geometry.is_tied && str_eq(name, STR("lm_head.weight")));
+           (m->geometry.is_tied && str_starts(name, STR("lm_head.")));
 }
 
-static enum status check_all_used(const struct model *m, struct error *err) {
-    struct bound_tensor *sorted = mem_calloc(m->n_bound, sizeof(*sorted));
+/* Scales for a quantised KV cache, per tensor: ours are per token, so these are not used. */
+static bool is_kv_scale(struct str name) {
+    static const char *const suffixes[] = {".k_scale",          ".v_scale",      ".q_scale",
+                                           ".kv_scale",         ".k_zero_point", ".v_zero_point",
+                                           ".prob_output_scale"};
+
+    for (size_t i = 0; i < ARRAY_LEN(suffixes); i++) {
+        if (str_ends(name, str_of(suffixes[i]))) return true;
+    }
+    return false;
+}
+
+static enum status check_all_used(struct model *m, struct error *err) {
     enum status st = ST_OK;
 
-    memcpy(sorted, m->bound, m->n_bound * sizeof(*sorted));
-    qsort(sorted, m->n_bound, sizeof(*sorted), by_tensor);
+    qsort(m->used, m->n_used, sizeof(*m->used), by_tensor);
     for (uint32_t i = 0; i < weights_count(m->weights) && st == ST_OK; i++) {
-        struct bound_tensor key = {.tensor = weights_at(m->weights, i)};
+        const struct safetensor *t = weights_at(m->weights, i);
 
-        if (bsearch(&key, sorted, m->n_bound, sizeof(key), by_tensor)) continue;
-        if (is_harmless(m, key.tensor->name)) continue;
+        if (bsearch(&t, m->used, m->n_used, sizeof(*m->used), by_tensor)) continue;
+        if (is_harmless(m, t->name)) continue;
+        if (is_kv_scale(t->name)) {
+            m->n_kv_scales++;
+            continue;
+        }
         st = error_set(err, ST_UNSUPPORTED,
                        "%s: unsupported tensor %.100s in the checkpoint: architecture %s does not "
                        "have it, and ignoring it would change the results",
-                       m->folder, key.tensor->name.ptr, m->config.architecture->name);
+                       m->folder, t->name.ptr, m->config.architecture->name);
     }
-    mem_free(sorted);
     return st;
 }
 
@@ -326,8 +383,12 @@ struct model *model_create_synthetic(void) {
 
 void model_close(struct model *m) {
     if (!m) return;
+    for (uint32_t i = 0; i < m->n_bound; i++)
+        mem_free(m->bound[i].module);
     weights_close(m->weights);
+    quant_config_free(m->quant);
     mem_free(m->bound);
+    mem_free(m->used);
     mem_free(m->inv_freq);
     mem_free(m->folder);
     mem_free(m->name);
@@ -354,7 +415,7 @@ enum dtype model_dtype(const struct model *m) {
     for (uint32_t i = 0; i < m->n_bound; i++) {
         const struct safetensor *t = m->bound[i].tensor;
 
-        if (t->n_dims < 2) continue;
+        if (t->n_dims < 2 || m->bound[i].module) continue;
         if (!is_first && t->dtype != dtype) return DTYPE_F32;
         dtype = t->dtype;
         is_first = false;
@@ -367,11 +428,29 @@ void model_geometry(const struct model *m, struct geometry *out) {
 }
 
 uint64_t model_weight_bytes(const struct model *m, enum dtype matrix_dtype) {
-    uint64_t matrices, vectors;
+    uint64_t n_bytes = 0;
 
-    if (model_is_synthetic(m)) return 0;
-    count_elements(&m->geometry, &matrices, &vectors);
-    return matrices * dtype_bytes(matrix_dtype) + vectors * dtype_bytes(DTYPE_F32);
+    for (uint32_t i = 0; i < m->n_bound; i++) {
+        const struct bound_tensor *b = &m->bound[i];
+        struct extent e = extent_of(&m->geometry, b->role);
+
+        if (b->module) {
+            n_bytes += quant_module_bytes(b->module);
+        } else if (e.cols) {
+            n_bytes += e.rows * e.cols * dtype_bytes(matrix_dtype);
+        } else {
+            n_bytes += e.rows * dtype_bytes(DTYPE_F32);
+        }
+    }
+    return n_bytes;
+}
+
+const char *model_quantization(const struct model *m) {
+    return quant_config_method(m->quant);
+}
+
+uint32_t model_n_kv_scales(const struct model *m) {
+    return m->n_kv_scales;
 }
 
 uint64_t model_kv_bytes_per_token(const struct model *m, enum dtype kv_dtype) {
@@ -426,6 +505,25 @@ static enum status count_rounded(const struct safetensor *t, enum dtype to,
                            to == DTYPE_F16 ? "float32 or bfloat16" : "float32");
 }
 
+static enum status load_quantised(const struct model *m, const struct backend_ops *ops,
+                                  struct backend_model *to, const struct bound_tensor *b,
+                                  struct model_rounding *rounding, struct error *err) {
+    struct backend_tensor tensor = {.role = b->role, .layer = b->layer};
+    struct quant_matrix_data data;
+    enum status st = quant_module_load(b->module, &data, &tensor, err);
+
+    if (st == ST_OK) {
+        st = ops->load_tensor(to, &tensor, err);
+        if (st != ST_OK) error_prefix(err, "loading %.100s", b->tensor->name.ptr);
+        rounding->n_weights += tensor.shape[0] * tensor.shape[1];
+        rounding->n_wrapped_zeros += data.n_wrapped;
+        quant_matrix_fini(&data);
+    }
+    for (uint32_t i = 0; i < b->module->n_all; i++)
+        weights_forget(m->weights, b->module->all[i]);
+    return st;
+}
+
 static enum status load_one(const struct model *m, const struct backend_ops *ops,
                             struct backend_model *to, const struct bound_tensor *b,
                             struct error *err) {
@@ -462,8 +560,14 @@ enum status model_load(const struct model *m, const struct backend_ops *ops,
     for (uint32_t i = 0; i < m->n_bound; i++)
         total += m->bound[i].tensor->n_bytes;
     for (uint32_t i = 0; i < m->n_bound && st == ST_OK; i++) {
-        st = count_rounded(m->bound[i].tensor, g->weight_dtype, &counted, err);
-        if (st == ST_OK) st = load_one(m, ops, to, &m->bound[i], err);
+        const struct bound_tensor *b = &m->bound[i];
+
+        if (b->module) {
+            st = load_quantised(m, ops, to, b, &counted, err);
+        } else {
+            st = count_rounded(b->tensor, g->weight_dtype, &counted, err);
+            if (st == ST_OK) st = load_one(m, ops, to, b, err);
+        }
         done += m->bound[i].tensor->n_bytes;
         if (progress && st == ST_OK) progress(arg, done, total);
     }

@@ -31,15 +31,22 @@ bool model_is_synthetic(const struct model *m);
 const char *model_name(const struct model *m); /* last part of the folder's path */
 const struct model_config *model_config(const struct model *m);
 
-/* The narrowest type in which all matrices of the checkpoint can be kept as they are: theirs, or
- * float32 where they differ. The dtype in config.json is ignored. */
+/* The narrowest type in which all plain matrices of the checkpoint can be kept as they are: theirs,
+ * or float32 where they differ. The dtype in config.json is ignored. */
 enum dtype model_dtype(const struct model *m);
 
 /* Fills *out. Arrays in it belong to the model. weight_dtype and kv_dtype are model_dtype; those
  * and max_context are the engine's to change before model_load. */
 void model_geometry(const struct model *m, struct geometry *out);
 
-/* Bytes of the weights when the device keeps matrices as `matrix_dtype`. */
+/* "fp8", "gptq"; NULL for a checkpoint that is not quantised. */
+const char *model_quantization(const struct model *m);
+
+/* Scales for a KV cache in the checkpoint. They are not used: a cache has scales of each token. */
+uint32_t model_n_kv_scales(const struct model *m);
+
+/* Bytes of the weights when the device keeps plain matrices as `matrix_dtype`; quantised ones stay
+ * as they are. */
 uint64_t model_weight_bytes(const struct model *m, enum dtype matrix_dtype);
 
 /* Bytes of K and V of one token, all layers. */
@@ -53,6 +60,7 @@ typedef void (*model_progress_fn)(void *arg, uint64_t done_bytes, uint64_t total
 /* What became of the weights of matrices; norms and biases are kept in float32 and not counted. */
 struct model_rounding {
     uint64_t n_weights, n_rounded;
+    uint64_t n_wrapped_zeros; /* GPTQ zeros of -1, which a file cannot have: read as 0 */
 };
 
 /* load_begin, load_tensor for each weight, load_end. On success *out is the backend's model; on

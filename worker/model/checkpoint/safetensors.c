@@ -25,29 +25,18 @@ struct safetensors {
     uint32_t n;
 };
 
-/* Every type the format defines; those without a dtype are carried, not computed with. */
+/* Every type the format defines. */
 static const struct type {
     const char *name;
     uint32_t bits;
-    int dtype; /* enum dtype, or -1 */
+    enum file_type type;
 } types[] = {
-    {"BF16", 16, DTYPE_BF16},
-    {"F16", 16, DTYPE_F16},
-    {"F32", 32, DTYPE_F32},
-    {"F64", 64, -1},
-    {"F8_E4M3", 8, -1},
-    {"F8_E5M2", 8, -1},
-    {"F8_E8M0", 8, -1},
-    {"BOOL", 8, -1},
-    {"U8", 8, -1},
-    {"I8", 8, -1},
-    {"U16", 16, -1},
-    {"I16", 16, -1},
-    {"U32", 32, -1},
-    {"I32", 32, -1},
-    {"U64", 64, -1},
-    {"I64", 64, -1},
-    {"C64", 64, -1},
+    {"BF16", 16, FILE_BF16},      {"F16", 16, FILE_F16},        {"F32", 32, FILE_F32},
+    {"F64", 64, FILE_OTHER},      {"F8_E4M3", 8, FILE_F8_E4M3}, {"F8_E5M2", 8, FILE_OTHER},
+    {"F8_E8M0", 8, FILE_F8_E8M0}, {"BOOL", 8, FILE_OTHER},      {"U8", 8, FILE_U8},
+    {"I8", 8, FILE_I8},           {"U16", 16, FILE_OTHER},      {"I16", 16, FILE_OTHER},
+    {"U32", 32, FILE_OTHER},      {"I32", 32, FILE_I32},        {"U64", 64, FILE_OTHER},
+    {"I64", 64, FILE_I64},        {"C64", 64, FILE_OTHER},
 };
 
 static const struct type *find_type(struct str name) {
@@ -113,8 +102,9 @@ static enum status read_entry(struct safetensors *file, const struct json *v, st
     }
     t->name = (struct str){arena_strndup(&file->arena, key.ptr, key.len), key.len};
     t->type_name = str_of(type->name);
-    t->is_usable = type->dtype >= 0 && t->n_dims <= SAFETENSORS_MAX_DIMS;
-    if (type->dtype >= 0) t->dtype = (enum dtype)type->dtype;
+    t->type = t->n_dims <= SAFETENSORS_MAX_DIMS ? type->type : FILE_OTHER;
+    t->is_usable = t->type <= FILE_F32;
+    t->dtype = t->type == FILE_BF16 ? DTYPE_BF16 : t->type == FILE_F16 ? DTYPE_F16 : DTYPE_F32;
     t->data = file->data + begin;
     t->n_bytes = end - begin;
     return ST_OK;

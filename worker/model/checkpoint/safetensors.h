@@ -20,10 +20,25 @@
 
 struct safetensors;
 
+/* Types beyond enum dtype that quantised checkpoints have; FILE_OTHER is carried, not read. */
+enum file_type {
+    FILE_BF16,
+    FILE_F16,
+    FILE_F32,
+    FILE_F8_E4M3,
+    FILE_F8_E8M0,
+    FILE_I8,
+    FILE_U8,
+    FILE_I32,
+    FILE_I64,
+    FILE_OTHER
+};
+
 struct safetensor {
     struct str name;
     struct str type_name; /* as written: "BF16" */
-    bool is_usable;       /* `dtype` and `shape` are valid: a type and a rank we compute with */
+    enum file_type type;
+    bool is_usable; /* `dtype` and `shape` are valid: BF16, F16 or F32, of a rank we compute with */
     enum dtype dtype;
     uint32_t n_dims;
     uint64_t shape[SAFETENSORS_MAX_DIMS];
