@@ -48,8 +48,11 @@ else
 cuda: $(B)/incipit_cuda.so ## the CUDA backend, build/release/incipit_cuda.so; NVCC=, CUDA_ARCHS="90" for one target
 cuda-report: $(B)/incipit_cuda.so ## registers of each kernel beside kernels/cuda/registers.txt; UPDATE=1 writes that
 	@tests/gpu/report kernels/cuda/registers.txt $(CUDA_CODE:kernels/cuda/%.cu=$(B)/cuda/%.o.log)
-cuda-check: $(B)/incipit_cuda.so
+cuda-check: $(B)/incipit_cuda.so $(B)/cuda/sass.ok ## what can be checked of it without a GPU: symbols, size, machine code beside kernels/cuda/sass.txt; UPDATE=1 writes that
 	@tests/gpu/check_object $<
+# 15 s, not repeated until object or table change; a check that was skipped is.
+$(B)/cuda/sass.ok: $(B)/incipit_cuda.so kernels/cuda/sass.txt tests/gpu/sass $(if $(UPDATE),FORCE)
+	@tests/gpu/sass kernels/cuda/sass.txt $< > $@.log; status=$$?; cat $@.log; if grep -q ^ok $@.log; then touch $@; fi; exit $$status
 endif
 
 # --- on this processor ---------------------------------------------------------------------------

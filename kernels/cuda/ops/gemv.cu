@@ -1,4 +1,5 @@
-/* kernels/cuda/ops/gemv.cu - products of one or two rows, at the speed of reading W once; see ops.h.
+/* kernels/cuda/ops/gemv.cu - products of one or two rows, at the speed of reading W once; see
+ * ops.h.
  *
  * A warp owns four rows of W. Its lanes take 16 bytes of each at a time, out of the ring of
  * gemv.cuh. x is small, read by all, and found in L1, where W, which is read once, is not kept.

@@ -1,12 +1,12 @@
 /* kernels/cuda/ops/gemv.cuh - what the two kernels for few rows share: how warps divide the work,
- * how W arrives, and what becomes of a sum. gemv.cu is for one and two rows, gemv_tiles.cu for three
- * to sixteen.
+ * how W arrives, and what becomes of a sum. gemv.cu is for one and two rows, gemv_tiles.cu for
+ * three to sixteen.
  *
  * W comes by asynchronous copies into a ring of three stages of 2 KiB for each warp, so that 4 KiB
  * of a warp are on their way whenever it waits, and 64 KiB of a multiprocessor that holds two
  * blocks. A lane reads only what it copied itself: no barrier is needed. Registers do not do for
- * this: the loads of a loop that are used in a later turn all share one scoreboard, so whoever
- * waits for the first of them waits for the last. */
+ * this: the loads of a loop that are used in a later turn all share one scoreboard, so a wait for
+ * the first of them waits for the last. */
 #ifndef KERNELS_CUDA_GEMV_CUH
 #define KERNELS_CUDA_GEMV_CUH
 
