@@ -9,9 +9,10 @@
  * before. */
 void gpu_fail(struct gpu *gpu, const char *fmt, ...) PRINTF_LIKE(2, 3);
 
-/* Opens the first of `names` (ended by NULL) that the loader finds, also in the toolkit's usual
- * folders, and `err` names what to install when there is none. The handle is never closed: the
- * library keeps threads and device memory of its own. */
+/* Opens the first of `names` (ended by NULL) that is in $INCIPIT_CUDA_LIBRARIES, the loader's path,
+ * PyTorch's wheels, a toolkit or the distribution's folders. When there is none, `err` lists where
+ * was looked, and has `remedy`. The handle is never closed: the library keeps threads and device
+ * memory of its own. */
 MUST_USE enum status gpu_library_open(void **out, const char *const *names, const char *what,
                                       const char *remedy, struct error *err);
 /* ST_UNSUPPORTED when the library is too old to have the function. */
