@@ -238,7 +238,7 @@ PORTABLE_NAMES := event_core xxhash ssl crypto yaml utf8proc pcre2-8
 archive = $(shell $(CC) -print-file-name=lib$(1).a)
 PORTABLE_LIBS = $(foreach l,$(PORTABLE_NAMES),$(call archive,$(l)))
 CJSON_ARCHIVE = $(filter /%,$(call archive,cjson))
-PORTABLE_OBJS = $(B)/worker/main.o $(call objs,deploy/portable/no_http.c) $(if $(CJSON_ARCHIVE),,$(call objs,deploy/portable/cjson.c)) \
+PORTABLE_OBJS = $(B)/worker/main.o $(call objs,deploy/portable/no_http.c deploy/portable/arc4random.c) $(if $(CJSON_ARCHIVE),,$(call objs,deploy/portable/cjson.c)) \
                 $(filter-out %/http_client.o %/http_fetch.o,$(call objs,$(COMMON)))
 worker-portable: $(B)/portable/incipit-worker ## a worker that needs the C library alone, for GPU machines
 	@ldd $<; echo "needs glibc $$(objdump -T $< | grep -o 'GLIBC_[0-9.]*' | sort -uV | tail -n 1 | cut -d_ -f2)"

@@ -25,6 +25,12 @@ def test_it_needs_the_c_library_alone():
     assert names <= {"libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "ld-linux-x86-64.so.2"}
 
 
+def test_it_runs_with_glibc_2_34():
+    symbols = subprocess.run(["objdump", "-T", str(PORTABLE)], capture_output=True, text=True, check=True).stdout
+    versions = {tuple(map(int, v.split("."))) for v in re.findall(r"GLIBC_(\d+\.\d+)", symbols)}
+    assert max(versions) <= (2, 34)
+
+
 @pytest.mark.parametrize("args", [["--backend", "sim"], ["--model", DEMO_MODEL, "--backend", "cpu"]])
 def test_it_starts_and_answers(programs, args):
     worker = programs(PortableWorker, *args).ready()
