@@ -11,13 +11,17 @@ CUDA_CODE   := $(wildcard $(addsuffix /*.cu,$(CUDA_ROOMS)))
 NVCC       ?= $(firstword $(wildcard $(shell command -v nvcc 2>/dev/null) /usr/local/cuda/bin/nvcc))
 CUDA_HOME  := $(patsubst %/bin/,%,$(dir $(shell command -v $(NVCC) 2>/dev/null)))
 CUDA_ARCHS ?= 80 86 89 90 100 120
+# PTX for cards that are none of these: 80's runs, compiled by the driver, on every later one, and 90's
+# on those that have what kernels use from 90 on.
+CUDA_PTX ?= $(sort 80 90 $(lastword $(CUDA_ARCHS)))
+NVCC_WERROR ?= -Werror all-warnings
 NO_NVCC    := $(if $(NVCC),$(shell $(NVCC) --version 2>/dev/null | awk -F'[ ,.]+' '/release/ { for (i = 1; i < NF; i++) if ($$i == "release") v = $$(i + 1) * 100 + $$(i + 2) } \
                 END { if (v < 1208) print "$(NVCC) " (v ? "is older than 12.8" : "does not run") ": install CUDA 12.8 or newer, or set NVCC" }'),there is \
                 no nvcc: install CUDA 12.8 or newer, and set NVCC when it is neither in PATH nor in /usr/local/cuda)
 NVCC_FLAGS  = -std=c++17 -O3 -I. --compress-mode=size $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a),code=sm_$(a)) \
-              -gencode arch=compute_$(lastword $(CUDA_ARCHS)),code=compute_$(lastword $(CUDA_ARCHS)) \
-              -Xptxas -v,--warn-on-spills,--warn-on-local-memory-usage -Werror all-warnings \
-              -Xcompiler -Wall,-fPIC,-fvisibility=hidden,-fno-exceptions,-fno-threadsafe-statics
+              $(foreach a,$(CUDA_PTX),-gencode arch=compute_$(a),code=compute_$(a)) \
+              -Xptxas -v,--warn-on-spills,--warn-on-local-memory-usage $(NVCC_WERROR) \
+              -Xcompiler -Wall,-fPIC,-fno-exceptions,-fno-threadsafe-statics
 CUDA_CFLAGS = -fPIC -isystem $(CUDA_HOME)/include
 CUDA_OBJECTS := $(CUDA_CODE:kernels/cuda/%.cu=$(B)/cuda/%.o) \
                 $(patsubst %.c,$(B)/cuda/%.o,$(CUDA_HOST) $(CUDA_DEVICE) $(wildcard kernels/*.c kernels/host/*.c kernels/tp/*.c) \
@@ -99,23 +103,34 @@ endif
 
 # --- on a GPU ------------------------------------------------------------------------------------
 # Programs of tests/gpu: X on the device, X-shim the same with the kernels as fibers, to rehearse; and
-# the shim's tests of kernels, whose memory here is the device's. They need no library but the C
-# library and the toolkit's: B=build/gpu PACKAGES= builds them where nothing else is.
-GPU_LINK = @mkdir -p $(@D); echo "  LD   $@"; $(CC) $(CFLAGS_ALL) -fno-lto $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group -o $@
+# the shim's tests of kernels, whose memory here is the device's. Those for the device share one library
+# with all of the backend. They need no library but the C library and the toolkit's: B=build/gpu
+# PACKAGES= builds them where nothing else is.
+GPU_LINK = @mkdir -p $(@D); echo "  LD   $@"; $(CC) $(CFLAGS_ALL) -fno-lto $(filter %.o,$^) $(filter %.so,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group -o $@
+GPU_LIBRARY := $(B)/gpu/lib/libincipit_gpu.so
 $(B)/libminimal.a: $(call objs,$(addprefix common/base/,mem.c status.c clock.c isa.c))
+$(GPU_LIBRARY): $(CUDA_OBJECTS) $(B)/cuda/tests/gpu/on_device.o
+	@mkdir -p $(@D); echo "  LD   $@"; $(CC) -shared -o $@ $^ -Wl,--no-undefined,--as-needed,--exclude-libs,ALL $(CUDART) -ldl -lpthread -lrt -lm
 $(B)/gpu/%-shim: $(B)/tests/gpu/%.o $(B)/tests/gpu/random_model.o $(B)/libshim.a $(B)/libkernels.a $(B)/libminimal.a
 	$(GPU_LINK) -pthread -lm -ldl
-$(B)/gpu/%: $(B)/tests/gpu/%.o $(B)/tests/gpu/random_model.o $(CUDA_OBJECTS) $(B)/libkernels.a $(B)/libminimal.a
-	$(GPU_LINK) $(CUDART) -pthread -ldl -lrt -lm
-$(B)/gpu/tests/%: $(B)/gpu/obj/%.o $(call objs,$(addprefix tests/,gpu/on_device.c support/tiny_model.c support/support.c)) \
-                  $(CUDA_OBJECTS) $(B)/libkernels.a $(B)/libminimal.a
-	$(GPU_LINK) $(CUDART) -pthread -ldl -lrt -lm
+$(B)/gpu/%: $(B)/tests/gpu/%.o $(B)/tests/gpu/random_model.o $(GPU_LIBRARY) $(B)/libkernels.a $(B)/libminimal.a
+	$(GPU_LINK) -Wl,-rpath,'$$ORIGIN/lib' -pthread -lm
+$(B)/gpu/tests/%: $(B)/gpu/obj/%.o $(call objs,$(addprefix tests/support/,tiny_model.c support.c)) \
+                  $(GPU_LIBRARY) $(B)/libkernels.a $(B)/libminimal.a
+	$(GPU_LINK) -Wl,-rpath,'$$ORIGIN/../lib' -pthread -lm
 $(B)/gpu/obj/%.o: tests/unit/cuda/shim/%.c $(B)/flags
 	@mkdir -p $(@D); echo "  CC   $< for the device"; $(CC) $(CFLAGS_ALL) -Itests/gpu/cmocka -include tests/gpu/on_device.h -MMD -MP -c $< -o $@
-$(B)/tests/gpu/on_device.o: CFLAGS_ALL += -isystem $(CUDA_HOME)/include
 
-.PHONY: gpu-check gpu-soak
+# What `make gpu-check` and the kit run on a card. Tests that need the worker's libraries, or try the shim
+# itself, stay here.
+GPU_PROGRAMS := $(addprefix $(B)/gpu/,gpu_steps gpu_kernels gpu_products gpu_soak make_random_model)
+GPU_TESTS := $(filter-out %/test_shim %/test_gpu_shim,$(patsubst tests/unit/cuda/shim/%.c,$(B)/gpu/tests/%, \
+             $(shell grep -L engine_fixture.h tests/unit/cuda/shim/test_*.c)))
+
+.PHONY: gpu-programs gpu-rehearsals gpu-check gpu-soak
+gpu-programs: $(GPU_PROGRAMS) $(GPU_TESTS) $(B)/incipit_cuda.so
+gpu-rehearsals: $(addsuffix -shim,$(GPU_PROGRAMS))
 gpu-check: ## everything that is asked of the CUDA backend on a GPU, < 8 minutes; needs nvcc, gcc, python3; ARGS=--help
 	@python3 tests/gpu/check.py --cc "$(CC)" $(ARGS)
 gpu-soak: ## nine minutes of random schedules on the GPU against the CPU
-	@python3 tests/gpu/check.py --cc "$(CC)" --phases soak --soak 440 --budget 530 --json build/gpu/soak.json $(ARGS)
+	@python3 tests/gpu/check.py --cc "$(CC)" --phases soak --soak 440 --budget 530 --out build/gpu/soak $(ARGS)
