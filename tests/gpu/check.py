@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""make gpu-check: everything that is asked of the CUDA backend on a GPU, in less than eight minutes.
+"""Everything that is asked of the CUDA backend on a GPU: `make gpu-check` in a checkout, `run` in a kit (make gpu-kit).
 
-Needs nvcc, gcc and python3. Each phase is printed as it ends; one table comes last, and the same as JSON
-(build/gpu/check.json). What cannot run is SKIPPED, with the reason; a phase that hangs is ended by its own limit.
-Without a GPU everything is built and each program rehearses on the shim (the kernels as fibers, tiny shapes),
-so that what is carried to a GPU machine is known to run. Exit code 1: something is wrong; a missed bar is not.
-
-  check.py [--phases a,b] [--budget SECONDS] [--worker FILE] [--json FILE] [--soak SECONDS]
+A checkout needs nvcc, gcc and python3; a kit needs NVIDIA's driver and python3. Phases come in order of value, each
+with a limit of its own, and fit any --budget: what it has no time for stays to be done, and the same command later, or
+after the run was killed, goes on there. Each phase leaves a log and its figures in the folder of results ($OUT, or
+--out); check.json and table.txt have all of them. What cannot run is SKIPPED, with the reason. Without a GPU a checkout
+rehearses each phase on the shim (the kernels as fibers) with the arguments that a card would get, except for those in
+EXCEPTIONS; a kit reports 'no GPU here'. Exit code 1: something is wrong; a missed bar is not.
 """
 import argparse
 import datetime
@@ -22,96 +22,31 @@ import tempfile
 import time
 import urllib.request
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-BUILD = ROOT / "build/gpu"
-PROGRAMS = BUILD / "gpu"
-BIG, SMALL = "llama-3.1-8b", "qwen2.5-1.5b"
+from bars import BIG, SMALL, bars, format_table
+from runner import Check, Failed, Places, Skipped, is_kernel_test, why_driver_is_too_old
+
+SERVED_PREFIX, SERVED_FRESH, SERVED_IDS = 8192, 128, 2000  # ids: within every vocabulary
+SANITIZED = ("test_attend_decode", "test_attend_prefill", "test_ops_gemv", "test_ops_rows", "test_ops_rope",
+             "test_sampling")
+
+# Where a rehearsal's command differs from a card's: (pattern, what stands there in the rehearsal, why). None: there is
+# no such command. tests/integration/test_gpu_check.py proves that there is no other difference.
+EXCEPTIONS = (
+    (r"^correctness: .*build/gpu/gpu/tests/", None, "on the shim these tests are part of `make unit`"),
+    (r"^sanitizer: ", None, "the tools look at device code alone; on the shim `make SAN=address unit` does"),
+    (r"gpu/(gpu_\w+|make_random_model)", r"gpu/\1-shim", "the kernels run as fibers: there is no device"),
+    (rf"(make_random_model-shim) {BIG}", r"\1 small", "16 GB of weights are too slow on the CPU, which serves them here"),
+    (rf"(gpu_\w+-shim( kernels| ceilings)?) ({BIG}|{SMALL}|slice)", r"\1 tiny",
+     "16 GB of weights do not fit the shim's memory, and would take days as fibers"),
+    (r"--backend cuda --backend-library \S+", "--backend cpu", "a worker cannot load the shim"),
+    (r"(peer_\w+\.py) cuda", r"\1 cpu", "there is no device"),
+)
 
 
-class Skipped(Exception):
-    pass
+# --- phases ------------------------------------------------------------------------------------------------------
 
-
-class Failed(Exception):
-    pass
-
-
-class Check:
-    def __init__(self, options):
-        self.options = options
-        self.began = time.monotonic()
-        self.rows = []  # what the programs measured
-        self.phases = []  # [name, status, seconds, why]
-        self.gpu = None  # the row of the device, once it is known
-        self.why_no_gpu = "the phase 'device' did not run"
-        self.env = dict(os.environ, INCIPIT_GPU_CHECK="1")
-
-    def left(self):
-        return self.options.budget - (time.monotonic() - self.began)
-
-    def run(self, args, limit, env=None, reads_rows=True):
-        """The program's output, line by line; its rows are kept. Ended, with all its children, at the limit."""
-        limit = min(limit, max(self.left(), 5))
-        try:
-            process = subprocess.Popen([str(a) for a in args], cwd=ROOT, env=env or self.env, text=True,
-                                       stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
-        except OSError as e:
-            raise Failed(f"{pathlib.Path(str(args[0])).name} cannot be started: {e.strerror}") from None
-        try:
-            out, err = process.communicate(timeout=limit)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            out, err = process.communicate()
-            self.keep_rows(out, reads_rows)
-            raise Failed(f"{pathlib.Path(str(args[0])).name}: ended after {limit:.0f} s") from None
-        rows = self.keep_rows(out, reads_rows)
-        if process.returncode != 0:
-            lines = (err.strip() or out.strip() or "no word").splitlines()
-            own = [line for line in lines if not line.startswith("make: *** [") and "not remade" not in line] or lines
-            telling = [line for line in own if "rror" in line or "***" in line] or own[-1:]
-            raise Failed(f"{pathlib.Path(str(args[0])).name}: {telling[0][:300]} (exit {process.returncode})")
-        return rows if reads_rows else out
-
-    def keep_rows(self, out, reads_rows):
-        rows = []
-        if reads_rows:
-            for line in out.splitlines():
-                if line.startswith("{"):
-                    try:
-                        rows.append(json.loads(line))
-                    except ValueError:
-                        pass
-            self.rows += rows
-        return rows
-
-    def needs_gpu(self, rehearsed=""):
-        if not self.gpu:
-            raise Skipped("no GPU" + (f" ({rehearsed})" if rehearsed else ""))
-
-    def phase(self, name, fn):
-        if self.options.phases and name not in self.options.phases:
-            return
-        start = time.monotonic()
-        status, why = "ok", ""
-        if self.left() < 8 and name not in ("table",):
-            status, why = "SKIPPED", "out of time"
-        else:
-            try:
-                why = fn() or ""
-            except Skipped as e:
-                status, why = "SKIPPED", str(e)
-            except Failed as e:
-                status, why = "FAILED", str(e)
-        seconds = time.monotonic() - start
-        self.phases.append([name, status, round(seconds, 1), why])
-        print(f"{status:8} {name:14} {seconds:6.1f} s  {why}", flush=True)
-
-    def find(self, **want):
-        """The last row that has these values, or None."""
-        for row in reversed(self.rows):
-            if all(row.get(k) == v for k, v in want.items()) and "skipped" not in row:
-                return row
-        return None
+def has_nvcc():
+    return bool(os.environ.get("NVCC") or shutil.which("nvcc") or os.path.exists("/usr/local/cuda/bin/nvcc"))
 
 
 def compute_capability():
@@ -123,51 +58,38 @@ def compute_capability():
         return "90"
 
 
-def has_nvcc():
-    return bool(os.environ.get("NVCC") or shutil.which("nvcc") or os.path.exists("/usr/local/cuda/bin/nvcc"))
-
-
-# --- phases ------------------------------------------------------------------------------------------------------
-
 def build(c):
-    """Needs no library beside libc: those of the worker are not asked for."""
-    programs = ["gpu_steps", "gpu_kernels", "gpu_products", "gpu_soak", "make_random_model"]
-    targets = [PROGRAMS / (name + kind) for name in programs for kind in ("", "-shim")] + [BUILD / "incipit_cuda.so"]
-    tests = [PROGRAMS / "tests" / t.stem for t in kernel_tests()]
+    """Needs no library beside libc: those of the worker are not asked for. Warnings of a compiler that nobody has tried
+    are no errors."""
     arch = compute_capability()
+    flags = (os.environ.get("CFLAGS", "") + " -Wno-error").strip()
     make = ["make", "--no-print-directory", "-k", f"-j{os.cpu_count() or 2}", "B=build/gpu", "PACKAGES=",
-            f"CUDA_ARCHS={arch}", f"CC={c.options.cc}"]
-    if not has_nvcc():
-        c.run(make + [t.relative_to(ROOT) for t in targets if t.name.endswith("-shim")], 500, reads_rows=False)
+            f"CUDA_ARCHS={arch}", f"CUDA_PTX={arch}", f"CC={c.options.cc}", f"CFLAGS={flags}", "NVCC_WERROR="]
+    if not has_nvcc() and not c.is_dry:
+        c.run(make + ["gpu-rehearsals"], 500, reads_rows=False)
         raise Skipped("there is no nvcc: install CUDA 12.8 or newer (built for the shim alone)")
-    c.run(make + [t.relative_to(ROOT) for t in targets], 500, reads_rows=False)
-    try:
-        c.run(make + [t.relative_to(ROOT) for t in tests], 300, reads_rows=False)
-    except Failed as e:
-        missing = [t.name for t in tests if not t.exists()]
-        raise Failed(f"{', '.join(missing)} cannot be built for the device: {e}") from None
-    return f"{len(targets)} programs and {len(tests)} tests for sm_{arch}"
-
-
-def kernel_tests():
-    """Not those of the shim itself, nor those that need the worker's libraries."""
-    tests = sorted((ROOT / "tests/unit/cuda/shim").glob("test_*.c"))
-    return [t for t in tests if t.stem not in {"test_shim", "test_gpu_shim"}
-            and "engine_fixture.h" not in t.read_text()]
+    c.run(make + ["gpu-rehearsals", "gpu-programs"], 500, reads_rows=False)
+    return f"programs and {len(c.places.tests())} tests for sm_{arch}"
 
 
 def device(c):
-    if not has_nvcc():
+    args = ["ceilings", c.model("slice"), 60]
+    if c.is_dry:
+        c.run([c.program("gpu_kernels"), *args], 60)
+        return None
+    if not c.places.is_kit and not has_nvcc():
         c.why_no_gpu = "without nvcc nothing was built for one"
         raise Skipped(c.why_no_gpu)
     try:
-        rows = c.run([PROGRAMS / "gpu_kernels", "ceilings", "slice", 60], 60)
+        rows = c.run([c.places.programs / "gpu_kernels", "ceilings", "slice", 60], 60)
     except Failed as e:
         _, is_refusal, why = str(e).partition("opening the device: ")
         if not is_refusal:
             raise  # a crash is no lack of a GPU
         c.why_no_gpu = why.split(": ", 1)[-1].removesuffix(" (exit 1)")
-        c.run([PROGRAMS / "gpu_kernels-shim", "ceilings", "tiny"], 60, reads_rows=False)
+        if c.places.is_kit:
+            raise Skipped(f"no GPU here: {c.why_no_gpu}") from None
+        c.run([c.program("gpu_kernels"), *args], 60, reads_rows=False)
         raise Skipped(f"{c.why_no_gpu} (rehearsed on the shim)") from None
     c.gpu = next(r for r in rows if r["row"] == "device")
     try:
@@ -180,97 +102,128 @@ def device(c):
 
 
 def correctness(c):
-    """The tests of the shim, whose kernels now are the device's; launches wait, so that the host may look."""
-    if not c.gpu:
-        c.run([PROGRAMS / "gpu_products-shim", "tiny"], 30, reads_rows=False)
-        c.needs_gpu("the products rehearsed on the shim")
-    env = dict(c.env, CUDA_LAUNCH_BLOCKING="1")
+    """The tests of the shim, whose kernels now are the device's. Tests of single kernels launch on a NULL stream, and
+    look at the results at once: their launches wait. The others record graphs, which cannot."""
     failed = []
-    try:
-        c.run([PROGRAMS / "gpu_products"], 60)
-    except Failed as e:
-        failed.append(str(e))
-    for test in kernel_tests():
+    if c.rehearses():
+        c.run([c.program("gpu_products"), c.model(BIG)], 60, reads_rows=False)
+        c.needs_gpu("the products rehearsed on the shim")
+        if c.is_dry:
+            return None
+    else:
         try:
-            c.run([PROGRAMS / "tests" / test.stem], 60, env, reads_rows=False)
+            c.run([c.program("gpu_products"), c.model(BIG)], 60)
         except Failed as e:
             failed.append(str(e))
-        c.rows.append({"row": "correct", "name": test.stem, "holds": not failed or not failed[-1].startswith(test.stem)})
+    for test in c.places.tests():
+        env = {"CUDA_LAUNCH_BLOCKING": "1"} if is_kernel_test(test) else None
+        try:
+            c.run([c.places.programs / "tests" / test], 60, env, reads_rows=False)
+        except Failed as e:
+            failed.append(str(e))
+        c.rows.append({"row": "correct", "name": test, "holds": not failed or not failed[-1].startswith(test)})
     if failed:
-        raise Failed("; ".join(failed)[:300])
-    return f"products, and {len(kernel_tests())} test programs, each kernel run several times to the same bits"
+        raise Failed("; ".join(failed)[:600])
+    return f"products, and {len(c.places.tests())} test programs, each kernel run several times to the same bits"
 
 
 def soak(c):
     seconds = c.options.soak or 10
-    if not c.gpu:
-        c.run([PROGRAMS / "gpu_soak-shim", 1], 120, reads_rows=False)
-        c.needs_gpu("rehearsed on the shim: 200 random steps agree with the CPU")
-    rows = c.run([PROGRAMS / "gpu_soak", seconds], seconds + 60)
+    is_rehearsal = c.rehearses()
+    rows = c.run([c.program("gpu_soak"), seconds], seconds + 60, reads_rows=not is_rehearsal)
+    if is_rehearsal:
+        c.needs_gpu("rehearsed on the shim: random steps agree with the CPU")
+    if c.is_dry:
+        return None
     return f"{rows[-1]['steps']} random steps, {rows[-1]['outputs']} outputs, worst logprob off by {rows[-1]['worst']}"
 
 
 def sanitizer(c):
+    """Over tests of kernels, which load no library: a library's own kernels would take all the time. initcheck reports
+    the padding of copies too, so that what it finds is advice."""
     c.needs_gpu()
     tool = shutil.which("compute-sanitizer") or shutil.which("/usr/local/cuda/bin/compute-sanitizer")
-    if not tool:
+    if not tool and not c.is_dry:
         raise Skipped("compute-sanitizer is not installed")
-    unable = []
-    for kind in ("memcheck", "racecheck", "synccheck", "initcheck"):
-        try:
-            c.run([tool, "--tool", kind, "--error-exitcode", 9, PROGRAMS / "gpu_steps", "tiny"], 25, reads_rows=False)
-        except Failed as e:
-            if "(exit 9)" in str(e):  # it found something
-                raise
-            unable.append(f"{kind}: {e}")
-    if unable:
+    unable, advice, n_clean = [], [], 0
+    for kind in ("memcheck", "racecheck", "synccheck", "initcheck") if c.gpu else ():
+        for test in SANITIZED:
+            try:
+                c.run([tool or "compute-sanitizer", "--tool", kind, "--error-exitcode", 9,
+                       c.places.programs / "tests" / test], 90, {"CUDA_LAUNCH_BLOCKING": "1"}, reads_rows=False)
+                n_clean += 1
+            except Failed as e:
+                if "(exit 9)" not in str(e):
+                    unable.append(f"{kind} {e}")
+                elif kind == "initcheck":
+                    advice.append(test)
+                else:
+                    raise Failed(f"{kind}: {e}") from None
+    c.rows.append({"row": "sanitizer", "clean": n_clean, "unable": unable, "initcheck": advice})
+    if not n_clean:
         raise Skipped("; ".join(unable)[:300])
-    return "memcheck, racecheck, synccheck and initcheck find nothing in a tiny model's steps"
+    return (f"{n_clean} runs find nothing" + (f"; {len(unable)} could not end" if unable else "")
+            + (f"; initcheck reports (advice): {', '.join(advice)}" if advice else ""))
 
 
 def kernels(c):
-    if not c.gpu:
-        c.run([PROGRAMS / "gpu_kernels-shim", "kernels", "tiny", 60], 120, reads_rows=False)
-        c.needs_gpu("rehearsed on the shim")
-    c.run([PROGRAMS / "gpu_kernels", "kernels", BIG, 30], 60)
-    c.run([PROGRAMS / "gpu_kernels", "kernels", SMALL, 15], 40)
+    for model, seconds, limit in ((BIG, 30, 60), (SMALL, 15, 40)):
+        c.run([c.program("gpu_kernels"), "kernels", c.model(model), seconds], limit, reads_rows=not c.rehearses())
+    c.needs_gpu("rehearsed on the shim")
 
 
 def steps(c):
-    if not c.gpu:
-        c.run([PROGRAMS / "gpu_steps-shim", "tiny", 30], 120, reads_rows=False)
-        c.needs_gpu("rehearsed on the shim")
-    c.run([PROGRAMS / "gpu_steps", BIG, 45], 90)
-    c.run([PROGRAMS / "gpu_steps", SMALL, 18], 45)
+    for model, seconds, limit in ((BIG, 45, 90), (SMALL, 18, 45)):
+        c.run([c.program("gpu_steps"), c.model(model), seconds], limit, reads_rows=not c.rehearses())
+    c.needs_gpu("rehearsed on the shim")
 
 
 def peers(c):
     """PyTorch on the same card and day. Ours was measured in 'steps'; where there is time, again after it."""
-    if importlib.util.find_spec("torch") is None:
+    c.rehearses()
+    if importlib.util.find_spec("torch") is None and not c.is_dry:
         raise Skipped("python3 has no torch")
-    on = "cuda" if c.gpu else "cpu"
     late = []
     for script, limit in (("peer_llama.py", 90), ("peer_attention.py", 40)):
         try:
-            c.run([sys.executable, ROOT / "tests/gpu" / script, on], limit, reads_rows=bool(c.gpu))
+            c.run([sys.executable if not c.is_dry else "python3", c.places.scripts / script, "cuda" if c.gpu else "cpu"],
+                  limit, reads_rows=bool(c.gpu))
         except Failed as e:  # a peer that is slow to compile is no fault of ours: its output counts
             late.append(str(e))
     if late:
         raise Skipped("; ".join(late))
+    if c.gpu is None or c.left() > 90 or c.is_dry:
+        c.run([c.program("gpu_steps"), c.model(BIG), 8], 40, reads_rows=bool(c.gpu))
     c.needs_gpu("rehearsed on the CPU")
-    if c.left() > 90:
-        c.run([PROGRAMS / "gpu_steps", BIG, 8], 40)
 
 
 class Worker:
-    def __init__(self, c, model, *args, backend):
-        path = c.options.worker
+    """A worker, started by what a card or its rehearsal would start; a dry run notes what would be asked of it."""
+
+    def __init__(self, c, model, *args):
+        self.c = c
+        where = (["--backend", "cuda", "--backend-library", c.places.object] if c.gpu else ["--backend", "cpu"])
+        self.args = [pathlib.Path(c.options.worker), "--model", model, *where, "--port", "0", *args]
+        self.ready_s = 0.0
+
+    def __enter__(self):
+        self.c.note(self.c.line_of(self.args, 90, None))
+        if self.c.is_dry:
+            return self
         self.log = tempfile.NamedTemporaryFile("w+", prefix="incipit-worker-", suffix=".log")
         self.start = time.monotonic()
-        self.process = subprocess.Popen(
-            [str(path), "--model", str(model), "--backend", backend, "--port", "0", *args]
-            + (["--backend-library", str(BUILD / "incipit_cuda.so")] if backend == "cuda" else []),
-            stdout=self.log, stderr=self.log, start_new_session=True)
+        self.process = subprocess.Popen([str(a) for a in self.args], stdout=self.log, stderr=self.log, env=self.c.env,
+                                        start_new_session=True)
+        try:
+            self.wait_ready(self.c.patience(90))
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        if not self.c.is_dry:
+            self.close()
 
     def wait_ready(self, limit):
         while time.monotonic() - self.start < limit:
@@ -279,26 +232,34 @@ class Worker:
                     fields = dict(f.split("=", 1) for f in line.split() if "=" in f)
                     self.url = f"http://127.0.0.1:{fields['port']}"
                     self.ready_s = time.monotonic() - self.start
-                    return self
+                    return
             if self.process.poll() is not None:
                 break
             time.sleep(0.02)
         lines = pathlib.Path(self.log.name).read_text().splitlines()
-        raise Failed(f"the worker did not start: {lines[-1][:200] if lines else 'no output'}")
+        raise Failed(f"the worker did not start: {lines[-1][:300] if lines else 'no output'}")
+
+    def ask(self, **body):
+        prompt = body["prompt"]
+        self.c.note(f"POST /v1/completions, prompt {prompt if isinstance(prompt, str) else len(prompt)}, "
+                    + ", ".join(f"{k} {v}" for k, v in body.items() if k != "prompt"))
+        return urllib.request.Request(self.url + "/v1/completions" if not self.c.is_dry else "http://none",
+                                      json.dumps(body).encode(), {"Content-Type": "application/json"})
 
     def complete(self, **body):
-        request = urllib.request.Request(self.url + "/v1/completions", json.dumps(body).encode(),
-                                         {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=60) as answer:
+        request = self.ask(**body)
+        if self.c.is_dry:
+            return {"choices": [{"logprobs": {"tokens": [], "token_logprobs": [], "top_logprobs": []}}]}
+        with urllib.request.urlopen(request, timeout=self.c.patience(60)) as answer:
             return json.load(answer)
 
     def ttft(self, prompt):
         """Seconds to the first event of a stream, connection included."""
-        body = {"prompt": prompt, "max_tokens": 2, "temperature": 0, "stream": True, "ignore_eos": True}
-        request = urllib.request.Request(self.url + "/v1/completions", json.dumps(body).encode(),
-                                         {"Content-Type": "application/json"})
+        request = self.ask(prompt=prompt, max_tokens=2, temperature=0, stream=True, ignore_eos=True)
+        if self.c.is_dry:
+            return 1.0
         start = time.perf_counter()
-        with urllib.request.urlopen(request, timeout=120) as answer:
+        with urllib.request.urlopen(request, timeout=self.c.patience(120)) as answer:
             for line in answer:
                 if line.startswith(b"data:"):
                     took = time.perf_counter() - start
@@ -314,63 +275,72 @@ class Worker:
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
+        with (self.c.out / f"{self.c.phase_name}.log").open("a") as log:
+            log.write(pathlib.Path(self.log.name).read_text())
         self.log.close()
 
 
-def the_worker(c):
-    if not pathlib.Path(c.options.worker).exists():
+def needs_worker(c):
+    if not pathlib.Path(c.options.worker).exists() and not c.is_dry:
         raise Skipped(f"{c.options.worker} is not here: build it where its libraries are (make worker-portable) and "
                       "carry it along")
 
 
+def scratch(c):
+    """A folder for a model of 16 GB: memory, where there is enough."""
+    if c.options.scratch is None and pathlib.Path("/dev/shm").is_dir() and shutil.disk_usage("/dev/shm").free > 40e9:
+        return "/dev/shm"
+    return c.options.scratch
+
+
 def server(c):
     """Over HTTP: ready, a cold prompt, a prompt whose beginning is cached."""
-    the_worker(c)
-    name, prefix, fresh, backend = (BIG, 8192, 128, "cuda") if c.gpu else ("small", 256, 16, "cpu")
-    vocab = 128256 if c.gpu else 2048
-    maker = PROGRAMS / ("make_random_model" if c.gpu else "make_random_model-shim")
-    with tempfile.TemporaryDirectory(prefix="incipit-model-", dir=c.options.scratch) as folder:
+    needs_worker(c)
+    name = BIG if c.gpu else "small"
+    prefix, fresh, ids = SERVED_PREFIX, SERVED_FRESH, SERVED_IDS
+    # A kit has one such program, which needs no device.
+    maker = c.places.programs / "make_random_model" if c.places.is_kit and not c.is_dry else c.program("make_random_model")
+    with tempfile.TemporaryDirectory(prefix="incipit-model-", dir=scratch(c)) as folder:
         free = shutil.disk_usage(folder).free
-        if c.gpu and free < 20e9:
+        if c.gpu and free < 20e9 and not c.is_dry:
             raise Skipped(f"{folder} has {free / 1e9:.0f} GB free, the model takes 16: --scratch")
+        folder = "MODEL" if c.is_dry else folder
         c.run([maker, name, folder], 120, reads_rows=False)
-        for file in ("tokenizer.json", "tokenizer_config.json"):
-            shutil.copy(ROOT / "deploy/demo/model" / file, folder)
-        worker = Worker(c, folder, "--max-model-len", str(2 * (prefix + fresh)), backend=backend)
-        try:
-            worker.wait_ready(min(90, max(c.left(), 5)))
-            prompts = [[(i * 7919 + j * 104729) % (vocab - 10) for j in range(prefix)] for i in range(4)]
+        for file in ("tokenizer.json", "tokenizer_config.json") if not c.is_dry else ():
+            shutil.copy(c.places.demo_model / file, folder)
+        with Worker(c, folder, "--max-model-len", 2 * (prefix + fresh)) as worker:
+            prompts = [[(i * 7919 + j * 104729) % ids for j in range(prefix)] for i in range(4)]
             worker.ttft(prompts[0][: prefix // 2])  # warms up what is lazy
             cold = sorted(worker.ttft(p) for p in prompts[1:])
-            hits = sorted(worker.ttft(prompts[1] + [(k * 31 + j) % (vocab - 10) for j in range(fresh)])
-                          for k in range(9))
-        finally:
-            worker.close()
-    row = {"row": "server", "model": name, "backend": backend, "ready_s": round(worker.ready_s, 2),
+            hits = sorted(worker.ttft(prompts[1] + [(k * 31 + j) % ids for j in range(fresh)]) for k in range(9))
+    row = {"row": "server", "model": name, "backend": "cuda" if c.gpu else "cpu", "ready_s": round(worker.ready_s, 2),
            "cold_ms": round(cold[1] * 1e3, 2), "hit_ms": round(hits[4] * 1e3, 2), "hit_max_ms": round(hits[-1] * 1e3, 2)}
-    if c.gpu:
-        c.rows.append(row)
-        return f"ready {row['ready_s']} s, cold {row['cold_ms']} ms, hit {row['hit_ms']} ms"
-    raise Skipped(f"no GPU (rehearsed on the CPU: cold {row['cold_ms']} ms, hit {row['hit_ms']} ms)")
+    c.needs_gpu(f"rehearsed on the CPU: cold {row['cold_ms']} ms, hit {row['hit_ms']} ms")
+    c.rows.append(row)
+    return f"ready {row['ready_s']} s, cold {row['cold_ms']} ms, hit {row['hit_ms']} ms"
 
 
 DEMO_PROMPTS = ["The capital of France is", "Water boils at", "Once upon a time", "Two plus two is", "The sun is"]
 
 
+class OnCpu:
+    """The check as a worker on the CPU sees it: the other side of the comparison, with and without a card."""
+
+    def __init__(self, c):
+        self.__dict__.update(c.__dict__, gpu=None)
+        self.note, self.line_of, self.patience = c.note, c.line_of, c.patience
+
+
 def demo(c):
     """The demonstration model on both backends: greedy tokens, and logprobs of what was chosen."""
-    the_worker(c)
-    answers = {}
-    for backend in ("cpu", "cuda" if c.gpu else "cpu"):
-        worker = Worker(c, ROOT / "deploy/demo/model", backend=backend)
-        try:
-            worker.wait_ready(40)
-            answers[len(answers)] = [worker.complete(prompt=p, max_tokens=64, temperature=0, logprobs=2,
-                                                     ignore_eos=True)["choices"][0] for p in DEMO_PROMPTS]
-        finally:
-            worker.close()
+    needs_worker(c)
+    answers = []
+    for side in (OnCpu(c), c):
+        with Worker(side, c.places.demo_model) as worker:
+            answers.append([worker.complete(prompt=p, max_tokens=64, temperature=0, logprobs=2,
+                                            ignore_eos=True)["choices"][0] for p in DEMO_PROMPTS])
     n_same, worst = 0, 0.0
-    for prompt, want, got in zip(DEMO_PROMPTS, answers[0], answers[1]):
+    for prompt, want, got in zip(DEMO_PROMPTS, *answers):
         a, b = want["logprobs"], got["logprobs"]
         for i, (x, y) in enumerate(zip(a["tokens"], b["tokens"])):
             gap = [v for v in (a["top_logprobs"] or [])[i].values()] if a.get("top_logprobs") else [0, -9]
@@ -382,104 +352,18 @@ def demo(c):
             worst = max(worst, abs(a["token_logprobs"][i] - b["token_logprobs"][i]))
     if worst > 0.05:
         raise Failed(f"a logprob differs by {worst:.4f}")
-    c.rows.append({"row": "demo", "same": n_same, "worst": worst, "is_rehearsal": not c.gpu})
     text = f"{n_same} greedy tokens equal, logprobs within {worst:.4f}"
-    if not c.gpu:
-        raise Skipped(f"no GPU (rehearsed, CPU with CPU: {text})")
+    c.needs_gpu(f"rehearsed, CPU with CPU: {text}")
+    c.rows.append({"row": "demo", "same": n_same, "worst": worst})
     return text
 
 
-# --- the table ---------------------------------------------------------------------------------------------------
+# --- the run -----------------------------------------------------------------------------------------------------
 
-def us(c, row, **want):
-    found = c.find(row=row, **want)
-    return found and found["us"]
-
-
-def rate(batch, figure):
-    return figure and batch * 1e6 / figure
-
-
-def bars(c):
-    """(what, the bar in words, figure or None, unit, whether it holds)."""
-    copy = c.find(row="ceiling", name="device copy")
-    decode = c.find(row="kernel", name="decode_attention", model=BIG, what="B=32 L=8192")
-    swap, server_row = c.find(row="swap", model=BIG), c.find(row="server")
-    bus = [c.find(row="ceiling", name=f"bus {way}") for way in ("in", "out")]
-    peer = {b: min((r["us"] for r in c.rows if r.get("name") == "llama step" and r["model"] == BIG and r["batch"] == b),
-                   default=None) for b in (1, 32)}
-    table = []
-
-    def bar(what, text, figure, unit, holds):
-        table.append({"what": what, "bar": text, "figure": figure, "unit": unit,
-                      "holds": None if figure is None else bool(holds(figure))})
-
-    def at_least(what, least, stretch, figure, unit):
-        bar(what, f">= {least} ({stretch})" if stretch else f">= {least}", figure, unit, lambda x: x >= least)
-
-    def at_most(what, most, stretch, figure, unit):
-        bar(what, f"<= {most} ({stretch})" if stretch else f"<= {most}", figure, unit, lambda x: x <= most)
-
-    def ms(figure):
-        return figure and figure / 1e3
-
-    at_least("8B decode, batch 1, 1k", 227, 250, rate(1, us(c, "decode", model=BIG, batch=1, context=1024)), "tok/s")
-    at_most("8B batch 8, 32 in, 128 out", 4.5, 4.2, ms(us(c, "session", model=BIG)), "ms/step")
-    at_least("8B decode, batch 32, 1k", 5500, 6000, rate(32, us(c, "decode", model=BIG, batch=32, context=1024)), "tok/s")
-    at_least("8B decode, batch 256, 1k", 15000, 16500,
-             rate(256, us(c, "decode", model=BIG, batch=256, context=1024)), "tok/s")
-    at_most("8B prefill 1k", 23, 21, ms(us(c, "prefill", model=BIG, fresh=1024)), "ms")
-    at_most("8B prefill 8k", 215, 190, ms(us(c, "prefill", model=BIG, fresh=8192)), "ms")
-    at_most("8B 128 on 8k cached, TTFT over HTTP", 9, 7, server_row and server_row["hit_ms"], "ms")
-    at_most("the same over a cold 8k prompt", 0.05, None,
-            server_row and server_row["hit_ms"] / server_row["cold_ms"], "of cold")
-    at_least("decode attention of the copy ceiling", 85, None,
-             decode and copy and 100 * decode["bytes"] / decode["us"] / 1e3 / copy["gbs"], "%")
-    for way, ceiling in zip(("in", "out"), bus):
-        figure = swap and swap[f"{way}_gbs"]
-        limit = ceiling and ceiling["gbs"]
-        bar(f"swap {way}", ">= 45, or 95 % of the bus" + (f" ({limit:.0f})" if limit else ""), figure, "GB/s",
-            lambda x, limit=limit: x >= 45 or bool(limit) and x >= 0.95 * limit)
-    host = c.find(row="decode", model=BIG, batch=256, context=1024)
-    at_most("host per step, batch 256", 50, 30, host and host["host_us"], "us")
-    at_most("8B ready, from page cache", 15, None, server_row and server_row["ready_s"], "s")
-    for batch in (1, 32):
-        ours = us(c, "decode", model=BIG, batch=batch, context=1024)
-        at_least(f"compiled PyTorch step / ours, batch {batch}", 1.3, None,
-                 ours and peer[batch] and peer[batch] / ours, "x")
-    at_least("1.5B decode, batch 1, 1k", 830, 1050, rate(1, us(c, "decode", model=SMALL, batch=1, context=1024)), "tok/s")
-    at_least("1.5B decode, batch 256, 1k", 61000, 69000,
-             rate(256, us(c, "decode", model=SMALL, batch=256, context=1024)), "tok/s")
-    return table
-
-
-def print_kernels(c):
-    copy, product = c.find(row="ceiling", name="device copy"), c.find(row="ceiling", name="product")
-    rows = [r for r in c.rows if r.get("row") == "kernel" and "us" in r]
-    if not rows or not copy or not product:
-        return
-    print(f"\n{'kernel':18} {'model':14} {'shape':22} {'us':>9} {'GB/s':>7} {'% copy':>7} {'TFLOP/s':>8} {'% gemm':>7}")
-    for r in rows:
-        gbs, tflops = r["bytes"] / r["us"] / 1e3, r["flops"] / r["us"] / 1e6
-        print(f"{r['name']:18} {r['model']:14} {r['what']:22} {r['us']:9.2f} {gbs:7.0f} {100 * gbs / copy['gbs']:7.1f} "
-              f"{tflops:8.1f} {100 * tflops / product['tflops']:7.1f}")
-
-
-def print_table(c, table):
-    print_kernels(c)
-    print(f"\n{'':42} {'bar (stretch)':28} {'figure':>10} {'':8} holds")
-    for r in table:
-        figure = "-" if r["figure"] is None else f"{r['figure']:.4g}"
-        holds = {True: "yes", False: "NO", None: "not measured" + ("" if c.gpu else ": no GPU")}[r["holds"]]
-        print(f"{r['what']:42} {r['bar']:28} {figure:>10} {r['unit']:8} {holds}")
-    print()
-    for name, status, seconds, why in c.phases:
-        print(f"{status:8} {name:14} {seconds:6.1f} s  {why}")
-
-
-# What decides comes first: what time does not suffice for is reported as skipped.
-PHASES = {"build": build, "device": device, "correctness": correctness, "demo": demo, "steps": steps, "server": server,
-          "sanitizer": sanitizer, "kernels": kernels, "peers": peers, "soak": soak}
+# In order of value: (phase, limit in seconds, least that it is worth beginning with).
+PHASES = {"build": (build, 500, 0), "device": (device, 90, 5), "correctness": (correctness, 240, 20),
+          "steps": (steps, 140, 30), "demo": (demo, 60, 10), "server": (server, 200, 40), "kernels": (kernels, 110, 20),
+          "soak": (soak, 600, 15), "sanitizer": (sanitizer, 400, 30), "peers": (peers, 200, 60)}
 
 
 def phases_of(text):
@@ -490,30 +374,82 @@ def phases_of(text):
     return ["build", "device"] + wanted
 
 
-def main():
+def print_commands(options, places):
+    """Every command of every phase, as a card or its rehearsal would get it."""
+    c = Check(options, places)
+    c.gpu = {"name": "a card"} if options.print_commands == "card" else None
+    for name, (fn, limit, least) in PHASES.items():
+        c.phase(name, lambda fn=fn: fn(c), limit, least)
+    print("\n".join(c.commands))
+
+
+def options_of(arguments, places):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--phases", type=phases_of, help=", ".join(PHASES))
-    parser.add_argument("--budget", type=float, default=470, help="seconds for everything")
+    parser.add_argument("--budget", type=float, default=470, help="seconds for this run (470)")
+    parser.add_argument("--fresh", action="store_true", help="run all phases, also those that an earlier run did")
     parser.add_argument("--soak", type=float, default=0, help="seconds of random schedules (10)")
-    parser.add_argument("--worker", default=str(ROOT / "build/release/portable/incipit-worker"))
+    parser.add_argument("--out", default=os.environ.get("OUT") or str(places.out),
+                        help="folder of the results ($OUT, else %(default)s)")
+    parser.add_argument("--worker", default=str(places.worker))
     parser.add_argument("--scratch", help="folder for a random model of 16 GB; the system's otherwise")
-    parser.add_argument("--json", default=str(BUILD / "check.json"))
     parser.add_argument("--cc", default=os.environ.get("CC", "gcc"))
-    c = Check(parser.parse_args())
-    if c.options.scratch is None and pathlib.Path("/dev/shm").is_dir() and shutil.disk_usage("/dev/shm").free > 40e9:
-        c.options.scratch = "/dev/shm"
+    parser.add_argument("--print-commands", choices=["card", "rehearsal"],
+                        help="print what every phase would run on a card, or in its rehearsal, and run nothing")
+    return parser.parse_args(arguments)
+
+
+def report(c, date):
+    """check.json and table.txt; the text of the table."""
+    rows = bars(c)
+    text = format_table(c, rows)
+    undone = [name for name in phase_names(c) if name not in c.phases]
+    if undone:
+        text += f"\nto be done, by the same command again: {', '.join(undone)}\n"
+    c.write("check.json", {"date": date, "device": c.gpu, "why_no_gpu": None if c.gpu else c.why_no_gpu,
+                           "phases": [[name, p["status"], p["seconds"], p["why"]] for name, p in c.phases.items()],
+                           "undone": undone, "bars": rows, "rows": c.rows})
+    c.write("table.txt", text)
+    return text
+
+
+def phase_names(c):
+    return [name for name in PHASES
+            if (name != "build" or not c.places.is_kit) and (not c.options.phases or name in c.options.phases)]
+
+
+def end(number, _):
+    raise SystemExit(128 + number)
+
+
+def main(arguments=None, places=None):
+    places = places or Places()
+    options = options_of(arguments, places)
+    if options.print_commands:
+        print_commands(options, places)
+        return 0
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, end)
+    c = Check(options, places)
     date = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
     print(f"gpu-check, {date}", flush=True)
-    for name, fn in PHASES.items():
-        c.phase(name, lambda fn=fn: fn(c))
-    table = bars(c)
-    print_table(c, table)
-    path = pathlib.Path(c.options.json)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"date": date, "device": c.gpu, "why_no_gpu": None if c.gpu else c.why_no_gpu,
-                                "phases": c.phases, "bars": table, "rows": c.rows}, indent=1) + "\n")
-    print(f"\n{path}")
-    return 1 if any(p[1] == "FAILED" for p in c.phases) else 0
+    too_old = why_driver_is_too_old(places.kit)
+    if too_old:
+        c.why_no_gpu = too_old
+        c.phases = {name: {"status": "SKIPPED", "seconds": 0, "why": "the driver is too old"} for name in phase_names(c)}
+        report(c, date)
+        print(too_old)
+        return 0
+    resumed = c.resume()
+    if resumed:
+        print(resumed, flush=True)
+    for name in phase_names(c):
+        fn, limit, least = PHASES[name]
+        c.phase(name, lambda fn=fn: fn(c), limit, least)
+        report(c, date)
+    print(report(c, date))
+    print(c.out / "check.json")
+    return 1 if any(p["status"] == "FAILED" for p in c.phases.values()) else 0
 
 
 if __name__ == "__main__":
