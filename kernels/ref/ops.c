@@ -193,7 +193,7 @@ void ref_attention(float *y, const float *q, const struct ref_pool *p, const uin
 
     for (uint32_t h = 0; h < n_heads;
          h++) { /* q, y: (n_heads, hd); `group` query heads share a KV head */
-        float max = -INFINITY, sum = 0;
+        float max = -INFINITY, sum = 0, nan = 0;
 
         for (uint32_t j = first; j <= last; j++) { /* scores (last + 1): q . k / sqrt(hd) */
             uint64_t block = table[j / p->block_size] * p->block_stride;
@@ -203,6 +203,7 @@ void ref_attention(float *y, const float *q, const struct ref_pool *p, const uin
                 dot += q[h * p->hd + i] * get_element(p, p->k + block, p->k_scales + block,
                                                       h / group, j % p->block_size, i);
             scores[j] = dot * scale;
+            if (isnan(dot)) nan = dot; /* exp_f32 would make it a 0, and the position unseen */
             max = scores[j] > max ? scores[j] : max;
         }
         for (uint32_t j = first; j <= last; j++)
@@ -216,7 +217,7 @@ void ref_attention(float *y, const float *q, const struct ref_pool *p, const uin
                 mix += scores[j] * get_element(p, p->v + block, p->v_scales + block, h / group,
                                                j % p->block_size, i);
             }
-            y[h * p->hd + i] = mix / sum;
+            y[h * p->hd + i] = mix / sum + nan;
         }
     }
 }

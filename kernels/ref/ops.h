@@ -58,7 +58,8 @@ void ref_kv_write(const struct ref_pool *pool, const float *k /* (T, n_kv_heads,
                   uint32_t n_tokens, size_t stride);
 
 /* softmax(q K^T / sqrt(hd)) V over positions [first, last] of one query token, both from the pool;
- * query head h reads KV head h / (n_heads / n_kv_heads). `scores` holds last + 1 floats. */
+ * query head h reads KV head h / (n_heads / n_kv_heads). A NaN among the scores makes all of y one.
+ * `scores` holds last + 1 floats. */
 void ref_attention(float *y /* (n_heads, hd) */, const float *q /* (n_heads, hd) */,
                    const struct ref_pool *pool, const uint32_t *table /* blocks */,
                    uint32_t n_heads, uint32_t first, uint32_t last, float *scores);
