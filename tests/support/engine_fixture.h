@@ -11,6 +11,7 @@
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "common/net/loop.h"
+#include "kernels/kv_layout.h"
 #include "tests/support/cm.h"
 #include "tests/support/tiny_model.h"
 #include "worker/engine/engine.h"
@@ -106,11 +107,12 @@ struct machine {
     const struct backend_ops *ops;
     const char *path;                /* instruction path of the cpu backend */
     const struct backend_ops *ranks; /* with ops = &backend_tp: two of these */
+    enum dtype kv_dtype;             /* 0: the shape's */
 };
 
 /* The same without ranks. */
 static inline struct machine machine_of_one(struct machine m) {
-    return m.ranks ? (struct machine){m.ranks, m.path, NULL} : m;
+    return m.ranks ? (struct machine){m.ranks, m.path, NULL, m.kv_dtype} : m;
 }
 
 struct setup {
@@ -181,6 +183,7 @@ static inline struct engine_options tiny_options(const struct setup *s, float *i
     o.device.ranks = s->machine.ranks;
     o.device.tp_size = s->machine.ranks ? 2 : 1;
     o.geometry = tiny_geometry(&shape, inv_freq, kinds);
+    if (s->machine.kv_dtype) o.geometry.kv_dtype = s->machine.kv_dtype;
     if (s->window) {
         memset(kinds, 1, shape.n_layers);
         o.geometry.layer_kind = kinds;
@@ -198,8 +201,7 @@ static inline struct engine_options tiny_options(const struct setup *s, float *i
     o.kv.hash_seed = STR("test");
     o.scheduler.max_num_seqs = s->max_seqs ? s->max_seqs : 8;
     o.scheduler.max_num_batched_tokens = s->budget ? s->budget : 512;
-    o.host_kv_bytes = (uint64_t)s->host_blocks * o.block_size * 2 * shape.n_layers *
-                      shape.n_kv_heads * shape.head_dim * sizeof(uint16_t);
+    o.host_kv_bytes = s->host_blocks * kv_layout_block_bytes(&o.geometry, o.block_size);
     o.scheduler.preemption = s->preemption;
     o.scheduler.policy = s->policy;
     o.scheduler.eos_ids = eos;

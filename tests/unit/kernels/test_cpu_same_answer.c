@@ -20,7 +20,7 @@
 #define N_SHAPES                                                                                   \
     1u /* instrumented or emulated tiles are fifty times as slow; the code is the same for each */
 #else
-#define N_SHAPES 5u
+#define N_SHAPES 8u
 #endif
 
 static const char *const paths[] = {"avx512bf16", "avx512", "avx2", "neon", "plain"};
@@ -112,7 +112,7 @@ static void check_shape(const char *path, const struct tiny_shape *shape) {
 }
 
 static void same_answer_however_it_is_computed(void **state) {
-    struct tiny_shape shapes[5] = {llama, llama, llama, llama, llama};
+    struct tiny_shape shapes[8] = {llama, llama, llama, llama, llama, llama, llama, llama};
 
     (void)state;
     shapes[1].has_qkv_bias = shapes[1].has_qk_norm = shapes[1].has_o_bias = true;
@@ -129,6 +129,12 @@ static void same_answer_however_it_is_computed(void **state) {
     shapes[4].weight_dtype = shapes[4].kv_dtype = DTYPE_F32;
     shapes[4].head_dim = 250;
     shapes[4].is_tied = false;
+    shapes[5].kv_dtype = DTYPE_F8E4M3;
+    shapes[6].kv_dtype = DTYPE_I8;
+    shapes[6].has_qk_norm = true;
+    shapes[7].kv_dtype = DTYPE_F8E4M3;
+    shapes[7].head_dim = 22; /* parts of vectors, and of the words of four codes */
+    shapes[7].sliding_window = 50;
     for (size_t p = 0; p < ARRAY_LEN(paths); p++) {
         for (size_t s = 0; s < N_SHAPES && has_path(paths[p]); s++)
             check_shape(paths[p], &shapes[s]);
@@ -240,6 +246,55 @@ static void a_pool_of_f16_is_near(void **state) {
         score_text(&backend_cpu, paths[p], &half, want, 180);
         for (uint32_t i = 0; i < N_ROWS; i++)
             assert_true(fabsf(got[i] - want[i]) <= 2e-4f); /* a value beside a boundary may fall */
+    }
+}
+
+/* The first `n` tokens of a row's blocks, as the pool keeps them. */
+static void read_pool(struct tiny_model *m, uint8_t *bytes) {
+    uint64_t n = m->setup.ops->kv_block_bytes(m->model);
+
+    for (uint32_t i = 0; i < m->blocks_per_row; i++)
+        assert_int_equal(m->setup.ops->kv_read(m->model,
+                                               1 + (m->blocks_per_row - 1 - i) * m->setup.max_rows,
+                                               bytes + i * n, n),
+                         ST_OK);
+}
+
+/* Case 42: codes and scales too are the same however a prompt was cut, behind the last token as
+ * well, because nothing was there before. Case 44: those of generated tokens as of a prompt's. */
+static void a_quantised_pool_is_the_same_however_it_was_filled(void **state) {
+    static const uint32_t chunks[] = {512, 1, 7, 16, 33};
+    static const enum dtype types[] = {DTYPE_F8E4M3, DTYPE_I8};
+    struct answer first, second;
+
+    (void)state;
+    for (size_t p = 0; p < ARRAY_LEN(paths) * ARRAY_LEN(types); p++) {
+        struct tiny_setup setup = {&backend_cpu, paths[p / 2], 2, 16, N_ROWS, 512};
+        struct tiny_shape shape = llama;
+        uint8_t *want = NULL;
+
+        shape.kv_dtype = types[p % 2];
+        for (size_t i = 0; i < ARRAY_LEN(chunks) && has_path(setup.path); i++) {
+            struct tiny_model m;
+            uint64_t n;
+            uint8_t *got, *zeros;
+
+            tiny_open(&m, &setup, &shape, 5);
+            n = backend_cpu.kv_block_bytes(m.model);
+            got = mem_alloc(n * m.blocks_per_row);
+            zeros = mem_calloc(1, n);
+            for (uint32_t b = 0; b < N_ROWS * m.blocks_per_row; b++)
+                assert_int_equal(backend_cpu.kv_write(m.model, b, zeros, n), ST_OK);
+            run_batch(&m, i % 2 ? N_ROWS : 1, chunks[i], i ? &second : &first);
+            if (i) check_same(&second, &first, "chunks of a quantised cache");
+            read_pool(&m, got);
+            if (want) assert_memory_equal(got, want, n * m.blocks_per_row);
+            mem_free(zeros);
+            tiny_close(&m);
+            if (want) mem_free(got);
+            if (!want) want = got;
+        }
+        mem_free(want);
     }
 }
 
@@ -368,6 +423,7 @@ int main(void) {
         cmocka_unit_test(every_path_agrees_with_the_reference),
         cmocka_unit_test(checkpoints_of_every_type_are_computed_as_they_are),
         cmocka_unit_test(a_pool_of_f16_is_near),
+        cmocka_unit_test(a_quantised_pool_is_the_same_however_it_was_filled),
         cmocka_unit_test(the_path_that_computes_is_named),
         cmocka_unit_test(a_path_that_is_not_there_is_refused_with_those_that_are),
         cmocka_unit_test(an_unloadable_model_is_refused),

@@ -98,6 +98,13 @@ static void case_95_a_round_trip_keeps_the_bytes(void **state) {
     round_trip(&backend_ref, &wide);
     round_trip(&backend_cpu, &shape);
     round_trip(&backend_cpu, &wide);
+    for (int type = DTYPE_F8E4M3; type <= DTYPE_I8; type++) { /* scales move with their block */
+        struct tiny_shape quantised[2] = {shape, wide};
+
+        quantised[0].kv_dtype = quantised[1].kv_dtype = (enum dtype)type;
+        round_trip(&backend_ref, &quantised[0]);
+        round_trip(&backend_cpu, &quantised[1]);
+    }
 }
 
 /* In one call, a block may be the target of one pair and the source of the next. */

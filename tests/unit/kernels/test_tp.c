@@ -321,10 +321,15 @@ static struct tiny_shape shape_at(uint32_t which) {
         s.d_ff = 8 * 13; /* no multiple of a panel, nor of a block of K */
         s.is_tied = false;
         s.has_o_bias = true;
+    } else if (which == 4) {
+        s.kv_dtype = DTYPE_F8E4M3;
+        s.n_kv_heads = 2;
+    } else if (which == 5) {
+        s.kv_dtype = DTYPE_I8;
     }
     return s;
 }
-#define N_SHAPES 4u
+#define N_SHAPES 6u
 
 static void ranks_of_the_cpu_are_one_on_every_path(void **state) {
     (void)state;

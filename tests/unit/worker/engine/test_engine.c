@@ -227,6 +227,28 @@ static void the_same_answer_through_a_window(void **state) {
     run_through_a_window((struct machine){.ops = &backend_late});
 }
 
+/* Whatever the cache keeps, an answer is its request's alone. */
+static void case_100_with_quantised_caches(void **state) {
+    static const enum dtype types[] = {DTYPE_F8E4M3, DTYPE_I8};
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(types); i++) {
+        struct machine tp = {.ops = &backend_tp, .ranks = &backend_cpu, .kv_dtype = types[i]};
+        struct engine_fixture w;
+
+        run_all_ways((struct machine){.kv_dtype = types[i]}, 5);
+        run_all_ways((struct machine){.ops = &backend_cpu, .kv_dtype = types[i]}, ARRAY_LEN(ways));
+        run_all_ways(tp, 4);
+        run_through_a_window((struct machine){.ops = &backend_cpu, .kv_dtype = types[i]});
+        fixture_open(&w, &(struct setup){.machine = tp});
+        assert_int_equal(engine_info(w.e)->kv_dtype, types[i]);
+        assert_int_equal(engine_info(w.e)->block_bytes,
+                         16 * 2 * shape.n_layers * shape.n_kv_heads *
+                             (shape.head_dim + kv_scale_bytes(types[i])) * 2); /* both ranks */
+        fixture_close(&w);
+    }
+}
+
 static void case_99_colliding_hashes_never_hit(void **state) {
     static struct answer expected[40], got[40];
     static uint32_t prompt[40][24];
@@ -287,6 +309,7 @@ int main(void) {
         cmocka_unit_test(case_100_over_two_ranks),
         cmocka_unit_test(case_100_on_a_device_that_works_on_its_own),
         cmocka_unit_test(the_same_answer_through_a_window),
+        cmocka_unit_test(case_100_with_quantised_caches),
         cmocka_unit_test(case_99_colliding_hashes_never_hit),
         cmocka_unit_test(all_but_one_token_is_cached_with_block_size_one),
     };

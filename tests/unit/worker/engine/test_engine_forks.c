@@ -209,6 +209,8 @@ static void case_100_for_samples_and_beams_on_the_cpu(void **state) {
     (void)state;
     run_all_ways((struct machine){.ops = &backend_cpu}, ASYNC_OFF);
     run_all_ways((struct machine){.ops = &backend_cpu}, ASYNC_ON);
+    run_all_ways((struct machine){.ops = &backend_cpu, .kv_dtype = DTYPE_F8E4M3}, ASYNC_OFF);
+    run_all_ways((struct machine){.ops = &backend_cpu, .kv_dtype = DTYPE_I8}, ASYNC_OFF);
 }
 
 static void case_100_for_samples_and_beams_over_two_ranks(void **state) {
