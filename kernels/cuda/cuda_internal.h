@@ -170,7 +170,7 @@ struct backend_model {
     uint32_t span[CUDA_MAX_SPANS], n_spans;          /* tokens */
     bool takes_library[GEMV_MAX_ROWS + 1]; /* of so many rows: measured to be faster than gemv */
 
-    uint16_t *kv;       /* the pool */
+    uint8_t *kv;        /* the pool */
     uint8_t *host_pool; /* pinned */
     struct cuda_moves *moves;
 

@@ -126,42 +126,44 @@ static void norm(struct backend_model *m, const struct cuda_forward *f, const ui
 static void rope(struct backend_model *m, const struct cuda_forward *f, uint32_t layer) {
     const struct cuda_layer *l = &m->layers[layer];
 
-    ops_rope(m->dev->compute,
-             &(struct rope_args){.qkv = m->qkv,
-                                 .bias = l->qkv_bias,
-                                 .q_norm = l->q_norm,
-                                 .k_norm = l->k_norm,
-                                 .position = f->position,
-                                 .kv_slot = f->kv_slot,
-                                 .turn = m->turn,
-                                 .kv = m->kv,
-                                 .block_stride = (int64_t)(m->host.block_bytes / sizeof(*m->kv)),
-                                 .layer = layer,
-                                 .n_tokens = f->n_tokens,
-                                 .n_heads = m->g.n_heads,
-                                 .n_kv_heads = m->g.n_kv_heads,
-                                 .hd = m->g.head_dim,
-                                 .eps = m->g.rms_eps});
+    ops_rope(m->dev->compute, &(struct rope_args){.qkv = m->qkv,
+                                                  .bias = l->qkv_bias,
+                                                  .q_norm = l->q_norm,
+                                                  .k_norm = l->k_norm,
+                                                  .position = f->position,
+                                                  .kv_slot = f->kv_slot,
+                                                  .turn = m->turn,
+                                                  .kv = m->kv,
+                                                  .block_stride = (int64_t)m->host.block_bytes,
+                                                  .scales_at = (int64_t)kv_scales_at(
+                                                      &m->g, OPS_BLOCK_SIZE, layer, 0, 0),
+                                                  .kv_dtype = m->g.kv_dtype,
+                                                  .layer = layer,
+                                                  .n_tokens = f->n_tokens,
+                                                  .n_heads = m->g.n_heads,
+                                                  .n_kv_heads = m->g.n_kv_heads,
+                                                  .hd = m->g.head_dim,
+                                                  .eps = m->g.rms_eps});
 }
 
 static void attend(struct backend_model *m, const struct cuda_forward *f, uint32_t layer) {
     const struct geometry *g = &m->g;
     bool has_window = cuda_has_window(g, layer);
-    uint64_t plane = (uint64_t)m->kv_width * OPS_BLOCK_SIZE; /* K or V of one layer of a block */
-    const uint16_t *k = m->kv + 2 * layer * plane;
 
     attend_layer(m->dev->compute,
                  &(struct attend_args){
                      .qkv = m->qkv,
-                     .k = k,
-                     .v = k + plane,
+                     .k = m->kv + kv_tile_at(g, OPS_BLOCK_SIZE, layer, 0, 0),
+                     .v = m->kv + kv_tile_at(g, OPS_BLOCK_SIZE, layer, 1, 0),
+                     .scales = m->kv + kv_scales_at(g, OPS_BLOCK_SIZE, layer, 0, 0),
+                     .kv_dtype = g->kv_dtype,
                      .table = (const int32_t *)m->table,
                      .partial = m->partial,
                      .partial_state = m->partial_state,
                      .ended = m->ended,
                      .mix = m->mix,
                      .qkv_stride = m->qkv_width,
-                     .block_stride = (int64_t)(m->host.block_bytes / sizeof(*m->kv)),
+                     .block_stride = (int64_t)m->host.block_bytes,
                      .table_stride = (int32_t)m->host.limits.max_blocks_per_row,
                      .n_heads = (int32_t)g->n_heads,
                      .n_kv_heads = (int32_t)g->n_kv_heads,

@@ -218,7 +218,7 @@ fail:
 }
 
 static uint8_t *block_at(const struct backend_model *m, uint32_t block) {
-    return (uint8_t *)m->kv + block * m->host.block_bytes;
+    return m->kv + block * m->host.block_bytes;
 }
 
 static uint8_t *host_block_at(const struct backend_model *m, uint32_t block) {

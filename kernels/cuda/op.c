@@ -7,7 +7,7 @@
 
 #include "common/base/mem.h"
 #include "kernels/cuda/cuda_internal.h"
-#include "kernels/dtype.h"
+#include "kernels/kv_layout.h"
 #include "kernels/op_args.h"
 
 /* Memory of one call. After the first failure nothing more is done. */
@@ -196,8 +196,11 @@ static void run_rope(struct bench *b, const struct op_args *a) {
     uint32_t *position = mem_calloc(T, sizeof(*position));
     int64_t *slot = mem_calloc(T, sizeof(*slot));
     uint16_t *turned = mem_calloc(T * q, sizeof(*turned));
-    struct rope_args e = {
-        .n_tokens = a->n_tokens, .n_heads = a->n_heads, .n_kv_heads = 1, .hd = a->head_dim};
+    struct rope_args e = {.kv_dtype = DTYPE_BF16,
+                          .n_tokens = a->n_tokens,
+                          .n_heads = a->n_heads,
+                          .n_kv_heads = 1,
+                          .hd = a->head_dim};
 
     if (!ops_has_head_dim(a->head_dim)) refuse(b, "head_dim", hd, "64, 96 and 128");
     lay_beside(qkv, a->x, T, q, width, 0);
@@ -230,11 +233,14 @@ static void run_rope(struct bench *b, const struct op_args *a) {
 /* Nothing is turned: cos 1, sin 0. One query head, unused. */
 static void run_kv_write(struct bench *b, const struct op_args *a) {
     uint64_t T = a->n_tokens, hd = a->head_dim, kv = a->n_kv_heads * hd, width = hd + 2 * kv;
-    uint64_t n_pool = (uint64_t)a->n_blocks * 2 * kv * a->block_size;
+    struct geometry g = op_pool_geometry(a);
+    uint64_t block_bytes = kv_layout_block_bytes(&g, a->block_size);
     float *qkv = mem_calloc(T * width, sizeof(*qkv)), *turn = mem_calloc(hd, sizeof(*turn));
     uint32_t *position = mem_calloc(T, sizeof(*position));
     int64_t *slot = mem_calloc(T, sizeof(*slot));
-    struct rope_args e = {.block_stride = (int64_t)(2 * kv * a->block_size),
+    struct rope_args e = {.block_stride = (int64_t)block_bytes,
+                          .scales_at = (int64_t)kv_scales_at(&g, a->block_size, 0, 0, 0),
+                          .kv_dtype = a->pool_dtype,
                           .n_tokens = a->n_tokens,
                           .n_heads = 1,
                           .n_kv_heads = a->n_kv_heads,
@@ -251,9 +257,9 @@ static void run_kv_write(struct bench *b, const struct op_args *a) {
     e.turn = send(b, turn, hd * sizeof(*turn));
     e.position = send(b, position, T * sizeof(*position));
     e.kv_slot = send(b, slot, T * sizeof(*slot));
-    e.kv = send(b, a->pool, n_pool * 2);
+    e.kv = send(b, a->pool, a->n_blocks * block_bytes);
     if (b->st == ST_OK) ops_rope(b->dev->compute, &e);
-    fetch(b, a->pool, e.kv, n_pool * 2);
+    fetch(b, a->pool, e.kv, a->n_blocks * block_bytes);
     mem_free(qkv);
     mem_free(turn);
     mem_free(position);
@@ -297,7 +303,9 @@ static void plan_and_attend(struct bench *b, const struct op_args *a, struct att
 }
 
 static void run_attention(struct bench *b, const struct op_args *a, uint64_t n_table) {
-    uint64_t T = a->n_tokens, hd = a->head_dim, q = a->n_heads * hd, plane;
+    uint64_t T = a->n_tokens, hd = a->head_dim, q = a->n_heads * hd;
+    struct geometry g = op_pool_geometry(a);
+    const uint8_t *pool;
     struct attend_shape shape = {.n_heads = a->n_heads,
                                  .n_kv_heads = a->n_kv_heads,
                                  .head_dim = a->head_dim,
@@ -305,6 +313,8 @@ static void run_attention(struct bench *b, const struct op_args *a, uint64_t n_t
                                  .max_step_tokens = a->n_tokens,
                                  .n_sm = gpu_properties(b->dev->gpu)->n_sm};
     struct attend_args e = {.qkv_stride = (int64_t)q,
+                            .block_stride = (int64_t)kv_layout_block_bytes(&g, a->block_size),
+                            .kv_dtype = a->pool_dtype,
                             .table_stride = (int32_t)n_table,
                             .n_heads = (int32_t)a->n_heads,
                             .n_kv_heads = (int32_t)a->n_kv_heads,
@@ -314,11 +324,13 @@ static void run_attention(struct bench *b, const struct op_args *a, uint64_t n_t
 
     if (b->st == ST_OK) b->st = attend_check(&shape, b->err);
     if (b->st != ST_OK) return;
-    plane = a->n_kv_heads * a->block_size * hd;
-    e.block_stride = (int64_t)(2 * plane);
     e.qkv = send_floats(b, a->x, T * q);
-    e.k = send(b, a->pool, a->n_blocks * 2 * plane * 2);
-    e.v = e.k ? e.k + plane : NULL;
+    pool = send(b, a->pool, a->n_blocks * kv_layout_block_bytes(&g, a->block_size));
+    if (pool) {
+        e.k = pool + kv_tile_at(&g, a->block_size, 0, 0, 0);
+        e.v = pool + kv_tile_at(&g, a->block_size, 0, 1, 0);
+        e.scales = pool + kv_scales_at(&g, a->block_size, 0, 0, 0);
+    }
     e.table = send(b, a->table, n_table * sizeof(*a->table));
     e.mix = take(b, T * q * 2);
     plan_and_attend(b, a, &e, &shape);
@@ -327,7 +339,8 @@ static void run_attention(struct bench *b, const struct op_args *a, uint64_t n_t
 
 static void check_pool(struct bench *b, const struct op_args *a) {
     if (a->block_size != OPS_BLOCK_SIZE) refuse(b, "a block size of", a->block_size, "16");
-    if (a->pool_dtype != DTYPE_BF16) refuse(b, "a pool of type", a->pool_dtype, "bf16");
+    if (a->pool_dtype != DTYPE_BF16 && (a->kind == OP_ATTENTION || !kv_scale_bytes(a->pool_dtype)))
+        refuse(b, "a pool of type", a->pool_dtype, "bf16, e4m3 and int8");
 }
 
 enum status cuda_op(struct backend_device *dev, const char *name, const struct backend_tensor *in,

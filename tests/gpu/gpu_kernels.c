@@ -343,8 +343,8 @@ static void launch_attention(struct bench *b, void *args, uint32_t set) {
     const struct attention *t = args;
     struct attend_args a = t->args;
 
-    a.k += set * t->layer_elements;
-    a.v += set * t->layer_elements;
+    a.k = (const uint16_t *)a.k + set * t->layer_elements;
+    a.v = (const uint16_t *)a.v + set * t->layer_elements;
     attend_layer(b->s, &a, t->list, &t->grid);
 }
 
@@ -366,6 +366,7 @@ static void measure_rope(struct bench *b, uint16_t *qkv, uint16_t *kv, int64_t b
                           .turn = random_room(b, (uint64_t)n_tokens * s->head_dim * 4),
                           .kv = kv,
                           .block_stride = block_stride,
+                          .kv_dtype = DTYPE_BF16,
                           .n_tokens = n_tokens,
                           .n_heads = s->n_heads,
                           .n_kv_heads = s->n_kv_heads,
@@ -445,7 +446,8 @@ static void measure_attention(struct bench *b, uint32_t n_rows, uint32_t context
         .ended = room(b, n_ended),
         .mix = room(b, n_tokens * q_width * 2),
         .qkv_stride = q_width + 2 * kv_width,
-        .block_stride = (int64_t)(layer_elements * n_layers),
+        .block_stride = (int64_t)(layer_elements * n_layers * 2),
+        .kv_dtype = DTYPE_BF16,
         .table_stride = (int32_t)per_row,
         .n_heads = (int32_t)s->n_heads,
         .n_kv_heads = (int32_t)s->n_kv_heads,

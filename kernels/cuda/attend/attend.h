@@ -22,7 +22,10 @@
  * of a (position, head) then do not depend on the batch, on how the prompt was cut, or on what was
  * cached.
  *
- * LIMITS: bf16; pages of 16 tokens; head_dim 64, 96 or 128; 1 to 16 query heads per KV head.
+ * A quantised pool is as kernels/kv_quant.h defines. Scores are scaled in fp32, weights before they
+ * are rounded to bf16; scales of what no query sees may be anything.
+ *
+ * LIMITS: K and V in bf16, e4m3 or int8, else bf16; pages of 16 tokens; head_dim 64, 96 or 128; 1 to 16 query heads per KV head.
  * Threads: the planner belongs to one thread. Follows: Dao, FlashAttention-2, 2023, for tiles and
  * running softmax; Ye et al., FlashInfer, MLSys 2025, for lists planned on the host. */
 #ifndef KERNELS_CUDA_ATTEND_ATTEND_H
@@ -115,16 +118,18 @@ void attend_plan_mixed(struct attend_planner *p, const struct backend_row *rows,
 
 /* One layer of one step; all pointers are of the device. bf16 as uint16_t. */
 struct attend_args {
-    const uint16_t *qkv;  /* (T, qkv_stride): first q, (n_heads, head_dim) */
-    const uint16_t *k;    /* of this layer, in block 0: element (block, kv_head, offset, i) is at
-                          * k + block * block_stride + (kv_head * 16 + offset) * head_dim + i */
-    const uint16_t *v;    /* as k */
-    const int32_t *table; /* (max_rows, table_stride) block ids */
-    float *partial;       /* (attend_max_partials, n_heads, head_dim) */
-    float *partial_state; /* (attend_max_partials, n_heads, 2) maximum and sum, base 2 */
-    uint32_t *ended; /* (attend_max_partials, n_kv_heads) zeros; zeros again after each layer */
-    uint16_t *mix;   /* (T, n_heads, head_dim) */
-    int64_t qkv_stride, block_stride; /* elements, multiples of 8 */
+    const uint16_t *qkv;   /* (T, qkv_stride): first q, (n_heads, head_dim) */
+    const void *k;         /* of this layer, in block 0: (n_kv_heads, 16, head_dim) of kv_dtype */
+    const void *v;         /* as k */
+    const uint8_t *scales; /* as k: (n_kv_heads, K|V, 16), of a quantised pool (kv_layout.h) */
+    const int32_t *table;  /* (max_rows, table_stride) block ids */
+    float *partial;        /* (attend_max_partials, n_heads, head_dim) */
+    float *partial_state;  /* (attend_max_partials, n_heads, 2) maximum and sum, base 2 */
+    uint32_t *ended;    /* (attend_max_partials, n_kv_heads) zeros; zeros again after each layer */
+    uint16_t *mix;      /* (T, n_heads, head_dim) */
+    int64_t qkv_stride; /* elements, a multiple of 8 */
+    int64_t block_stride; /* bytes from block to block of the pool, a multiple of 16 */
+    enum dtype kv_dtype;  /* bf16, e4m3 or int8 */
     int32_t table_stride;
     int32_t n_heads, n_kv_heads, head_dim;
     int32_t window;   /* 0: none; that of the list's plan */

@@ -141,7 +141,7 @@ static __device__ __forceinline__ void copy_tile(bf16 *stage, const struct atten
         int64_t head = 0;
 
         if (low < PAGE && high > 0)
-            head = (WHOLE ? block[j] : table[from / PAGE]) * a.block_stride +
+            head = (WHOLE ? block[j] : table[from / PAGE]) * (a.block_stride / 2) +
                    (int64_t)kv_head * PAGE * HD;
 #pragma unroll
         for (int i = 0; i < (PIECES + THREADS - 1) / THREADS; i++) {

@@ -46,10 +46,11 @@ static __device__ __forceinline__ int tile_at_round(int at, int first, int i) {
 
 /* One KV head's tokens of a block: (16, HD). */
 template <int HD>
-static __device__ __forceinline__ const bf16 *page_of(const uint16_t *layer,
+static __device__ __forceinline__ const bf16 *page_of(const void *layer,
                                                       const struct attend_args &a, int32_t block,
                                                       int kv_head) {
-    return (const bf16 *)layer + block * a.block_stride + (int64_t)kv_head * (int)ATTEND_PAGE * HD;
+    return (const bf16 *)((const uint8_t *)layer + block * a.block_stride) +
+           (int64_t)kv_head * (int)ATTEND_PAGE * HD;
 }
 
 static __device__ __forceinline__ void store_zeros16(bf16 *shared) {

@@ -65,10 +65,8 @@ void ops_norm(struct gpu_stream *s, const struct norm_args *a);
  * For each token: bias; norm of each head of Q and K; rotation of their pairs (i, i + hd/2); Q back
  * in place; K and V into the pool at kv_slot. The K and V in qkv are left as they were.
  *
- * The pool is (n_blocks, n_layers, 2, n_kv_heads, OPS_BLOCK_SIZE, hd): element i of K (which = 0)
- * or V (1) at slot = block * OPS_BLOCK_SIZE + offset is at
- *      block * block_stride + ((layer * 2 + which) * n_kv_heads + head) * OPS_BLOCK_SIZE * hd
- *      + offset * hd + i. */
+ * A block of the pool is as in kernels/kv_layout.h, of OPS_BLOCK_SIZE tokens, and slot = block *
+ * OPS_BLOCK_SIZE + offset. A quantised pool gets what kernels/kv_quant.h defines. */
 struct rope_args {
     uint16_t *qkv;            /* (T, n_heads + 2 * n_kv_heads, hd) */
     const uint16_t *bias;     /* (n_heads + 2 * n_kv_heads, hd); NULL: none, or the product's */
@@ -78,8 +76,10 @@ struct rope_args {
     const int64_t *kv_slot;   /* (T) -1: K and V go nowhere */
     const float *turn;    /* (max_context, hd / 2, 2) cos and sin of position * inv_freq[i], both
                                * times rope_scale, computed in fp32 as kernels/ref does */
-    uint16_t *kv;         /* the pool */
-    int64_t block_stride; /* elements from block to block */
+    void *kv;             /* the pool */
+    int64_t block_stride; /* bytes from block to block, a multiple of 16 */
+    int64_t scales_at;    /* bytes from a block's first to this layer's first scale; if quantised */
+    enum dtype kv_dtype;  /* bf16, e4m3 or int8 */
     uint32_t layer, n_tokens, n_heads, n_kv_heads;
     uint32_t hd; /* ops_has_head_dim() */
     float eps;   /* of the norms */

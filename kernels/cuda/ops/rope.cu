@@ -7,9 +7,13 @@
  *
  *      head      0 .. n_heads           Q  norm, turn, back in place
  *                .. + n_kv_heads        K  norm, turn, into the pool
- *                .. + n_kv_heads        V  into the pool */
+ *                .. + n_kv_heads        V  into the pool
+ *
+ * A quantised pool gets codes, and behind the largest magnitude of a head, found by shuffles, its
+ * scale: by the rules of kernels/kv_quant.h, of what a bf16 pool would get. */
 #include <assert.h>
 
+#include "kernels/cuda/device/codes.cuh"
 #include "kernels/cuda/device/simt.h"
 #include "kernels/cuda/ops/eight.cuh"
 #include "kernels/cuda/ops/ops.h"
@@ -27,18 +31,26 @@ static __device__ enum head_kind kind_of(const struct rope_args &a, uint32_t hea
     return head < a.n_heads ? HEAD_Q : head < a.n_heads + a.n_kv_heads ? HEAD_K : HEAD_V;
 }
 
-/* Where this head of the token ends up; NULL: nowhere. */
-template <int HD>
-static __device__ uint16_t *destination_of(const struct rope_args &a, uint32_t t, uint32_t head,
-                                           enum head_kind kind, int64_t slot) {
+/* Where this head of K or V goes; NULL: nowhere. */
+template <int HD, enum kv_codes KV>
+static __device__ uint8_t *place_of(const struct rope_args &a, uint32_t head, int64_t slot) {
     int64_t tile;
 
-    if (kind == HEAD_Q) return a.qkv + ((size_t)t * (a.n_heads + 2 * a.n_kv_heads) + head) * HD;
     if (slot < 0) return NULL;
     /* K and then V follow each other in the pool as they do in qkv */
     tile = (int64_t)a.layer * 2 * a.n_kv_heads + (head - a.n_heads);
-    return a.kv + slot / OPS_BLOCK_SIZE * a.block_stride +
-           (tile * OPS_BLOCK_SIZE + slot % OPS_BLOCK_SIZE) * HD;
+    return (uint8_t *)a.kv + slot / OPS_BLOCK_SIZE * a.block_stride +
+           (tile * OPS_BLOCK_SIZE + slot % OPS_BLOCK_SIZE) * HD * (KV == KV_BF16 ? 2 : 1);
+}
+
+/* Its scale: those of K and V of a head lie beside each other. */
+template <enum kv_codes KV>
+static __device__ uint8_t *scale_place_of(const struct rope_args &a, uint32_t head, int64_t slot) {
+    uint32_t h = (head - a.n_heads) % a.n_kv_heads, which = (head - a.n_heads) / a.n_kv_heads;
+    int64_t at = (int64_t)(h * 2 + which) * OPS_BLOCK_SIZE + slot % OPS_BLOCK_SIZE;
+
+    return (uint8_t *)a.kv + slot / OPS_BLOCK_SIZE * a.block_stride + a.scales_at +
+           at * scale_bytes<KV>();
 }
 
 /* What a thread needs beside its pairs, all loaded at the start: a step of few tokens lasts as long
@@ -101,7 +113,54 @@ static __device__ void turn_pairs(float low[8], float high[8], const float4 turn
     }
 }
 
-template <int HD>
+/* Bits of the largest magnitude over the threads of a head, of what is left once it is rounded to
+ * bf16, which is what the elements become. */
+template <int HD> static __device__ uint32_t round_and_find_max(float low[8], float high[8]) {
+    uint32_t max = 0;
+
+    eight_unpack(low, eight_pack(low));
+    eight_unpack(high, eight_pack(high));
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        uint32_t a = __float_as_uint(low[i]) & 0x7FFFFFFFu;
+        uint32_t b = __float_as_uint(high[i]) & 0x7FFFFFFFu;
+
+        max = a > max ? a : max;
+        max = b > max ? b : max;
+    }
+#pragma unroll
+    for (int mask = lanes_of<HD>() / 2; mask > 0; mask /= 2) {
+        uint32_t other = __shfl_xor_sync(0xFFFFFFFFu, max, mask);
+
+        max = other > max ? other : max;
+    }
+    return max;
+}
+
+/* The codes of this thread's elements; the first thread of a head leaves the scale. */
+template <int HD, enum kv_codes KV>
+static __device__ void store_codes(const struct rope_args &a, uint32_t head, int64_t slot,
+                                   uint32_t at, const float low[8], const float high[8],
+                                   uint32_t max) {
+    uint8_t *to = place_of<HD, KV>(a, head, slot);
+    uint32_t scale = scale_of_max<KV>(max);
+    uint2 low_codes, high_codes;
+
+    if (!to) return;
+    low_codes.x = code_four<KV>(low, scale, max);
+    low_codes.y = code_four<KV>(low + 4, scale, max);
+    high_codes.x = code_four<KV>(high, scale, max);
+    high_codes.y = code_four<KV>(high + 4, scale, max);
+    *(uint2 *)(to + at) = low_codes;
+    *(uint2 *)(to + HD / 2 + at) = high_codes;
+    if (at) return;
+    if constexpr (KV == KV_I8)
+        *(uint16_t *)scale_place_of<KV>(a, head, slot) = (uint16_t)scale;
+    else
+        *scale_place_of<KV>(a, head, slot) = (uint8_t)scale;
+}
+
+template <int HD, enum kv_codes KV>
 static __global__ void __launch_bounds__(N_THREADS)
     rope_kernel(const __grid_constant__ struct rope_args a) {
     simt_wait_for_primary();
@@ -133,19 +192,36 @@ static __global__ void __launch_bounds__(N_THREADS)
         if (norm) scale_by(low, needs.norm_low, scale);
         if (norm) scale_by(high, needs.norm_high, scale);
     }
+    if (kind != HEAD_V && !is_idle) turn_pairs(low, high, needs.turn);
+    if constexpr (KV != KV_BF16) {
+        uint32_t max = round_and_find_max<HD>(low, high); /* idle threads have zeros */
+
+        if (kind != HEAD_Q && !is_idle)
+            store_codes<HD, KV>(a, head, needs.slot, at, low, high, max);
+        if (kind != HEAD_Q) return;
+    }
     if (is_idle) return;
-    if (kind != HEAD_V) turn_pairs(low, high, needs.turn);
-    to = destination_of<HD>(a, t, head, kind, needs.slot);
+    to = kind == HEAD_Q ? a.qkv + ((size_t)t * n_heads + head) * HD
+                        : (uint16_t *)place_of<HD, KV_BF16>(a, head, needs.slot);
     if (!to) return;
     eight_store(to + at, eight_pack(low));
     eight_store(to + HD / 2 + at, eight_pack(high));
 }
 
-template <int HD> static void launch(struct gpu_stream *s, const struct rope_args *a) {
+template <int HD, enum kv_codes KV>
+static void launch(struct gpu_stream *s, const struct rope_args *a) {
     uint32_t n_heads = a->n_heads + 2 * a->n_kv_heads;
     dim3 grid(a->n_tokens, CEIL_DIV(n_heads * lanes_of<HD>(), N_THREADS));
 
-    LAUNCH(rope_kernel<HD>, grid, N_THREADS, 0, s, *a);
+    LAUNCH((rope_kernel<HD, KV>), grid, N_THREADS, 0, s, *a);
+}
+
+template <int HD> static void launch_any(struct gpu_stream *s, const struct rope_args *a) {
+    switch (a->kv_dtype) {
+    case DTYPE_F8E4M3: launch<HD, KV_E4M3>(s, a); break;
+    case DTYPE_I8: launch<HD, KV_I8>(s, a); break;
+    default: launch<HD, KV_BF16>(s, a); break;
+    }
 }
 
 extern "C" bool ops_has_head_dim(uint32_t hd) {
@@ -156,9 +232,9 @@ extern "C" void ops_rope(struct gpu_stream *s, const struct rope_args *a) {
     assert(ops_has_head_dim(a->hd));
     if (a->n_tokens == 0) return;
     switch (a->hd) {
-    case 64: launch<64>(s, a); break;
-    case 96: launch<96>(s, a); break;
-    case 128: launch<128>(s, a); break;
-    default: launch<256>(s, a); break;
+    case 64: launch_any<64>(s, a); break;
+    case 96: launch_any<96>(s, a); break;
+    case 128: launch_any<128>(s, a); break;
+    default: launch_any<256>(s, a); break;
     }
 }

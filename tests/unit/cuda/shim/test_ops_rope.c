@@ -79,7 +79,8 @@ static float *compute_pool(const struct rope_args *a, const float *x, uint64_t n
     struct ref_pool p = {.k = (uint8_t *)(pool + (size_t)a->layer * 2 * tile),
                          .v = (uint8_t *)(pool + ((size_t)a->layer * 2 + 1) * tile),
                          .dtype = DTYPE_F32,
-                         .block_stride = (uint64_t)a->block_stride * sizeof(float),
+                         .block_stride =
+                             (uint64_t)a->block_stride * 2, /* of f32 in place of bf16 */
                          .block_size = OPS_BLOCK_SIZE,
                          .n_kv_heads = a->n_kv_heads,
                          .hd = hd};
@@ -111,7 +112,8 @@ static void make_rope(struct rope_case *c, const struct rope_shape *s) {
                               .kv_slot = kernel_fixture_put(k, slot, s->T * sizeof(*slot)),
                               .turn = make_turn(k, inv_freq, scale, hd),
                               .kv = kernel_fixture_room(k, N_BLOCKS * stride * 2),
-                              .block_stride = (int64_t)stride,
+                              .block_stride = (int64_t)stride * 2,
+                              .kv_dtype = DTYPE_BF16,
                               .layer = LAYER,
                               .n_tokens = s->T,
                               .n_heads = s->n_heads,
