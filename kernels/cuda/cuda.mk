@@ -110,7 +110,7 @@ GPU_LINK = @mkdir -p $(@D); echo "  LD   $@"; $(CC) $(CFLAGS_ALL) -fno-lto $(fil
 GPU_LIBRARY := $(B)/gpu/lib/libincipit_gpu.so
 $(B)/libminimal.a: $(call objs,$(addprefix common/base/,mem.c status.c clock.c isa.c))
 $(GPU_LIBRARY): $(CUDA_OBJECTS) $(B)/cuda/tests/gpu/on_device.o
-	@mkdir -p $(@D); echo "  LD   $@"; $(CC) -shared -o $@ $^ -Wl,--no-undefined,--as-needed,--exclude-libs,ALL $(CUDART) -ldl -lpthread -lrt -lm
+	@mkdir -p $(@D); echo "  LD   $@"; $(CC) -shared -o $@ $^ -Wl,-soname,$(@F),--no-undefined,--as-needed,--exclude-libs,ALL $(CUDART) -ldl -lpthread -lrt -lm
 $(B)/gpu/%-shim: $(B)/tests/gpu/%.o $(B)/tests/gpu/random_model.o $(B)/libshim.a $(B)/libkernels.a $(B)/libminimal.a
 	$(GPU_LINK) -pthread -lm -ldl
 $(B)/gpu/%: $(B)/tests/gpu/%.o $(B)/tests/gpu/random_model.o $(GPU_LIBRARY) $(B)/libkernels.a $(B)/libminimal.a
@@ -127,10 +127,25 @@ GPU_PROGRAMS := $(addprefix $(B)/gpu/,gpu_steps gpu_kernels gpu_products gpu_soa
 GPU_TESTS := $(filter-out %/test_shim %/test_gpu_shim,$(patsubst tests/unit/cuda/shim/%.c,$(B)/gpu/tests/%, \
              $(shell grep -L engine_fixture.h tests/unit/cuda/shim/test_*.c)))
 
-.PHONY: gpu-programs gpu-rehearsals gpu-check gpu-soak
-gpu-programs: $(GPU_PROGRAMS) $(GPU_TESTS) $(B)/incipit_cuda.so
+.PHONY: gpu-programs gpu-rehearsals gpu-check gpu-soak gpu-kit gpu-kit-check
+gpu-programs: $(GPU_LIBRARY) $(GPU_PROGRAMS) $(GPU_TESTS) $(B)/incipit_cuda.so
 gpu-rehearsals: $(addsuffix -shim,$(GPU_PROGRAMS))
 gpu-check: ## everything that is asked of the CUDA backend on a GPU, < 8 minutes; needs nvcc, gcc, python3; ARGS=--help
 	@python3 tests/gpu/check.py --cc "$(CC)" $(ARGS)
 gpu-soak: ## nine minutes of random schedules on the GPU against the CPU
 	@python3 tests/gpu/check.py --cc "$(CC)" --phases soak --soak 440 --budget 530 --out build/gpu/soak $(ARGS)
+
+# For a machine with a driver and python3 alone: see tests/gpu/kit.py.
+KIT_ARCHS ?= 80 90
+KIT := build/gpu-kit
+ifneq ($(NO_NVCC),)
+gpu-kit gpu-kit-check:
+	@echo "SKIPPED the kit for GPU machines: $(strip $(NO_NVCC))"
+else
+gpu-kit: ## build/gpu-kit: the check as a folder that runs on a bare GPU machine; NVCC= of CUDA 12.8 for drivers before 580
+	@$(MAKE) --no-print-directory B=build/kit PACKAGES= CUDA_ARCHS="$(KIT_ARCHS)" gpu-programs
+	@$(MAKE) --no-print-directory worker-portable
+	@python3 tests/gpu/kit.py build/kit $(B)/portable/incipit-worker $(KIT) $(NVCC) "$(KIT_ARCHS)" "$(sort 80 90 $(lastword $(KIT_ARCHS)))"
+gpu-kit-check: gpu-kit ## the kit in a bare Debian root, up to the point where the card is missing; needs root and mmdebstrap
+	@python3 tests/gpu/kit_check.py $(KIT)
+endif

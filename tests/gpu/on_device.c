@@ -109,6 +109,19 @@ void shim_set_sm(uint32_t sm) {
     skip();
 }
 
+void shim_set_library(bool is_there) {
+    (void)is_there;
+    skip();
+}
+
+void shim_calls(struct shim_calls *out) {
+    (void)out;
+    skip();
+}
+
+void shim_calls_clear(void) {
+}
+
 void shim_set_product_us(uint32_t us) {
     (void)us;
     skip();

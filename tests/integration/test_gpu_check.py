@@ -18,6 +18,7 @@ from conftest import PATIENCE_S, ROOT, wait_for
 sys.path.insert(0, str(ROOT / "tests/gpu"))
 import bars as gpu_bars  # noqa: E402
 import check as gpu_check  # noqa: E402
+import kit as gpu_kit  # noqa: E402
 import runner  # noqa: E402
 
 BIG = gpu_bars.BIG
@@ -330,3 +331,40 @@ def test_site_folders_of_a_virtual_environment_are_found(tmp_path, monkeypatch):
     folder.mkdir(parents=True)
     monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path))
     assert str(folder) in runner.python_folders()
+
+
+# --- what a kit may contain
+
+@pytest.fixture
+def compiled(tmp_path):
+    """Compiles a program of one line for a kit in tmp_path, and gives its path there."""
+    def compile_one(line, *flags):
+        (tmp_path / "bin").mkdir(exist_ok=True)
+        path = tmp_path / "bin/program"
+        subprocess.run(["cc", "-o", str(path), "-x", "c", "-", "-x", "none", *flags], input=line, text=True, check=True)
+        return path
+    return compile_one
+
+
+def test_a_program_of_libc_alone_may_travel(compiled, tmp_path):
+    gpu_kit.check_binary(tmp_path, compiled("int main(void) { return 0; }"))
+
+
+@pytest.mark.parametrize("line, flags, word", [
+    (f'const char *p = "{ROOT}/x.c"; int main(void) {{ return !p; }}', [], "has the path"),
+    ("int main(void) { return 0; }", ["-Wl,-rpath,/opt/here"], "looks for libraries in /opt/here"),
+    ('int z(void); int main(void) { return z(); }', ["HERE/libfound_nowhere.so"], "libfound_nowhere.so"),
+])
+def test_a_program_that_would_not_run_elsewhere_is_refused(compiled, tmp_path, line, flags, word):
+    library = tmp_path / "libfound_nowhere.so"
+    subprocess.run(["cc", "-shared", "-x", "c", "-o", str(library), "-"], input="int z(void) { return 0; }", text=True,
+                   check=True)
+    program = compiled(line, *[f.replace("HERE", str(tmp_path)) for f in flags])
+    with pytest.raises(SystemExit, match=word):
+        gpu_kit.check_binary(tmp_path, program)
+
+
+def test_a_kit_of_a_toolkit_names_the_driver_of_its_major_version(monkeypatch):
+    monkeypatch.setattr(gpu_kit, "toolkit", lambda nvcc: (12, 9))
+    about = gpu_kit.describe("nvcc", "80 90", "80 90")
+    assert (about["driver_name"], about["least_driver"], about["sass"]) == ("525", 12000, ["80", "90"])
