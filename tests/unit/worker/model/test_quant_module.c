@@ -1,0 +1,709 @@
+/* tests/unit/worker/model/test_quant_module.c - modules of quantised checkpoints: written by the
+ * test from one line of specification, found, refused, loaded. */
+#include <dirent.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "common/base/mem.h"
+#include "kernels/quant.h"
+#include "tests/support/cm.h"
+#include "worker/model/checkpoint/weights.h"
+#include "worker/model/quant/module.h"
+
+/* --- a checkpoint of one line ------------------------------------------------------------------*/
+/* "m.weight:F8_E4M3:4,8:r m.weight_scale:F32:4,1:1": name, type, shape, content; a shape of - is ().
+ * Content: 1 one, 0 zero bytes, f bytes of ff, r varied codes without NaN, s scales of 1, 2, 3 ...,
+ * e 1 2 4 8 and again, g groups of four, n the same from the end, p 0, 1, 2 ..., m minus one. */
+static uint32_t element_bytes(const char *type) {
+    if (strcmp(type, "I64") == 0) return 8;
+    if (strcmp(type, "F32") == 0 || strcmp(type, "I32") == 0) return 4;
+    if (strcmp(type, "F16") == 0 || strcmp(type, "BF16") == 0) return 2;
+    return 1;
+}
+
+static void put_number(struct buf *data, const char *type, double v) {
+    float f = (float)v;
+    int64_t whole = (int64_t)v;
+    uint8_t byte = (uint8_t)(strcmp(type, "F8_E8M0") == 0 ? 127 + (int)log2(v) : (int)v);
+    char scratch[4];
+
+    if (strcmp(type, "F32") == 0) {
+        buf_append(data, &f, 4);
+    } else if (type[0] == 'F' && element_bytes(type) == 2) {
+        dtype_put(DTYPE_F16, scratch, 0, f);
+        buf_append(data, scratch, 2);
+    } else if (type[0] == 'B') {
+        dtype_put(DTYPE_BF16, scratch, 0, f);
+        buf_append(data, scratch, 2);
+    } else if (type[0] == 'I' && type[1] != '8') {
+        buf_append(data, &whole, element_bytes(type));
+    } else {
+        buf_append(data, &byte, 1);
+    }
+}
+
+static void put_content(struct buf *data, const char *type, uint64_t n, char content) {
+    for (uint64_t i = 0; i < n; i++) {
+        static const uint8_t zeros[8], ones[8] = {255, 255, 255, 255, 255, 255, 255, 255};
+
+        switch (content) {
+        case '1': put_number(data, type, 1); break;
+        case 's': put_number(data, type, (double)i + 1); break;
+        case 'e': put_number(data, type, (double)(1u << i % 4)); break;
+        case 'n': put_number(data, type, (double)((n - 1 - i) / 4)); break;
+        case 'g': put_number(data, type, (double)(i / 4)); break;
+        case 'p': put_number(data, type, (double)i); break;
+        case 'm': put_number(data, type, -1); break;
+        case '0': buf_append(data, zeros, element_bytes(type)); break;
+        case 'f': buf_append(data, ones, element_bytes(type)); break;
+        default:
+            for (uint32_t b = 0; b < element_bytes(type); b++)
+                buf_append_char(data, (char)((i * 37 + b * 11 + 5) % 126));
+        }
+    }
+}
+
+static void put_tensor(struct buf *header, struct buf *data, char *spec) {
+    char *save = NULL, *name = strtok_r(spec, ":", &save), *type = strtok_r(NULL, ":", &save);
+    char *shape = strtok_r(NULL, ":", &save), *content = strtok_r(NULL, ":", &save);
+    size_t begin = buf_len(data);
+    uint64_t n = 1;
+
+    if (strcmp(shape, "-") == 0) *shape = '\0';
+    for (char *dim = shape; *dim; dim += strcspn(dim, ",") + (strchr(dim, ',') != NULL))
+        n *= strtoull(dim, NULL, 10);
+    put_content(data, type, n, content[0]);
+    buf_appendf(header, "%s\"%s\":{\"dtype\":\"%s\",\"shape\":[%s],\"data_offsets\":[%zu,%zu]}",
+                buf_len(header) > 1 ? "," : "", name, type, shape, begin, buf_len(data));
+}
+
+static void write_bytes(const char *folder, const char *name, struct str bytes) {
+    char path[512];
+    FILE *out;
+
+    snprintf(path, sizeof(path), "%s/%s", folder, name);
+    out = fopen(path, "wb");
+    assert_non_null(out);
+    assert_int_equal(fwrite(bytes.ptr, 1, bytes.len, out), bytes.len);
+    fclose(out);
+}
+
+static void write_tensors(const char *folder, const char *name, const char *specs) {
+    struct buf header, data, file;
+    char *copy = mem_strdup(specs), *save = NULL;
+    uint64_t n;
+
+    buf_init(&header, 0);
+    buf_init(&data, 0);
+    buf_init(&file, 0);
+    buf_append_char(&header, '{');
+    for (char *t = strtok_r(copy, " ", &save); t; t = strtok_r(NULL, " ", &save))
+        put_tensor(&header, &data, t);
+    buf_append_char(&header, '}');
+    n = buf_len(&header);
+    buf_append(&file, &n, 8);
+    buf_append_str(&file, buf_str(&header));
+    buf_append_str(&file, buf_str(&data));
+    write_bytes(folder, name, buf_str(&file));
+    buf_fini(&header);
+    buf_fini(&data);
+    buf_fini(&file);
+    mem_free(copy);
+}
+
+struct opened {
+    char folder[64];
+    struct weights *w;
+    struct quant_config *c;
+};
+
+static void erase(const char *folder) {
+    DIR *dir = opendir(folder);
+    struct dirent *e;
+    char path[512];
+
+    while ((e = readdir(dir)) != NULL) {
+        snprintf(path, sizeof(path), "%s/%s", folder, e->d_name);
+        if (e->d_name[0] != '.') unlink(path);
+    }
+    closedir(dir);
+    rmdir(folder);
+}
+
+static enum status parse_config(struct quant_config **out, const char *quant, struct error *err) {
+    char text[2048];
+
+    snprintf(text, sizeof(text), "{\"quantization_config\":%s}", quant);
+    return quant_config_parse(out, str_of(text), STR_NULL, err);
+}
+
+static void open_files(struct opened *o, const char *quant, const char *specs) {
+    struct error err = {0};
+
+    snprintf(o->folder, sizeof(o->folder), "/tmp/incipit-quant-XXXXXX");
+    assert_non_null(mkdtemp(o->folder));
+    write_tensors(o->folder, "model.safetensors", specs);
+    if (parse_config(&o->c, quant, &err) != ST_OK) fail_msg("%s", err.message);
+    if (weights_open(&o->w, o->folder, &err) != ST_OK) fail_msg("%s", err.message);
+}
+
+static void close_files(struct opened *o) {
+    weights_close(o->w);
+    quant_config_free(o->c);
+    erase(o->folder);
+}
+
+/* --- what is loaded ----------------------------------------------------------------------------*/
+struct loaded {
+    struct opened o;
+    struct quant_module m;
+    struct quant_matrix_data d;
+    struct backend_tensor t;
+};
+
+static void load(struct loaded *l, const char *quant, const char *specs, uint64_t n, uint64_t k) {
+    struct error err = {0};
+    bool is_quantised;
+
+    open_files(&l->o, quant, specs);
+    if (quant_module_find(&l->m, &is_quantised, l->o.w, l->o.c, "m", n, k, &err) != ST_OK)
+        fail_msg("%s", err.message);
+    assert_true(is_quantised);
+    l->t = (struct backend_tensor){0};
+    if (quant_module_load(&l->m, &l->d, &l->t, &err) != ST_OK) fail_msg("%s", err.message);
+    if (quant_check(&l->t, "m", &err) != ST_OK) fail_msg("%s", err.message);
+}
+
+static void unload(struct loaded *l) {
+    quant_matrix_fini(&l->d);
+    close_files(&l->o);
+}
+
+#define FP8        "{\"quant_method\":\"fp8\",\"activation_scheme\":\"dynamic\"}"
+#define FP8_STATIC "{\"quant_method\":\"fp8\",\"activation_scheme\":\"static\"}"
+#define FP8_BLOCK  "{\"quant_method\":\"fp8\",\"weight_block_size\":[128,128]}"
+#define AWQ        "{\"quant_method\":\"awq\",\"bits\":4,\"group_size\":4}"
+#define AWQ_PLAIN  "{\"quant_method\":\"awq\",\"bits\":4,\"group_size\":4,\"zero_point\":false}"
+#define GPTQ       "{\"quant_method\":\"gptq\",\"bits\":4,\"group_size\":4,\"desc_act\":true}"
+#define GPTQ2                                                                                      \
+    "{\"quant_method\":\"gptq\",\"bits\":4,\"group_size\":4,\"checkpoint_format\":\"gptq_v2\"}"
+#define CT(format, weights, inputs)                                                                \
+    "{\"quant_method\":\"compressed-tensors\",\"format\":\"" format "\",\"config_groups\":{"       \
+    "\"group_0\":{\"targets\":[\"Linear\"],\"weights\":{" weights                                  \
+    "},\"input_activations\":" inputs "}},\"ignore\":[\"lm_head\"]}"
+#define CT_INT4                                                                                    \
+    CT("pack-quantized",                                                                           \
+       "\"num_bits\":4,\"type\":\"int\",\"strategy\":\"group\",\"group_size\":4,"                  \
+       "\"symmetric\":true",                                                                       \
+       "null")
+#define CT_INT4_ASYM                                                                               \
+    CT("pack-quantized",                                                                           \
+       "\"num_bits\":4,\"type\":\"int\",\"strategy\":\"group\",\"group_size\":4,"                  \
+       "\"symmetric\":false",                                                                      \
+       "null")
+#define CT_INT4_CHANNEL                                                                            \
+    CT("pack-quantized",                                                                           \
+       "\"num_bits\":4,\"type\":\"int\",\"strategy\":\"channel\",\"symmetric\":true", "null")
+#define CT_INT8                                                                                    \
+    CT("pack-quantized",                                                                           \
+       "\"num_bits\":8,\"type\":\"int\",\"strategy\":\"group\",\"group_size\":4,"                  \
+       "\"symmetric\":false",                                                                      \
+       "null")
+#define CT_W8A8                                                                                    \
+    CT("int-quantized", "\"num_bits\":8,\"type\":\"int\",\"strategy\":\"channel\"",                \
+       "{\"num_bits\":8,\"type\":\"int\",\"strategy\":\"token\",\"dynamic\":true}")
+#define CT_F8                                                                                      \
+    CT("float-quantized", "\"num_bits\":8,\"type\":\"float\",\"strategy\":\"channel\"",            \
+       "{\"num_bits\":8,\"type\":\"float\",\"strategy\":\"token\",\"dynamic\":true}")
+#define CT_F8_BLOCK                                                                                \
+    CT("float-quantized",                                                                          \
+       "\"num_bits\":8,\"type\":\"float\",\"strategy\":\"block\",\"block_structure\":\"128x128\"", \
+       "{\"num_bits\":8,\"type\":\"float\",\"strategy\":\"group\",\"group_size\":128,"             \
+       "\"dynamic\":true}")
+
+static void one_scale_or_one_for_each_row_of_fp8(void **state) {
+    static const char *const single[] = {"-", "1", "1,1"}, *const rows[] = {"4", "4,1"};
+    static const char *const types[] = {"F32", "F16", "BF16"};
+    char specs[256];
+    struct loaded l;
+
+    (void)state;
+    for (int i = 0; i < 15; i++) {
+        const char *shape = i % 5 < 3 ? single[i % 5] : rows[i % 5 - 3];
+
+        snprintf(specs, sizeof(specs), "m.weight:F8_E4M3:4,6:r m.weight_scale:%s:%s:s",
+                 types[i / 5], shape);
+        load(&l, i % 2 ? FP8 : CT_F8, specs, 4, 6);
+        assert_int_equal(l.t.dtype, DTYPE_F8E4M3);
+        assert_int_equal(l.d.quant.group_n, 1);
+        assert_int_equal(l.d.quant.group_k, 6);
+        assert_int_equal(l.d.quant.inputs, QUANT_INPUTS_F8);
+        assert_ptr_equal(l.t.data, l.m.codes->data); /* not copied */
+        for (int n = 0; n < 4; n++)
+            assert_true(l.d.quant.scale[n] == (i % 5 < 3 ? 1 : (float)(n + 1)));
+        assert_int_equal(quant_module_bytes(&l.m), 4 * 6 + 4 * 4);
+        unload(&l);
+    }
+    load(&l, FP8_STATIC, "m.weight:F8_E4M3:4,6:r m.weight_scale:F32:-:1 m.input_scale:F32:-:1", 4,
+         6);
+    assert_int_equal(l.d.quant.inputs, QUANT_INPUTS_F8_STATIC);
+    assert_true(l.d.quant.input_scale == 1);
+    unload(&l);
+}
+
+/* 576 x 1600 is 4.5 x 12.5 blocks: those at the edges are cut. */
+static void blocks_of_fp8_with_ragged_edges(void **state) {
+    static const struct {
+        const char *config, *scale;
+    } cases[] = {{FP8_BLOCK, "m.weight_scale_inv:F32:5,13:s"},
+                 {FP8_BLOCK, "m.weight_scale_inv:F8_E8M0:5,13:e"},
+                 {FP8_BLOCK, "m.weight_scale:BF16:5,13:s"},
+                 {CT_F8_BLOCK, "m.weight_scale:F32:5,13:s"}};
+    char specs[256];
+    struct loaded l;
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        snprintf(specs, sizeof(specs), "m.weight:F8_E4M3:576,1600:r %s", cases[i].scale);
+        load(&l, cases[i].config, specs, 576, 1600);
+        assert_int_equal(l.d.quant.group_n, 128);
+        assert_int_equal(l.d.quant.group_k, 128);
+        assert_int_equal(l.d.quant.inputs, QUANT_INPUTS_F8_GROUPS);
+        assert_true(quant_scale(&l.d.quant, 13, 575, 12) == (i == 1 ? 1 << 64 % 4 : 65));
+        assert_true(quant_scale(&l.d.quant, 13, 128, 1) == (i == 1 ? 1 << 14 % 4 : 15));
+        unload(&l);
+    }
+}
+
+static void packed_formats_of_compressed_tensors(void **state) {
+    struct loaded l;
+    const uint8_t *code;
+
+    (void)state;
+    load(&l, CT_INT4, "m.weight_packed:I32:3,2:r m.weight_scale:BF16:3,4:s", 3, 16);
+    assert_ptr_equal(l.t.data, l.m.codes->data);
+    assert_null(l.d.quant.zero);
+    assert_true(l.d.quant.scale[4 * 2 + 3] == 12);
+    unload(&l);
+    load(&l, CT_INT4_CHANNEL, "m.weight_packed:I32:3,13:r m.weight_scale:F16:3,1:s", 3, 100);
+    assert_ptr_not_equal(l.t.data, l.m.codes->data); /* rows of the file are padded */
+    assert_int_equal(l.d.quant.group_k, 100);
+    assert_memory_equal(l.t.data, l.m.codes->data, 50);
+    assert_memory_equal((char *)l.t.data + 50, l.m.codes->data + 52, 50);
+    unload(&l);
+    load(&l, CT_INT4_ASYM,
+         "m.weight_packed:I32:12,1:r m.weight_scale:BF16:12,2:1 m.weight_zero_point:I32:2,2:r", 12,
+         8);
+    code = l.m.zero->data; /* 12 rows are one and a half words, group by group */
+    assert_int_equal(l.d.quant.zero[0], code[0] & 15);
+    assert_int_equal(l.d.quant.zero[1], code[4] & 15);
+    assert_int_equal(l.d.quant.zero[2 * 11 + 1], code[8 + 4 + 1] >> 4);
+    unload(&l);
+    load(&l, CT_INT8,
+         "m.weight_packed:I32:4,2:r m.weight_scale:F16:4,2:1 m.weight_zero_point:I32:1,2:r", 4, 8);
+    assert_int_equal(l.t.dtype, DTYPE_I8);
+    assert_int_equal(((int8_t *)l.t.data)[9], (int)l.m.codes->data[9] - 128);
+    assert_int_equal(l.d.quant.zero[2 * 3 + 1], (int)l.m.zero->data[4 + 3] - 128);
+    unload(&l);
+}
+
+static void groups_of_compressed_tensors(void **state) {
+    struct loaded l;
+
+    (void)state;
+    load(&l, CT_INT4, "m.weight_packed:I32:1,2:r m.weight_scale:F16:1,4:1 m.weight_g_idx:I32:16:n",
+         1, 16);
+    assert_int_equal(l.d.quant.order[0], 12);
+    assert_int_equal(l.d.quant.order[15], 3);
+    assert_int_equal(((uint8_t *)l.t.data)[0] & 15, l.m.codes->data[6] & 15);
+    unload(&l);
+    load(&l, CT_INT4, "m.weight_packed:I32:1,2:r m.weight_scale:F16:1,4:1 m.weight_g_idx:I32:16:g",
+         1, 16);
+    assert_null(l.d.quant.order);
+    unload(&l);
+    load(&l, CT_INT4, "m.weight_packed:I32:1,2:r m.weight_scale:F16:1,4:1 m.weight_g_idx:I32:16:m",
+         1, 16);
+    assert_null(l.d.quant.order); /* never assigned */
+    unload(&l);
+}
+
+static void int8_with_inputs_in_int8(void **state) {
+    struct loaded l;
+
+    (void)state;
+    load(&l, CT_W8A8, "m.weight:I8:4,6:r m.weight_scale:BF16:4,1:s", 4, 6);
+    assert_int_equal(l.d.quant.inputs, QUANT_INPUTS_I8);
+    assert_ptr_equal(l.t.data, l.m.codes->data);
+    unload(&l);
+    load(&l, CT_W8A8,
+         "m.weight:I8:4,6:r m.weight_scale:F32:1:s m.weight_zero_point:I8:4,1:0 "
+         "m.input_scale:F32:1:1 m.input_zero_point:I8:1:0",
+         4, 6);
+    assert_null(l.d.quant.zero);
+    assert_int_equal(l.m.n_all, 5);
+    unload(&l);
+}
+
+static void awq_and_gptq(void **state) {
+    struct loaded l;
+
+    (void)state;
+    load(&l, AWQ, "m.qweight:I32:8,2:r m.qzeros:I32:2,2:r m.scales:F16:2,16:s", 16, 8);
+    assert_int_equal(l.t.dtype, DTYPE_U4);
+    assert_true(quant_scale(&l.d.quant, 2, 3, 1) == 16 + 3 + 1);
+    assert_non_null(l.d.quant.zero);
+    unload(&l);
+    load(&l, AWQ_PLAIN, "m.qweight:I32:8,2:r m.scales:F16:2,16:s", 16, 8);
+    assert_null(l.d.quant.zero);
+    unload(&l);
+    load(&l, GPTQ,
+         "m.qweight:I32:1,8:r m.qzeros:I32:2,1:f m.scales:F16:2,8:s m.g_idx:I32:8:n m.bias:F16:8:0",
+         8, 8);
+    assert_int_equal(l.d.n_wrapped, 16);
+    assert_int_equal(l.d.quant.zero[3], 0);
+    assert_int_equal(l.d.quant.order[0], 4);
+    assert_int_equal(l.m.n_all, 5); /* a bias of zeros, which writers add */
+    unload(&l);
+    load(&l, GPTQ2, "m.qweight:I32:1,8:r m.qzeros:I32:2,1:f m.scales:F16:2,8:s m.g_idx:I32:8:g", 8,
+         8);
+    assert_int_equal(l.d.n_wrapped, 0);
+    assert_int_equal(l.d.quant.zero[3], 15);
+    assert_null(l.d.quant.order);
+    unload(&l);
+}
+
+/* Inputs of a permuted matrix and the matrix in order multiply alike, group by group. */
+static void desc_act_is_the_same_matrix(void **state) {
+    struct loaded a;
+    const uint8_t *file;
+
+    (void)state;
+    load(&a, GPTQ2, "m.qweight:I32:2,8:r m.qzeros:I32:4,1:r m.scales:F16:4,8:s m.g_idx:I32:16:n", 8,
+         16);
+    file = a.m.codes->data;
+    for (uint64_t n = 0; n < 8; n++) {
+        for (uint64_t i = 0; i < 16; i++) {
+            uint64_t k = a.d.quant.order[i];
+            uint8_t code = (uint8_t)(file[(k / 8 * 8 + n) * 4 + k % 8 / 2] >> k % 2 * 4 & 15);
+
+            assert_true(quant_code(DTYPE_U4, (uint8_t *)a.t.data + n * 8, i) == code);
+            assert_int_equal(i / 4, (15 - k) / 4); /* the group that the file gives input k */
+        }
+    }
+    unload(&a);
+}
+
+/* --- what is refused ---------------------------------------------------------------------------*/
+static void wrong_modules_are_named(void **state) {
+    static const struct {
+        const char *config, *specs;
+        uint64_t n, k;
+        const char *message;
+    } cases[] = {
+        {FP8, "m.weight:BF16:4,6:1", 4, 6,
+         "module m has the tensor m.weight of BF16, but config.json has the module quantised"},
+        {AWQ, "m.weight:F8_E4M3:4,6:r m.weight_scale:F32:1:1", 4, 6, "has it of another kind"},
+        {FP8, "m.qweight:I32:8,2:r", 16, 8, "has it of another kind"},
+        {FP8, "m.weight:F8_E4M3:4,6:r", 4, 6, "has no tensor m.weight_scale: download"},
+        {FP8, "m.weight:F8_E4M3:4,5:r m.weight_scale:F32:1:1", 4, 6,
+         "tensor m.weight is (4, 5) of F8_E4M3: the geometry and fp8 want (4, 6) of F8_E4M3"},
+        {FP8, "m.weight:F8_E4M3:4,6:r m.weight_scale:F32:3:1", 4, 6,
+         "tensor m.weight_scale is (3) of F32: the geometry and fp8 want (4, 1)"},
+        {FP8, "m.weight:F8_E4M3:4,6:r m.weight_scale:I32:4:1", 4, 6, "(4) of I32"},
+        {FP8_BLOCK, "m.weight:F8_E4M3:4,6:r m.weight_scale_inv:F32:2,1:1", 4, 6, "want (1, 1)"},
+        {FP8_STATIC, "m.weight:F8_E4M3:4,6:r m.weight_scale:F32:1:1", 4, 6,
+         "has no tensor m.input_scale"},
+        {FP8, "m.weight:F8_E5M2:4,6:r m.weight_scale:F32:1:1", 4, 6,
+         "unsupported weights of module m: F8_E5M2; supported are e4m3, int8 and int4"},
+        {FP8, "m.weight:U8:4,6:r m.weight_scale:F32:1:1", 4, 6, "module m: U8; supported"},
+        {CT_INT4,
+         "m.weight_packed:I32:3,2:r m.weight_scale:F16:3,4:1 m.weight_global_scale:F32:1:1", 3, 16,
+         "unsupported weights of module m: NVFP4"},
+        {CT_INT4, "m.weight_packed:I32:3,2:r m.weight_scale:F16:3,4:1 m.weight_shape:I64:2:s", 3,
+         16, "tensor m.weight_shape is (1, 2): config.json implies (3, 16)"},
+        {CT_INT4, "m.weight_packed:I32:3,2:r m.weight_scale:F16:3,3:1", 3, 16, "want (3, 4)"},
+        {CT_INT4, "m.weight_packed:U8:3,8:r m.weight_scale:F16:3,4:1", 3, 16, "want (3, 2) of I32"},
+        {CT_INT4, "m.weight_packed:I32:3,2:r m.weight_scale:F16:3,4:1", 3, 14,
+         "module m has 14 inputs, which do not divide into groups of group_size 4"},
+        {CT_INT4_ASYM, "m.weight_packed:I32:3,2:r m.weight_scale:F16:3,4:1", 3, 16,
+         "has no tensor m.weight_zero_point"},
+        {CT_INT4,
+         "m.weight_packed:I32:3,2:r m.weight_scale:F16:3,4:1 m.weight_zero_point:I32:1,4:s", 3, 16,
+         "tensor m.weight_zero_point is not zero, and config.json has symmetric weights"},
+        {CT_INT4, "m.weight_packed:I32:1,2:r m.weight_scale:F16:1,4:1 m.weight_g_idx:I32:15:n", 1,
+         16, "tensor m.weight_g_idx is (15) of I32"},
+        {AWQ, "m.qweight:I32:8,2:r m.scales:F16:2,16:s", 16, 8, "has no tensor m.qzeros"},
+        {AWQ, "m.qweight:I32:8,2:r m.qzeros:I32:2,1:r m.scales:F16:2,16:s", 16, 8, "want (2, 2)"},
+        {AWQ, "m.qweight:I32:8,2:r m.qzeros:I32:2,2:r m.scales:F16:16,2:s", 16, 8, "want (2, 16)"},
+        {AWQ, "m.qweight:I32:7,2:r m.qzeros:I32:2,2:r m.scales:F16:2,16:s", 16, 8, "want (8, 2)"},
+        {AWQ, "m.qweight:I32:8,1:r m.qzeros:I32:2,1:r m.scales:F16:2,12:s", 12, 8,
+         "module m has 12 outputs, which do not fill words of 8 codes"},
+        {GPTQ, "m.qweight:I32:1,8:r m.qzeros:I32:2,1:f m.scales:F16:2,8:s m.g_idx:I32:7:n", 8, 8,
+         "tensor m.g_idx is (7) of I32"},
+        {GPTQ, "m.qweight:I32:1,8:r m.qzeros:I32:2,1:f m.scales:F16:2,8:s", 8, 12,
+         "module m has 12 inputs, which do not fill words of 8 codes"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        struct opened o;
+        struct quant_module m;
+        struct error err = {0};
+        bool is_quantised;
+
+        open_files(&o, cases[i].config, cases[i].specs);
+        if (quant_module_find(&m, &is_quantised, o.w, o.c, "m", cases[i].n, cases[i].k, &err) ==
+            ST_OK)
+            fail_msg("case %zu was accepted: %s", i, cases[i].message);
+        if (!strstr(err.message, cases[i].message))
+            fail_msg("case %zu: %s; wanted %s", i, err.message, cases[i].message);
+        close_files(&o);
+    }
+}
+
+static void values_that_make_no_weights_are_named(void **state) {
+    static const struct {
+        const char *config, *specs, *message;
+    } cases[] = {
+        {FP8, "m.weight:F8_E4M3:8,8:f m.weight_scale:F32:1:1",
+         "element 0 of m.weight is NaN (code ff)"},
+        {FP8, "m.weight:F8_E4M3:8,8:r m.weight_scale:F32:8:0",
+         "element 0 of m.weight_scale is 0: scales are positive and finite"},
+        {FP8, "m.weight:F8_E4M3:8,8:r m.weight_scale:F32:8:f", "nan: scales"},
+        {FP8, "m.weight:F8_E4M3:8,8:r m.weight_scale:F32:8:m", "is -1: scales"},
+        {FP8_BLOCK, "m.weight:F8_E4M3:8,8:r m.weight_scale_inv:F8_E8M0:1,1:f", "nan: scales"},
+        {FP8_STATIC, "m.weight:F8_E4M3:8,8:r m.weight_scale:F32:1:1 m.input_scale:F32:1:0",
+         "element 0 of m.input_scale is 0"},
+        {GPTQ, "m.qweight:I32:1,8:r m.qzeros:I32:2,1:f m.scales:F16:2,8:s m.g_idx:I32:8:p",
+         "m.g_idx: input 2 is in group 2: there are 2 groups of 4 inputs"},
+        {GPTQ, "m.qweight:I32:1,8:r m.qzeros:I32:2,1:f m.scales:F16:2,8:s m.g_idx:I32:8:0",
+         "m.g_idx: input 4 is in group 0"},
+        {GPTQ, "m.qweight:I32:1,8:r m.qzeros:I32:2,1:f m.scales:F16:2,8:s m.g_idx:I32:8:m",
+         "m.g_idx: input 0 is in group -1"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        struct opened o;
+        struct quant_module m;
+        struct quant_matrix_data d;
+        struct backend_tensor t = {0};
+        struct error err = {0};
+        bool is_quantised;
+
+        open_files(&o, cases[i].config, cases[i].specs);
+        if (quant_module_find(&m, &is_quantised, o.w, o.c, "m", 8, 8, &err) != ST_OK)
+            fail_msg("case %zu: %s", i, err.message);
+        if (quant_module_load(&m, &d, &t, &err) == ST_OK) fail_msg("case %zu was accepted", i);
+        if (!strstr(err.message, cases[i].message))
+            fail_msg("case %zu: %s; wanted %s", i, err.message, cases[i].message);
+        close_files(&o);
+    }
+}
+
+/* --- configurations ----------------------------------------------------------------------------*/
+static void configurations_that_are_not_read_are_named(void **state) {
+    static const struct {
+        const char *config, *message;
+    } cases[] = {
+        {"{\"quant_method\":\"bitsandbytes\"}",
+         "unsupported quant_method 'bitsandbytes': supported"},
+        {"{\"quant_method\":\"mxfp4\"}", "unsupported quant_method 'mxfp4'"},
+        {"{\"quant_method\":7}", "'quant_method' is a number: it is a string"},
+        {"{}", "unsupported quant_method ''"},
+        {"[]", "it is an array, not an object"},
+        {"{\"quant_method\":\"awq\",\"version\":\"gemv\"}",
+         "unsupported version 'gemv' of quant_method awq: supported is gemm"},
+        {"{\"quant_method\":\"awq\",\"bits\":3}", "unsupported bits 3 of quant_method awq"},
+        {"{\"quant_method\":\"awq\",\"group_size\":0}", "'group_size' is 0"},
+        {"{\"quant_method\":\"gptq\",\"bits\":3}", "unsupported bits 3 of quant_method gptq"},
+        {"{\"quant_method\":\"gptq\",\"bits\":2}", "unsupported bits 2 of quant_method gptq"},
+        {"{\"quant_method\":\"gptq\",\"checkpoint_format\":\"marlin\"}",
+         "unsupported checkpoint_format 'marlin' of quant_method gptq: supported is gptq or "
+         "gptq_v2"},
+        {"{\"quant_method\":\"gptq\",\"is_marlin_format\":true}", "unsupported format 'marlin'"},
+        {"{\"quant_method\":\"gptq\",\"pack_dtype\":\"int16\"}", "unsupported pack_dtype 'int16'"},
+        {"{\"quant_method\":\"gptq\",\"dynamic\":{\"+:(\":{}}}", "the expression '(' is not valid"},
+        {"{\"quant_method\":\"gptq\",\"dynamic\":{\"a\":{\"bits\":3}}}",
+         "dynamic: unsupported bits"},
+        {"{\"quant_method\":\"fp8\",\"fmt\":\"e4m3fnuz\"}", "unsupported fmt 'e4m3fnuz'"},
+        {"{\"quant_method\":\"fp8\",\"activation_scheme\":\"none\"}", "activation_scheme 'none'"},
+        {"{\"quant_method\":\"fp8\",\"weight_block_size\":[128]}",
+         "'weight_block_size' is not two"},
+        {"{\"quant_method\":\"fp8\",\"ignored_layers\":[7]}", "'ignored_layers' has an entry"},
+        {"{\"quant_method\":\"modelopt\",\"quant_algo\":\"NVFP4\"}",
+         "unsupported quant_algo 'NVFP4' of quant_method modelopt: supported is FP8"},
+        {CT("nvfp4-pack-quantized", "\"num_bits\":4,\"type\":\"float\"", "null"),
+         "unsupported format 'nvfp4-pack-quantized'"},
+        {CT("mxfp8-quantized", "\"num_bits\":8,\"type\":\"float\"", "null"), "'mxfp8-quantized'"},
+        {CT("marlin-24", "\"num_bits\":4,\"type\":\"int\"", "null"), "'marlin-24'"},
+        {CT("pack-quantized", "\"num_bits\":3,\"type\":\"int\"", "null"), "unsupported num_bits 3"},
+        {CT("pack-quantized", "\"num_bits\":4,\"type\":\"float\"", "null"), "'pack-quantized'"},
+        {CT("int-quantized", "\"num_bits\":8,\"type\":\"int\",\"strategy\":\"block\"", "null"),
+         "unsupported strategy of weights 'block'"},
+        {CT("float-quantized", "\"num_bits\":8,\"type\":\"float\",\"strategy\":\"block\"", "null"),
+         "strategy block without 'block_structure'"},
+        {CT("pack-quantized", "\"num_bits\":4,\"type\":\"int\"",
+            "{\"num_bits\":8,\"type\":\"int\"}"),
+         "unsupported input_activations of 8 bits beside weights of 4 bits"},
+        {CT("int-quantized", "\"num_bits\":8,\"type\":\"int\"",
+            "{\"num_bits\":8,\"type\":\"int\",\"symmetric\":false}"),
+         "unsupported symmetric of input_activations 'false'"},
+        {"{\"quant_method\":\"compressed-tensors\",\"format\":\"int-quantized\"}",
+         "'config_groups' is missing"},
+        {"{\"quant_method\":\"compressed-tensors\",\"config_groups\":{},"
+         "\"transform_config\":{\"config_groups\":{\"a\":{}}}}",
+         "unsupported transform_config"},
+        {"{\"quant_method\":\"compressed-tensors\",\"config_groups\":{},"
+         "\"sparsity_config\":{\"format\":\"sparse-24-bitmask\"}}",
+         "unsupported sparsity_config format 'sparse-24-bitmask'"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        struct quant_config *c = NULL;
+        struct error err = {0};
+
+        if (parse_config(&c, cases[i].config, &err) == ST_OK)
+            fail_msg("case %zu was accepted: %s", i, cases[i].message);
+        if (!strstr(err.message, cases[i].message))
+            fail_msg("case %zu: %s; wanted %s", i, err.message, cases[i].message);
+        assert_int_equal(strncmp(err.message, "config.json: quantization_config: ", 34), 0);
+    }
+}
+
+static enum quant_want want_of(const char *config, const char *module,
+                               struct quant_scheme *scheme) {
+    struct quant_config *c = NULL;
+    struct error err = {0};
+    enum quant_want want;
+
+    if (parse_config(&c, config, &err) != ST_OK) fail_msg("%s", err.message);
+    if (quant_config_find(c, module, &want, scheme, &err) != ST_OK) fail_msg("%s", err.message);
+    quant_config_free(c);
+    return want;
+}
+
+#define CT_IGNORE(list)                                                                            \
+    "{\"quant_method\":\"compressed-tensors\",\"format\":\"pack-quantized\",\"config_groups\":{"   \
+    "\"a\":{\"targets\":[\"Linear\"],\"weights\":{\"num_bits\":4,\"strategy\":\"group\","          \
+    "\"group_size\":64}},\"b\":{\"targets\":[\"re:.*down_proj\"],\"weights\":{\"num_bits\":8,"     \
+    "\"strategy\":\"channel\"}}},\"ignore\":[" list "]}"
+#define UP "model.layers.1.mlp.up_proj"
+
+static void modules_are_ignored_by_their_writers_rules(void **state) {
+    static const struct {
+        const char *config, *module;
+        enum quant_want want;
+    } cases[] = {
+        {CT_IGNORE("\"lm_head\""), "lm_head", QUANT_WANT_PLAIN},
+        {CT_IGNORE("\"lm_head\""), UP, QUANT_WANT_SCHEME},
+        {CT_IGNORE("\"" UP "\""), UP, QUANT_WANT_PLAIN},
+        {CT_IGNORE("\"mlp.up_proj\""), UP, QUANT_WANT_SCHEME}, /* a name is the whole name */
+        {CT_IGNORE("\"re:.*mlp\\\\.gate$\""), "model.layers.1.mlp.gate", QUANT_WANT_PLAIN},
+        {CT_IGNORE("\"re:.*mlp\\\\.gate$\""), "model.layers.1.mlp.gate_proj", QUANT_WANT_SCHEME},
+        {CT_IGNORE("\"re:.*up\""), UP, QUANT_WANT_PLAIN}, /* not anchored at the end */
+        {CT_IGNORE("\"re:mlp\""), UP, QUANT_WANT_SCHEME}, /* anchored at the start */
+        {CT_IGNORE("\"Linear\""), UP, QUANT_WANT_PLAIN},
+        {CT_IGNORE("\"RMSNorm\""), UP, QUANT_WANT_SCHEME},
+        {"{\"quant_method\":\"fp8\",\"modules_to_not_convert\":[\"mlp.gate\",\"lm_head\"]}",
+         "model.layers.1.mlp.gate", QUANT_WANT_PLAIN},
+        {"{\"quant_method\":\"fp8\",\"modules_to_not_convert\":[\"mlp.gate\",\"lm_head\"]}",
+         "model.layers.1.mlp.gate_proj", QUANT_WANT_EITHER},
+        {"{\"quant_method\":\"fp8\",\"modules_to_not_convert\":[\"model.layers.1\"]}",
+         "model.layers.10.mlp.up_proj", QUANT_WANT_EITHER},
+        {FP8, "lm_head", QUANT_WANT_EITHER},
+        {FP8, UP, QUANT_WANT_SCHEME},
+        {"{\"quant_method\":\"awq\",\"modules_to_not_convert\":[\"visual\"]}", UP,
+         QUANT_WANT_SCHEME},
+        {GPTQ, "lm_head", QUANT_WANT_PLAIN},
+        {"{\"quant_method\":\"gptq\",\"lm_head\":true}", "lm_head", QUANT_WANT_SCHEME},
+        {"{\"quant_method\":\"gptq\",\"dynamic\":{\"-:model\\\\.layers\\\\.1\\\\.\":{}}}", UP,
+         QUANT_WANT_PLAIN},
+        {"{\"quant_method\":\"gptq\",\"dynamic\":{\"-:model\\\\.layers\\\\.1\\\\.\":{}}}",
+         "model.layers.11.mlp.up_proj", QUANT_WANT_SCHEME},
+        {"{\"quant_method\":\"modelopt\",\"quant_algo\":\"FP8\",\"ignore\":[\"model.layers.0*\"]}",
+         "model.layers.0.mlp.up_proj", QUANT_WANT_PLAIN},
+        {"{\"quant_method\":\"modelopt\",\"quant_algo\":\"FP8\",\"ignore\":[\"model.layers.0*\"]}",
+         "model.layers.10.mlp.up_proj", QUANT_WANT_SCHEME},
+        {"{\"quant_method\":\"modelopt\",\"quant_algo\":\"FP8\",\"ignore\":[\"*mlp*\"]}", UP,
+         QUANT_WANT_PLAIN},
+    };
+    struct quant_scheme s;
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        if (want_of(cases[i].config, cases[i].module, &s) != cases[i].want)
+            fail_msg("case %zu: %s", i, cases[i].module);
+    }
+    assert_int_equal(want_of(CT_IGNORE(""), UP, &s), QUANT_WANT_SCHEME);
+    assert_int_equal(s.group_size, 64);
+    assert_int_equal(want_of(CT_IGNORE(""), "model.layers.1.mlp.down_proj", &s), QUANT_WANT_SCHEME);
+    assert_int_equal(s.bits, 8); /* an expression goes before a class */
+    assert_int_equal(
+        want_of("{\"quant_method\":\"gptq\",\"group_size\":128,\"dynamic\":{\"+:.*up\":"
+                "{\"bits\":8,\"group_size\":32}}}",
+                UP, &s),
+        QUANT_WANT_SCHEME);
+    assert_true(s.bits == 8 && s.group_size == 32 && s.is_v1);
+}
+
+static void hf_quant_config_alone_is_enough(void **state) {
+    static const char hf[] =
+        "{\"producer\":{\"name\":\"modelopt\"},\"quantization\":{\"quant_algo\":"
+        "\"FP8\",\"kv_cache_quant_algo\":\"FP8\",\"exclude_modules\":["
+        "\"lm_head\"]}}";
+    struct quant_config *c = NULL;
+    struct quant_scheme s;
+    enum quant_want want;
+
+    (void)state;
+    assert_int_equal(quant_config_parse(&c, STR("{}"), str_of(hf), NULL), ST_OK);
+    assert_string_equal(quant_config_method(c), "modelopt");
+    assert_int_equal(quant_config_find(c, "lm_head", &want, &s, NULL), ST_OK);
+    assert_int_equal(want, QUANT_WANT_PLAIN);
+    assert_int_equal(quant_config_find(c, UP, &want, &s, NULL), ST_OK);
+    assert_true(want == QUANT_WANT_SCHEME && s.inputs == QUANT_INPUTS_F8_STATIC);
+    quant_config_free(c);
+    c = (void *)&s;
+    assert_int_equal(quant_config_parse(&c, STR("{}"), STR_NULL, NULL), ST_OK);
+    assert_null(c);
+}
+
+static void an_expression_that_takes_for_ever_is_refused(void **state) {
+    static const char config[] = "{\"quant_method\":\"gptq\",\"dynamic\":{\"-:(x+x+)+[yz]\":{}}}";
+    struct quant_config *c = NULL;
+    struct quant_scheme s;
+    enum quant_want want;
+    struct error err;
+
+    (void)state;
+    assert_int_equal(parse_config(&c, config, &err), ST_OK);
+    assert_int_equal(
+        quant_config_find(c, "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx", &want, &s, &err),
+        ST_INVALID);
+    assert_non_null(strstr(err.message, "exceeds its limit on the name 'xxx"));
+    quant_config_free(c);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_scale_or_one_for_each_row_of_fp8),
+        cmocka_unit_test(blocks_of_fp8_with_ragged_edges),
+        cmocka_unit_test(packed_formats_of_compressed_tensors),
+        cmocka_unit_test(groups_of_compressed_tensors),
+        cmocka_unit_test(int8_with_inputs_in_int8),
+        cmocka_unit_test(awq_and_gptq),
+        cmocka_unit_test(desc_act_is_the_same_matrix),
+        cmocka_unit_test(wrong_modules_are_named),
+        cmocka_unit_test(values_that_make_no_weights_are_named),
+        cmocka_unit_test(configurations_that_are_not_read_are_named),
+        cmocka_unit_test(modules_are_ignored_by_their_writers_rules),
+        cmocka_unit_test(hf_quant_config_alone_is_enough),
+        cmocka_unit_test(an_expression_that_takes_for_ever_is_refused),
+    };
+
+    return cmocka_run_group_tests_name("worker/model/quant/module", tests, NULL, NULL);
+}
