@@ -4,8 +4,8 @@
  * tests/data/models holds small random models as transformers wrote them, in bf16, f16 and f32, and
  * beside each its output: NAME.expected.safetensors with the prompt, the log-probabilities after
  * its last tokens, the greedy tokens that follow and how far each was ahead.
- * tests/reference/models.py writes them, and compares many more where PyTorch can be had. The
- * bounds are the ones it has. */
+ * tests/reference/models.py and quantised.py write them, and compare many more where PyTorch can be
+ * had. The bounds are the ones they have. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -21,9 +21,10 @@
 #define BOUND_F16  2e-3
 #define BOUND_BF16 1e-2
 
-static const char *const names[] = {"llama",          "llama3",       "llama-linear", "llama-yarn",
-                                    "mistral-window", "qwen2-window", "qwen2-yarn",   "qwen3",
-                                    "llama-f32",      "qwen3-f16"};
+static const char *const names[] = {
+    "llama",           "llama3",     "llama-linear", "llama-yarn", "mistral-window",
+    "qwen2-window",    "qwen2-yarn", "qwen3",        "llama-f32",  "qwen3-f16",
+    "quant-fp8-block", "quant-gptq", "quant-w8a8"};
 
 static const struct run {
     const struct backend_ops *ops;
@@ -127,6 +128,7 @@ static void check_model(const char *name, const struct run *run) {
     double bound = run->dtype == DTYPE_F32   ? BOUND_F32
                    : run->dtype == DTYPE_F16 ? BOUND_F16
                                              : BOUND_BF16;
+    bool has_int8_inputs = strcmp(name, "quant-w8a8") == 0;
     struct expected e = {.file = NULL};
     struct model_runner r;
     struct error err = {0};
@@ -135,11 +137,15 @@ static void check_model(const char *name, const struct run *run) {
     snprintf(folder, sizeof(folder), DATA "%s", name);
     snprintf(what, sizeof(what), "%s on %s %s in %s", name, run->ops->name,
              run->path ? run->path : "", dtype_name(run->dtype));
+    if (has_int8_inputs) bound = BOUND_BF16; /* an input between two codes goes either way */
     expected_open(&e, name);
-    if (model_runner_open(&r, folder, &config, e.n_prompt + e.n_greedy, &err) != ST_OK)
-        fail_msg("%s: %s", what, err.message);
+    if (model_runner_open(&r, folder, &config, e.n_prompt + e.n_greedy, &err) != ST_OK) {
+        if (!strstr(err.message, "has no product for them")) fail_msg("%s: %s", what, err.message);
+        safetensors_close(e.file);
+        return;
+    }
     check_logprobs(&r, &e, bound, what);
-    check_greedy(&r, &e, bound, run->dtype == DTYPE_F32, what);
+    check_greedy(&r, &e, bound, run->dtype == DTYPE_F32 && !has_int8_inputs, what);
     model_runner_close(&r);
     safetensors_close(e.file);
 }
