@@ -44,7 +44,7 @@ LTO := $(if $(filter release,$(VARIANT)),$(if $(SAN)$(CROSS),,-flto=auto -ffat-l
 # listed here is asked for in common/base/isa.c before anything in such a file is called.
 ISA_avx2       := -mavx2 -mfma -mbmi2 -mf16c
 ISA_avx512     := -mavx512f -mavx512bw -mavx512vl -mavx512dq $(ISA_avx2)
-ISA_avx512bf16 := -mavx512bf16 $(ISA_avx512)
+ISA_avx512bf16 := -mavx512bf16 -mavx512vbmi $(ISA_avx512)
 isa = $(if $(filter x86_64,$(MACHINE)),$(ISA_$(lastword $(subst _, ,$(basename $(notdir $(1)))))))
 MACHINE := $(if $(CROSS),$(firstword $(subst -, ,$(CROSS))),$(shell uname -m))
 

@@ -31,7 +31,25 @@ bool isa_has_avx512(void) {
 }
 
 bool isa_has_avx512bf16(void) {
-    return isa_has_avx512() && __builtin_cpu_supports("avx512bf16");
+    return isa_has_avx512() && __builtin_cpu_supports("avx512bf16") &&
+           __builtin_cpu_supports("avx512vbmi");
+}
+
+bool isa_has_avx512vnni(void) {
+    return __builtin_cpu_supports("avx512vnni");
+}
+
+/* CPUID 7.1: compilers of today have no name for it. */
+bool isa_has_avxvnni(void) {
+    enum { UNKNOWN, NO, YES };
+    static atomic_uchar known;
+    unsigned char it = atomic_load_explicit(&known, memory_order_relaxed);
+    unsigned a, b, c, d;
+
+    if (LIKELY(it != UNKNOWN)) return it == YES;
+    it = __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & 1u << 4) ? YES : NO;
+    atomic_store_explicit(&known, it, memory_order_relaxed);
+    return it == YES;
 }
 #else
 bool isa_has_avx2(void) {
@@ -43,6 +61,14 @@ bool isa_has_avx512(void) {
 }
 
 bool isa_has_avx512bf16(void) {
+    return false;
+}
+
+bool isa_has_avx512vnni(void) {
+    return false;
+}
+
+bool isa_has_avxvnni(void) {
     return false;
 }
 #endif

@@ -13,5 +13,8 @@
 bool isa_has_avx2(void);
 bool isa_has_avx512(void);
 bool isa_has_avx512bf16(void);
+/* Single instructions that such a file writes by itself, where the machine has them. */
+bool isa_has_avx512vnni(void);
+bool isa_has_avxvnni(void);
 
 #endif

@@ -42,18 +42,61 @@ static void run_rmsnorm(const struct cpu_path *path, const struct op_args *a, ui
     mem_free(h);
 }
 
-static void run_linear(const struct cpu_path *chosen, const struct op_args *a) {
-    const struct cpu_path *path = cpu_path_for(chosen, a->matrix->dtype);
-    struct cpu_matrix w = cpu_matrix_shape(a->matrix->dtype, (uint32_t)a->matrix->shape[0],
-                                           (uint32_t)a->matrix->shape[1]);
-    size_t width = ALIGN_UP(w.k, PANEL), n_width = w.n_panels * PANEL, T = a->n_tokens;
-    float *x = padded(a->x, T, w.k, width), *y = mem_calloc(T * n_width, sizeof(*y));
-    void *h = new_acts(path, T * width);
+/* Each row of inputs is prepared, each block of outputs multiplied with, as a step does. */
+static void multiply_quant(const struct cpu_path *path, const struct cpu_matrix *w, const char *h,
+                           size_t width, uint32_t n_rows, float *y) {
+    size_t row_bytes = cpu_inputs_bytes(w, path->act_bytes), stride = (size_t)w->n_panels * PANEL;
+    char *rows = mem_calloc(n_rows, row_bytes);
+    void *scratch = mem_try_aligned(CACHE_LINE, QUANT_SCRATCH);
 
-    w.w = mem_calloc(cpu_matrix_bytes(&w), 1);
+    for (uint32_t t = 0; t < n_rows; t++)
+        path->prepare(rows + t * row_bytes, w, h + t * width * path->act_bytes);
+    for (uint32_t t = 0; t < n_rows; t += QUANT_ROWS) {
+        for (uint32_t p = 0; p < w->n_panels; p += QUANT_PANELS)
+            path->quant(w, p, MIN(QUANT_PANELS, w->n_panels - p), rows + t * row_bytes,
+                        MIN(QUANT_ROWS, n_rows - t), y + t * stride + p * PANEL, stride, false,
+                        scratch);
+    }
+    mem_free(rows);
+    mem_free(scratch);
+}
+
+static enum status shape_weights(struct cpu_matrix *w, const struct cpu_path *path,
+                                 const struct backend_tensor *t, struct error *err) {
+    uint32_t n = (uint32_t)t->shape[0], k = (uint32_t)t->shape[1];
+    struct cpu_format format;
+    enum status st = ST_OK;
+
+    *w = cpu_matrix_shape(t->dtype, n, k);
+    if (t->quant && (st = cpu_format_of(&format, path, t, err)) == ST_OK) {
+        *w = cpu_matrix_quant(&format, n, k);
+        w->order = t->quant->order;
+    }
+    return st;
+}
+
+static enum status run_linear(const struct cpu_path *chosen, const struct op_args *a,
+                              struct error *err) {
+    const struct cpu_path *path =
+        a->matrix->quant ? chosen : cpu_path_for(chosen, a->matrix->dtype);
+    struct cpu_matrix w;
+    enum status st = shape_weights(&w, path, a->matrix, err);
+    size_t width, n_width, T = a->n_tokens;
+    float *x, *y;
+    void *h;
+
+    if (st != ST_OK) return st;
+    width = ALIGN_UP(w.k, PANEL), n_width = w.n_panels * PANEL;
+    x = padded(a->x, T, w.k, width), y = mem_calloc(T * n_width, sizeof(*y));
+    h = new_acts(path, T * width);
+    w.w = mem_try_aligned(CACHE_LINE, cpu_matrix_bytes(&w));
+    memset(w.w, 0, cpu_matrix_bytes(&w));
     cpu_pack(&w, a->matrix, 0, 1);
     path->to_act(h, x, (uint32_t)(T * width));
-    path->gemm[w.dtype](w.w, w.n_panels, w.k_pairs, h, width, (uint32_t)T, y, n_width, false);
+    if (a->matrix->quant)
+        multiply_quant(path, &w, h, width, (uint32_t)T, y);
+    else
+        path->gemm[w.dtype](w.w, w.n_panels, w.k_pairs, h, width, (uint32_t)T, y, n_width, false);
     unpad(a->y, y, T, n_width, w.n);
     for (size_t i = 0; a->vector && i < T * w.n; i++)
         a->y[i] += a->vector[i % w.n];
@@ -61,6 +104,7 @@ static void run_linear(const struct cpu_path *chosen, const struct op_args *a) {
     mem_free(y);
     mem_free(h);
     mem_free(w.w);
+    return ST_OK;
 }
 
 static void run_rope(const struct op_args *a) {
@@ -149,11 +193,9 @@ enum status cpu_run_op(struct backend_device *dev, const char *name,
     enum status st = op_args_read(&a, name, in, n_in, out, n_out, err);
 
     if (st != ST_OK) return st;
-    if (a.matrix && a.matrix->quant)
-        return error_set(err, ST_UNSUPPORTED, "operator %s: cpu has no quantised matrices", name);
     switch (a.kind) {
     case OP_RMSNORM: run_rmsnorm(dev->path, &a, (uint32_t)in[0].shape[1]); break;
-    case OP_LINEAR: run_linear(dev->path, &a); break;
+    case OP_LINEAR: return run_linear(dev->path, &a, err);
     case OP_ROPE: run_rope(&a); break;
     case OP_SWIGLU: run_swiglu(dev->path, &a, in[0].shape[0] * in[0].shape[1]); break;
     case OP_ATTENTION:

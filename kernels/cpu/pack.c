@@ -6,10 +6,18 @@
 #include "kernels/dtype.h"
 
 struct cpu_matrix cpu_matrix_shape(enum dtype dtype, uint32_t n, uint32_t k) {
-    return (struct cpu_matrix){NULL, dtype, n, k, CEIL_DIV(n, PANEL), CEIL_DIV(k, 2)};
+    return (struct cpu_matrix){
+        .dtype = dtype, .n = n, .k = k, .n_panels = CEIL_DIV(n, PANEL), .k_pairs = CEIL_DIV(k, 2)};
 }
 
 static uint64_t panel_bytes(const struct cpu_matrix *m) {
+    uint32_t missing = ALIGN_UP(m->format.group_k, 8u);
+
+    if (m->group_bytes) { /* the last group may be shorter */
+        missing -= cpu_group_inputs(m, m->format.n_groups - 1);
+        return (uint64_t)m->format.n_groups * m->group_bytes -
+               missing * PANEL / (m->dtype == DTYPE_U4 ? 2 : 1);
+    }
     return (uint64_t)m->k_pairs * 2 * PANEL * dtype_bytes(m->dtype);
 }
 
@@ -60,6 +68,10 @@ void cpu_pack(struct cpu_matrix *m, const struct backend_tensor *t, uint32_t fir
     size_t size = dtype_bytes(t->dtype), row_bytes = m->k * size;
     uint32_t n;
 
+    if (t->quant) {
+        cpu_pack_quant(m, t, first, panel_step);
+        return;
+    }
     for (size_t r = 0; r < t->shape[0]; r += n) {
         uint32_t in_panel = (uint32_t)(r % PANEL);
         uint32_t at = first + (uint32_t)(r / PANEL) * panel_step * PANEL + in_panel;

@@ -31,6 +31,10 @@
  *      a masked position contributes an exact zero. Prefill and decode run the same code.
  *   4. The exponential is ours, and fusing is written, never left to the compiler.
  *   5. Threads only decide who computes an element, never how.
+ *   6. A quantised weight is code times scale. The sum over a group of inputs is a chain with the
+ *      codes, exact in bf16 and f32; its scale is applied to the sum, and groups are added in
+ *      order. One row uses the codes as it unpacks them, several rows unpack them once for all.
+ *      Inputs in int8 have whole sums, so all paths give the same bits.
  * LIMITS. An infinity or NaN in a later position's V may reach earlier rows of its tile as a NaN;
  * such answers are flagged as not finite anyway. */
 #ifndef KERNELS_CPU_PATH_H
@@ -64,11 +68,26 @@ struct attend {
     void *scratch;         /* attend_scratch_bytes */
 };
 
+struct cpu_matrix;
+
 /* y[r][n] = sum over k of x[r][k] * W[n][k], for n_panels panels from w. `continues`: the chains go
  * on from what y holds, so that K in two calls gives the bits of K in one. */
 typedef void cpu_gemm_fn(const void *w, uint32_t n_panels, uint32_t k_pairs,
                          const void *x /* act */, size_t x_stride, uint32_t n_rows, float *y,
                          size_t y_stride, bool continues);
+
+/* Products with quantised matrices; kernels/cpu/pack.h has their panels. Rows of inputs are prepared
+ * once for all panels: put into the matrix's order, rounded to int8 where it wants that, summed over
+ * groups where it has zeros. `y` as above, for n_panels panels from `panel` on. n_panels at most
+ * QUANT_PANELS, n_rows at most QUANT_ROWS; scratch: QUANT_SCRATCH bytes. */
+typedef void cpu_prepare_fn(void *row, const struct cpu_matrix *w, const void *x /* act */);
+typedef void cpu_quant_fn(const struct cpu_matrix *w, uint32_t panel, uint32_t n_panels,
+                          const void *rows, uint32_t n_rows, float *y, size_t y_stride,
+                          bool continues, void *scratch);
+#define QUANT_PANELS  4u
+#define QUANT_ROWS    240u
+#define QUANT_BLOCK   128u /* inputs of a panel that are unpacked at a time */
+#define QUANT_SCRATCH ((QUANT_BLOCK + QUANT_ROWS * QUANT_PANELS) * PANEL * sizeof(float))
 
 struct cpu_path {
     const char *name;
@@ -78,6 +97,9 @@ struct cpu_path {
     const struct cpu_path *exact; /* takes the weights that this one has no product for; or NULL */
 
     cpu_gemm_fn *gemm[DTYPE_COUNT]; /* by the type of the weights */
+    cpu_prepare_fn *prepare;
+    cpu_quant_fn *quant;
+    bool takes_quads; /* of e4m3 codes */
     /* y = x / sqrt(sum(x^2) / d + eps) * w; widths are multiples of 64, padded with zeros. */
     void (*rmsnorm)(void *y /* act */, const float *x, const float *w, uint32_t width, uint32_t d,
                     float eps);

@@ -1,6 +1,6 @@
 # tests/bench/bench.mk - what is measured: beside other programs, under faults and overload, on this machine.
 
-.PHONY: load wrk bench-router bench-peers bench-overload bench-hostile bench-engine bench-churn bench-cpu faults rolling upgrades soak
+.PHONY: load wrk bench-router bench-peers bench-overload bench-hostile bench-engine bench-churn bench-cpu bench-quant-gate faults rolling upgrades soak
 $(B)/incipit-bench: $(call objs,$(wildcard tests/bench/load/*.c)) $(B)/libcommon.a
 $(B)/tests/bench/%: $(B)/tests/bench/%.o $(LIBS_all)
 	$(call link,,)
@@ -44,9 +44,11 @@ $(LLAMA_BUILD)/src/libllama.a:
 	  -DBUILD_SHARED_LIBS=OFF && cmake --build $(LLAMA_BUILD) -j $(JOBS) --target llama; } > $(LLAMA_BUILD).log 2>&1 || \
 	  { tail -n 20 $(LLAMA_BUILD).log; exit 1; }
 $(B)/tests/bench/peer/llama.o: CFLAGS_ALL += -isystem $(LLAMA)/include -isystem $(LLAMA)/ggml/include
-BENCH_CPU := $(addprefix $(B)/tests/bench/bench_,cpu model)
+BENCH_CPU := $(addprefix $(B)/tests/bench/bench_,cpu model quant)
 $(BENCH_CPU): $(B)/libpeer-none.a
 $(addsuffix -llama,$(BENCH_CPU)): %-llama: %.o $(LLAMA_BUILD)/src/libllama.a $(B)/libpeer-llama.a $(LIBS_all)
 	$(call link,,$(GGML) -lstdc++)
 bench-cpu: $(addsuffix $(if $(LLAMA),-llama),$(BENCH_CPU)) ## the cpu kernels against this machine's roofs, whole models; LLAMA=DIR beside llama.cpp
 	@for bench in $^; do $$bench $(ARGS) || exit 1; done
+bench-quant-gate: $(B)/tests/bench/bench_quant ## quantised products at M=1 against 0.9 of their bars over bf16, on a quiet machine; not in `make test`
+	@$< 1 auto 15 gate && $< 1 avx2 15 gate

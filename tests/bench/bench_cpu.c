@@ -186,7 +186,8 @@ static void measure_beside_peer(struct bench *b, double seconds) {
     uint32_t n[ARRAY_LEN(rows)] = {0};
     uint64_t end_us;
 
-    b->peer = peer_products_open(b->shape->product, b->shape->n_layers, cpu_pool_threads(b->pool));
+    b->peer = peer_products_open(PEER_BF16, b->shape->product, b->shape->n_layers,
+                                 cpu_pool_threads(b->pool));
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         peer_products_prepare(b->peer, rows[i]);
         peer_products_pass(b->peer, rows[i]); /* its threads start */

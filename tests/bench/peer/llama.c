@@ -51,16 +51,45 @@ struct peer_products {
     struct plan plans[MAX_SHAPES][MAX_LAYERS];
 };
 
-struct peer_products *peer_products_open(const uint32_t product[4][2], uint32_t n_layers,
-                                         uint32_t n_threads) {
+const char *peer_type_name(enum peer_type type) {
+    static const char *const names[PEER_TYPES] = {"bf16", "Q8_0", "Q4_K_M"};
+
+    return names[type];
+}
+
+static enum ggml_type type_of(enum peer_type type, uint32_t layer, int product) {
+    if (type == PEER_BF16) return GGML_TYPE_BF16;
+    if (type == PEER_Q8_0) return GGML_TYPE_Q8_0;
+    return product == 3 && layer % 2 == 0 ? GGML_TYPE_Q6_K : GGML_TYPE_Q4_K;
+}
+
+#define SAMPLE_ROWS 8 /* random rows that are rounded, and repeated */
+
+static void fill_tensor(struct ggml_tensor *w, uint32_t *bits) {
+    size_t k = (size_t)w->ne[0], row_bytes = ggml_row_size(w->type, w->ne[0]);
+    float *x = mem_calloc(SAMPLE_ROWS * k, sizeof(*x));
+
+    for (size_t e = 0; e < SAMPLE_ROWS * k; e++)
+        x[e] = (float)((*bits = *bits * 1664525u + 1013904223u) >> 16) * 0x1p-20f - 0x1p-5f;
+    ggml_quantize_chunk(w->type, x, w->data, 0, SAMPLE_ROWS, w->ne[0], NULL);
+    for (int64_t r = SAMPLE_ROWS; r < w->ne[1]; r++)
+        memcpy((char *)w->data + (size_t)r * row_bytes,
+               (char *)w->data + (size_t)(r % SAMPLE_ROWS) * row_bytes, row_bytes);
+    mem_free(x);
+}
+
+struct peer_products *peer_products_open(enum peer_type type, const uint32_t product[4][2],
+                                         uint32_t n_layers, uint32_t n_threads) {
     struct peer_products *p = mem_zalloc(sizeof(*p));
     uint32_t bits = 1;
 
     p->n_layers = MIN(n_layers, MAX_LAYERS);
     p->n_threads = n_threads;
     p->threads = new_threads(n_threads);
-    for (int i = 0; i < 4; i++)
-        p->n_bytes += ((size_t)product[i][0] * product[i][1] * 2 + 4096) * p->n_layers;
+    for (uint32_t l = 0; l < p->n_layers; l++) {
+        for (int i = 0; i < 4; i++)
+            p->n_bytes += ggml_row_size(type_of(type, l, i), product[i][1]) * product[i][0] + 4096;
+    }
     p->pages = must(mem_try_pages(p->n_bytes), "memory");
     ggml_cpu_init();
     p->weights =
@@ -68,15 +97,9 @@ struct peer_products *peer_products_open(const uint32_t product[4][2], uint32_t 
              "ggml_init");
     for (uint32_t l = 0; l < p->n_layers; l++) {
         for (int i = 0; i < 4; i++) {
-            size_t n = (size_t)product[i][0] * product[i][1];
-            uint16_t *data;
-
             p->w[l][i] =
-                ggml_new_tensor_2d(p->weights, GGML_TYPE_BF16, product[i][1], product[i][0]);
-            data = p->w[l][i]->data;
-            for (size_t e = 0; e < n; e++)
-                data[e] =
-                    (uint16_t)(0x3C00 | ((bits = bits * 1664525u + 1013904223u) >> 15 & 0x81FF));
+                ggml_new_tensor_2d(p->weights, type_of(type, l, i), product[i][1], product[i][0]);
+            fill_tensor(p->w[l][i], &bits);
         }
     }
     return p;

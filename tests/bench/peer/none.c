@@ -7,9 +7,14 @@ const char *peer_name(void) {
     return NULL;
 }
 
-struct peer_products *peer_products_open(const uint32_t product[4][2], uint32_t n_layers,
-                                         uint32_t n_threads) {
-    (void)product, (void)n_layers, (void)n_threads;
+const char *peer_type_name(enum peer_type type) {
+    (void)type;
+    return NULL;
+}
+
+struct peer_products *peer_products_open(enum peer_type type, const uint32_t product[4][2],
+                                         uint32_t n_layers, uint32_t n_threads) {
+    (void)type, (void)product, (void)n_layers, (void)n_threads;
     abort();
 }
 

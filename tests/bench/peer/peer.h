@@ -9,11 +9,14 @@
 
 const char *peer_name(void); /* NULL: there is none, and nothing below may be called */
 
-/* Matrix products y = W x, W bf16 with its own random numbers, cycling over layers as bench_cpu
- * does. `product` is (outputs, inputs). */
+/* Matrix products y = W x with its own random numbers, cycling over layers as bench_cpu does.
+ * `product` is (outputs, inputs): q,k,v | o | gate,up | down. PEER_Q4_K_M: Q4_K, and Q6_K for half
+ * of the downs; a file of that name has Q6_K for half of the v too. */
+enum peer_type { PEER_BF16, PEER_Q8_0, PEER_Q4_K_M, PEER_TYPES };
+const char *peer_type_name(enum peer_type type);
 struct peer_products;
-struct peer_products *peer_products_open(const uint32_t product[4][2], uint32_t n_layers,
-                                         uint32_t n_threads);
+struct peer_products *peer_products_open(enum peer_type type, const uint32_t product[4][2],
+                                         uint32_t n_layers, uint32_t n_threads);
 void peer_products_prepare(struct peer_products *p, uint32_t n_rows); /* once, before passes */
 void peer_products_pass(struct peer_products *p, uint32_t n_rows);    /* the next layer */
 void peer_products_close(struct peer_products *p);

@@ -14,6 +14,7 @@
 #include "kernels/dtype.h"
 #include "kernels/kv_quant.h"
 #include "tests/support/cm.h"
+#include "tests/support/quant_matrix.h"
 #include "tests/support/support.h"
 #include "tests/support/tiny_model.h"
 
@@ -120,6 +121,21 @@ static void diff_linear(struct bench *b, uint32_t T, uint32_t n, uint32_t k, enu
     compare(b, "linear", 3e-6, 1.5);
 }
 
+static void diff_linear_quant(struct bench *b, uint32_t T, uint32_t n, uint32_t k,
+                              const struct quant_kind *kind) {
+    struct quant_matrix m;
+
+    b->n_in = 2;
+    new_f32(b, &b->in[0], 2, T, k, 0, 1);
+    round_input(b, &b->in[0]);
+    quant_matrix_fill(&m, kind, n, k, &b->rng);
+    b->in[1] = m.tensor;
+    make_outputs(b, 2, T, n, 0);
+    compare(b, "linear", kind->inputs == QUANT_INPUTS_I8 ? 1e-7 : 3e-6, 1.5);
+    m.tensor.data = NULL;
+    quant_matrix_free(&m);
+}
+
 static void diff_rope(struct bench *b, uint32_t T, uint32_t heads, uint32_t hd) {
     int32_t *position;
     float *freq;
@@ -221,6 +237,9 @@ static void run_all(struct bench *b) {
                     1 + (uint32_t)rng_below(&b->rng, 300), DTYPE_F16);
         diff_rope(b, rows[i], 3, 32);
         diff_swiglu(b, rows[i], 2 + (uint32_t)rng_below(&b->rng, 200));
+        for (size_t kind = 0; kind < QUANT_KINDS; kind++)
+            diff_linear_quant(b, rows[i], 1 + (uint32_t)rng_below(&b->rng, 200),
+                              1 + (uint32_t)rng_below(&b->rng, 300), &quant_kinds[kind]);
     }
     diff_linear(b, 9, 70, 2100, DTYPE_BF16); /* more than one block of K */
     diff_linear(b, 30, 70, 500, DTYPE_F16);
