@@ -52,7 +52,7 @@ ARROWS = {
     "kernels/cuda/attend": "common/base kernels kernels/cuda/device",
     "kernels/cuda/sampling": "kernels kernels/cuda/device",
     "kernels/cuda/ops": "kernels kernels/cuda/device",
-    "kernels/cuda/products": "kernels/cuda/device",
+    "kernels/cuda/products": "kernels kernels/cuda/device kernels/cuda/ops",
     "kernels/cuda": "common/base kernels kernels/host kernels/tp kernels/cuda/device kernels/cuda/attend "
                     "kernels/cuda/sampling kernels/cuda/ops kernels/cuda/products",
 
