@@ -152,7 +152,7 @@ def bars(check):
     b.peer(1)
     b.peer(32)
     b.decode("1.5B", SMALL, 1, 60)
-    b.decode("1.5B", SMALL, 256, 70)
+    b.decode("1.5B", SMALL, 256, 65)
     return b.rows
 
 
@@ -175,7 +175,7 @@ def format_table(check, rows):
     lines = format_kernels(check, b.gbs, b.tflops)
     if check.gpu:
         lines.append(f"{check.gpu['name']}: device copy {b.gbs or 0:.0f} GB/s, bf16 product {b.tflops or 0:.0f} TFLOP/s, "
-                     f"{check.gpu.get('smi', '')}")
+                     f"{check.gpu.get('smi', '')}; products: {check.gpu.get('products', 'unknown')}")
     lines.append(f"{'':38} {'bar':24} {'figure':>8} {'expected':>8} {'':10} {'holds':8} means")
     for r in rows:
         figure = "-" if r["figure"] is None else f"{r['figure']:.4g}"

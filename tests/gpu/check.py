@@ -26,8 +26,8 @@ from bars import BIG, SMALL, bars, format_table
 from runner import Check, Failed, Places, Skipped, is_kernel_test, why_driver_is_too_old
 
 SERVED_PREFIX, SERVED_FRESH, SERVED_IDS = 8192, 128, 2000  # ids: within every vocabulary
-SANITIZED = ("test_attend_decode", "test_attend_prefill", "test_ops_gemv", "test_ops_rows", "test_ops_rope",
-             "test_sampling")
+# Of most value first; then the other tests of kernels, as far as time goes.
+SANITIZED = ("test_attend_decode", "test_attend_prefill", "test_ops_gemv", "test_products", "test_sampling", "test_ops_rope")
 
 # Where a rehearsal's command differs from a card's: (pattern, what stands there in the rehearsal, why). None: there is
 # no such command. tests/integration/test_gpu_check.py proves that there is no other difference.
@@ -146,8 +146,13 @@ def sanitizer(c):
     if not tool and not c.is_dry:
         raise Skipped("compute-sanitizer is not installed")
     unable, advice, n_clean = [], [], 0
+    tests = sorted((t for t in c.places.tests() if is_kernel_test(t)),
+                   key=lambda t: SANITIZED.index(t) if t in SANITIZED else len(SANITIZED))
     for kind in ("memcheck", "racecheck", "synccheck", "initcheck") if c.gpu else ():
-        for test in SANITIZED:
+        for test in tests:
+            if c.patience(90) < 10:
+                unable.append(f"{kind} {test}: out of time")
+                continue
             try:
                 c.run([tool or "compute-sanitizer", "--tool", kind, "--error-exitcode", 9,
                        c.places.programs / "tests" / test], 90, {"CUDA_LAUNCH_BLOCKING": "1"}, reads_rows=False)

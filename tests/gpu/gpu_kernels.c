@@ -190,6 +190,14 @@ static void launch_product(struct bench *b, void *args, uint32_t set) {
     gemm_run(b->gemm, b->s, &a);
 }
 
+static void launch_own(struct bench *b, void *args, uint32_t set) {
+    struct product *p = args;
+    struct gemm_args a = p->args;
+
+    a.w = p->w + (uint64_t)set * a.shape.n * a.shape.k;
+    product_own.run(b->s, &a);
+}
+
 static void launch_gemv(struct bench *b, void *args, uint32_t set) {
     struct product *p = args;
     const struct gemm_args *a = &p->args;
@@ -232,6 +240,7 @@ static void measure_product(struct bench *b, const char *name, uint32_t n, uint3
         snprintf(what, sizeof(what), "%s m=%u", name, counts[i]);
         if (is_late(b, "gemm", what)) break;
         print_row(b, "gemm", what, time_launches(b, launch_product, &p, n_sets), bytes, flops);
+        print_row(b, "own", what, time_launches(b, launch_own, &p, n_sets), bytes, flops);
         if (counts[i] <= GEMV_MAX_ROWS)
             print_row(b, "gemv", what, time_launches(b, launch_gemv, &p, n_sets), bytes, flops);
     }
@@ -655,12 +664,22 @@ static void bench_close(struct bench *b) {
     gpu_close(b->gpu);
 }
 
-static void print_device(const struct gpu_properties *p) {
+/* A sentence as a string of JSON: without what would end it. */
+static void print_text(const char *name, const char *text) {
+    printf(",\"%s\":\"", name);
+    for (; *text; text++)
+        putchar(*text == '"' || *text == '\\' || (unsigned char)*text < ' ' ? '\'' : *text);
+    putchar('"');
+}
+
+static void print_device(const struct gpu_properties *p, const struct gemm *gemm) {
     printf(
         "{\"row\":\"device\",\"name\":\"%s\",\"uuid\":\"%s\",\"sm\":%u,\"n_sm\":%u,\"driver\":%u,"
-        "\"runtime\":%u,\"l2_bytes\":%llu,\"memory_bytes\":%llu}\n",
+        "\"runtime\":%u,\"l2_bytes\":%llu,\"memory_bytes\":%llu",
         p->name, p->uuid, p->sm, p->n_sm, p->driver, p->runtime, (unsigned long long)p->l2_bytes,
         (unsigned long long)p->memory_total);
+    print_text("products", gemm_note(gemm) ? gemm_note(gemm) : "cuBLASLt");
+    puts("}");
 }
 
 int main(int argc, char **argv) {
@@ -675,7 +694,7 @@ int main(int argc, char **argv) {
     setvbuf(stdout, NULL, _IOLBF, 0);
     bench_open(&b, shape, argc > 3 ? strtod(argv[3], NULL) : 90);
     if (strcmp(argv[1], "ceilings") == 0) {
-        print_device(gpu_properties(b.gpu));
+        print_device(gpu_properties(b.gpu), b.gemm);
         measure_copies(&b);
         measure_square(&b);
     } else {

@@ -1,9 +1,9 @@
 /* tests/gpu/gpu_products.c - products against float64, and a row's bits whatever m is.
  *
- *      gpu_products [tiny]
+ *      gpu_products [MODEL]        MODEL: any; "tiny" is a rehearsal
  *
- * The shim's tests cover every kernel of ours, but its products are plain loops: what cuBLASLt
- * makes of our plans shows only here. For each shape and many m: some hundred elements beside their
+ * The shim's tests cover every kernel of ours, but its library of products is plain loops: what
+ * cuBLASLt makes of our plans shows only here. Own products, which take its place, come last. For each shape and many m: some hundred elements beside their
  * float64 sums, two runs to the same bits; with deterministic plans, each row to the same bits for
  * every m. Exit code 1 with a sentence at the first difference. */
 #include <math.h>
@@ -25,6 +25,7 @@ struct fixture {
     struct gpu_stream *s;
     struct gemm *gemm;
     struct rng rng;
+    bool is_own; /* own products alone, which serve where there is no library */
 };
 
 struct matrix { /* (rows, columns) bf16, on both sides */
@@ -119,7 +120,10 @@ static void product_free(struct fixture *w, struct product *p) {
 static void run(struct fixture *w, struct product *p, uint32_t m, uint8_t *y) {
     p->args.m = m;
     gpu_copy(w->s, p->args.y, p->before.device, p->max_m * p->row_bytes);
-    gemm_run(w->gemm, w->s, &p->args);
+    if (w->is_own)
+        product_own.run(w->s, &p->args);
+    else
+        gemm_run(w->gemm, w->s, &p->args);
     gpu_copy(w->s, y, p->args.y, p->max_m * p->row_bytes);
     finish(w);
 }
@@ -183,7 +187,7 @@ static void check_shape(struct fixture *w, struct gemm_shape shape, const uint32
     product_free(w, &p);
 }
 
-static void check_all(bool is_tiny, bool is_deterministic) {
+static void check_all(bool is_tiny, bool is_deterministic, bool is_own) {
     static const struct gemm_shape full[] = {
         {6144, 4096, false, false, false}, {4096, 4096, false, false, false},
         {4096, 4096, false, false, true},  {14336, 4096, false, false, false},
@@ -195,7 +199,7 @@ static void check_all(bool is_tiny, bool is_deterministic) {
                                              {16, 24, false, false, true}};
     static const uint32_t full_counts[] = {1, 2, 5, 16, 17, 31, 64, 100, 256, 257, 1000};
     static const uint32_t tiny_counts[] = {1, 2, 5, 17};
-    struct fixture w;
+    struct fixture w = {.is_own = is_own};
     struct error err;
 
     rng_seed(&w.rng, is_deterministic ? 5 : 3);
@@ -216,8 +220,9 @@ static void check_all(bool is_tiny, bool is_deterministic) {
 int main(int argc, char **argv) {
     bool is_tiny = argc > 1 && strcmp(argv[1], "tiny") == 0;
 
-    check_all(is_tiny, false);
-    check_all(is_tiny, true);
+    check_all(is_tiny, false, false);
+    check_all(is_tiny, true, false);
+    check_all(is_tiny, true, true);
     printf("{\"row\":\"products\",\"holds\":true}\n");
     return 0;
 }

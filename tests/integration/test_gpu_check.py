@@ -190,6 +190,10 @@ def test_launches_wait_in_tests_of_single_kernels_alone():
     assert "test_ops_gemv" in blocking and not any(name.startswith("test_cuda_") for name in blocking)
 
 
+def test_the_tests_that_are_sanitized_first_exist():
+    assert set(gpu_check.SANITIZED) <= {t for t in runner.Places(ROOT / "tests/gpu").tests() if runner.is_kernel_test(t)}
+
+
 def test_the_served_prompts_fit_the_random_model():
     """What the server phase asks for, and what make_random_model writes."""
     config = re.search(r'max_position_embeddings\\":(\d+)', (ROOT / "tests/gpu/make_random_model.c").read_text())
