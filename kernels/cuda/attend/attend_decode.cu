@@ -29,6 +29,7 @@
  * are 3 x 4 x 8 = 96 KiB. Multiprocessors of 100 KiB (sm_86, 89, 120) hold one block of HD 128. */
 #include "kernels/cuda/attend/attend.h"
 
+#include "kernels/cuda/attend/attend_codes.cuh"
 #include "kernels/cuda/attend/attend_tile.cuh"
 #include "kernels/cuda/device/last_block.cuh"
 #include "kernels/cuda/device/simt.h"
@@ -43,10 +44,16 @@ struct decode_args {
     const struct attend_item *items; /* (gridDim.y) */
 };
 
-template <int HD> struct ring { /* of one warp: STAGES times K (PAGE, HD) and V (PAGE, HD) */
-    static constexpr int STAGES = HD == 64 ? 3 : 2;
-    static constexpr int STAGE = 2 * PAGE * HD;                        /* elements */
-    static constexpr int BYTES = WARPS * STAGES * STAGE * 2;           /* of the block */
+template <kv_codes KV> struct element_of { typedef uint8_t type; };
+template <> struct element_of<KV_BF16> { typedef bf16 type; };
+
+/* Of one warp: STAGES times K (PAGE, HD), V (PAGE, HD), and, of codes, their scales. */
+template <int HD, kv_codes KV> struct ring {
+    typedef typename element_of<KV>::type element;
+    static constexpr int STAGES = KV != KV_BF16 ? 4 : HD == 64 ? 3 : 2;
+    static constexpr int SCALES = 2 * PAGE * HD;                        /* where they begin */
+    static constexpr int STAGE = SCALES + 2 * PAGE * scale_bytes<KV>(); /* elements */
+    static constexpr int BYTES = WARPS * STAGES * STAGE * (int)sizeof(element); /* of the block */
     static constexpr int ALLOWED = BYTES + 128;                        /* with ends_last's word */
     static constexpr int BLOCKS = SMALL_SHARED ? 1 : HD == 64 ? 4 : 3; /* at least */
 };
@@ -78,23 +85,46 @@ static __device__ __forceinline__ void copy_slots(bf16 *tile, const bf16 *page, 
     }
 }
 
-/* Copies the next page's K and V into a stage, and reads the id of the page after it. */
+/* A page's K and V of slots [low, high) into a stage, zeros elsewhere; of codes all scales. */
 template <int HD>
-static __device__ __forceinline__ void copy_page(bf16 *stage, const struct attend_args &a,
+static __device__ __forceinline__ void copy_block(bf16 *stage, const struct attend_args &a,
+                                                  int32_t block, int kv_head, int low, int high,
+                                                  int lane) {
+    const bf16 *k = page_of<HD>(a.k, a, block, kv_head), *v = page_of<HD>(a.v, a, block, kv_head);
+
+    if (low <= 0 && high >= PAGE) {
+        copy_slots<HD, true>(stage, k, low, high, lane);
+        copy_slots<HD, true>(stage + PAGE * HD, v, low, high, lane);
+    } else {
+        copy_slots<HD, false>(stage, k, low, high, lane);
+        copy_slots<HD, false>(stage + PAGE * HD, v, low, high, lane);
+    }
+}
+template <int HD, kv_codes KV>
+static __device__ __forceinline__ void copy_code_block(uint8_t *stage, const struct attend_args &a,
+                                                       int32_t block, int kv_head, int low,
+                                                       int high, int lane) {
+    copy_codes<HD>(stage, code_page_of<HD>(a.k, a, block, kv_head), low, high, lane);
+    copy_codes<HD>(stage + PAGE * HD, code_page_of<HD>(a.v, a, block, kv_head), low, high, lane);
+    if (lane < 2 * scale_bytes<KV>())
+        copy_async16(stage + ring<HD, KV>::SCALES + lane * 16,
+                     scales_of<KV>(a, block, kv_head) + lane * 16);
+}
+
+/* Copies the next page into a stage, and reads the id of the page after it. */
+template <int HD, kv_codes KV>
+static __device__ __forceinline__ void copy_page(typename ring<HD, KV>::element *stage,
+                                                 const struct attend_args &a,
                                                  struct page_walk &walk, int kv_head, int lane) {
     if (walk.next < walk.last) {
-        const bf16 *k = page_of<HD>(a.k, a, walk.block, kv_head);
-        const bf16 *v = page_of<HD>(a.v, a, walk.block, kv_head);
         int low = walk.begin - walk.next * PAGE, high = walk.end - walk.next * PAGE;
+        int32_t block = walk.block;
 
         if (walk.next + WARPS < walk.last) walk.block = walk.table[walk.next + WARPS];
-        if (low <= 0 && high >= PAGE) {
-            copy_slots<HD, true>(stage, k, low, high, lane);
-            copy_slots<HD, true>(stage + PAGE * HD, v, low, high, lane);
-        } else {
-            copy_slots<HD, false>(stage, k, low, high, lane);
-            copy_slots<HD, false>(stage + PAGE * HD, v, low, high, lane);
-        }
+        if constexpr (KV == KV_BF16)
+            copy_block<HD>(stage, a, block, kv_head, low, high, lane);
+        else
+            copy_code_block<HD, KV>(stage, a, block, kv_head, low, high, lane);
     }
     walk.next += WARPS;
     copy_commit(); /* an empty group past the end: the count of groups stays what copy_wait
@@ -147,13 +177,10 @@ static __device__ __forceinline__ void mask_page(float s[2][4], int low, int hig
         }
 }
 
-/* Adds a page: s becomes its weights, o, max and sum of rows lane / 4 and lane / 4 + 8 go on. */
+/* s becomes weights; o, max and sum of rows lane / 4 and lane / 4 + 8 go on to the new maximum. */
 template <int HD>
-static __device__ __forceinline__ void add_page(float o[HD / 8][4], float max[2], float sum[2],
-                                                float s[2][4], float scale, const bf16 *shared,
-                                                int values) {
-    uint32_t weights[4];
-
+static __device__ __forceinline__ void weigh_page(float o[HD / 8][4], float max[2], float sum[2],
+                                                  float s[2][4], float scale) {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         float *low = s[0] + half * 2, *high = s[1] + half * 2;
@@ -173,8 +200,18 @@ static __device__ __forceinline__ void add_page(float o[HD / 8][4], float max[2]
             o[i][half * 2] *= by;
             o[i][half * 2 + 1] *= by;
         }
-        weights[half] = pack_bf16(low[0], low[1]);
-        weights[half + 2] = pack_bf16(high[0], high[1]);
+    }
+}
+
+template <int HD>
+static __device__ __forceinline__ void add_values(float o[HD / 8][4], const float s[2][4],
+                                                  const bf16 *shared, int values) {
+    uint32_t weights[4];
+
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        weights[half] = pack_bf16(s[0][half * 2], s[0][half * 2 + 1]);
+        weights[half + 2] = pack_bf16(s[1][half * 2], s[1][half * 2 + 1]);
     }
 #pragma unroll
     for (int n = 0; n < HD / 16; n++) {
@@ -186,6 +223,41 @@ static __device__ __forceinline__ void add_page(float o[HD / 8][4], float max[2]
     }
 }
 
+/* Adds one page; slots outside [low, high) are not seen. */
+template <int HD>
+static __device__ __forceinline__ void add_page(float o[HD / 8][4], float max[2], float sum[2],
+                                                const uint32_t q[HD / 16][4], const bf16 *stages,
+                                                int at, int low, int high, float scale, int lane) {
+    float s[2][4];
+
+    score_page<HD>(s, q, stages, at + first_key<HD>(lane));
+    if (low > 0 || high < PAGE) mask_page(s, low, high, lane);
+    weigh_page<HD>(o, max, sum, s, scale);
+    add_values<HD>(o, s, stages, at + PAGE * HD + first_value<HD>(lane));
+}
+template <int HD, kv_codes KV>
+static __device__ __forceinline__ void add_code_page(float o[HD / 8][4], float max[2], float sum[2],
+                                                     const uint32_t q[HD / 16][4],
+                                                     const uint8_t *stage, int low, int high,
+                                                     float scale, int lane) {
+    const uint8_t *scales = stage + ring<HD, KV>::SCALES;
+    struct slot_scales by;
+    uint32_t weights[4];
+    float s[2][4];
+
+    score_codes<HD, KV>(s, q, stage, lane);
+    by = load_scales<KV>(scales, low, high, lane);
+    scale_codes(s, by, low, high, lane);
+    weigh_page<HD>(o, max, sum, s, scale);
+    by = load_scales<KV>(scales + PAGE * scale_bytes<KV>(), low, high, lane);
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        weights[half] = pack_bf16(s[0][half * 2] * by.of[0], s[0][half * 2 + 1] * by.of[2]);
+        weights[half + 2] = pack_bf16(s[1][half * 2] * by.of[1], s[1][half * 2 + 1] * by.of[3]);
+    }
+    add_code_values<HD, KV>(o, weights, stage + PAGE * HD, lane);
+}
+
 /* The warps' parts, in shared memory. Rows are HD + 8 floats apart, so that the eight rows that a
  * warp stores together lie in different banks. */
 template <int HD> struct decode_parts {
@@ -194,7 +266,7 @@ template <int HD> struct decode_parts {
     float max[WARPS][GROUP], sum[WARPS][GROUP];
 };
 
-template <int HD>
+template <int HD, kv_codes KV>
 static __device__ __forceinline__ void leave_part(struct decode_parts<HD> *parts,
                                                   const float o[HD / 8][4], const float max[2],
                                                   const float sum[2], int warp, int lane) {
@@ -211,7 +283,13 @@ static __device__ __forceinline__ void leave_part(struct decode_parts<HD> *parts
         for (int i = 0; i < HD / 8; i++) {
             float2 pair = {o[i][half * 2], o[i][half * 2 + 1]};
 
-            *(float2 *)&parts->o[warp][row][i * 8 + (lane & 3) * 2] = pair;
+            if constexpr (KV == KV_BF16) {
+                *(float2 *)&parts->o[warp][row][i * 8 + (lane & 3) * 2] = pair;
+            } else {
+                float *to = &parts->o[warp][row][(lane & 3) * (HD / 4) + i];
+
+                to[0] = pair.x, to[HD / 8] = pair.y;
+            }
         }
     }
 }
@@ -262,19 +340,21 @@ static __device__ __forceinline__ void merge_row(const struct attend_args &a,
                         item.first_part, 1, item.n_parts);
 }
 
-template <int HD>
-static __global__ void __launch_bounds__(THREADS, ring<HD>::BLOCKS)
+template <int HD, kv_codes KV>
+static __global__ void __launch_bounds__(THREADS, (ring<HD, KV>::BLOCKS))
     decode_kernel(const __grid_constant__ struct decode_args args) {
     simt_wait_for_primary();
 
     SHARED_DYNAMIC(shared);
-    constexpr int STAGES = ring<HD>::STAGES, STAGE = ring<HD>::STAGE;
-    static_assert(sizeof(struct decode_parts<HD>) <= ring<HD>::BYTES, "parts lie over the stages");
+    constexpr int STAGES = ring<HD, KV>::STAGES, STAGE = ring<HD, KV>::STAGE;
+    static_assert(sizeof(struct decode_parts<HD>) <= ring<HD, KV>::BYTES,
+                  "parts lie over the stages");
+    typedef typename ring<HD, KV>::element element;
     const struct attend_args &a = args.a;
     const struct attend_item &item = args.items[blockIdx.y];
     int warp = (int)threadIdx.x >> 5, lane = (int)threadIdx.x & 31;
     int kv_head = (int)blockIdx.x, group = a.n_heads / a.n_kv_heads;
-    bf16 *stages = (bf16 *)shared + warp * STAGES * STAGE;
+    element *stages = (element *)shared + warp * STAGES * STAGE;
     uint32_t q[HD / 16][4];
     float o[HD / 8][4], max[2] = {-INFINITY, -INFINITY}, sum[2] = {0.0f, 0.0f};
     int stage = 0;
@@ -290,35 +370,51 @@ static __global__ void __launch_bounds__(THREADS, ring<HD>::BLOCKS)
     if (page < walk.last) walk.block = walk.table[page];
 #pragma unroll
     for (int i = 0; i < STAGES - 1; i++)
-        copy_page<HD>(stages + i * STAGE, a, walk, kv_head, lane);
-    load_queries<HD>(q,
-                     (const bf16 *)a.qkv + (int64_t)item.first_token * a.qkv_stride +
-                         (int64_t)kv_head * group * HD,
-                     group, lane);
+        copy_page<HD, KV>(stages + i * STAGE, a, walk, kv_head, lane);
+    const bf16 *query = (const bf16 *)a.qkv + (int64_t)item.first_token * a.qkv_stride +
+                        (int64_t)kv_head * group * HD;
+    if constexpr (KV == KV_BF16)
+        load_queries<HD>(q, query, group, lane);
+    else
+        load_code_queries<HD>(q, query, group, lane);
 #pragma unroll
     for (int i = 0; i < HD / 8; i++)
         o[i][0] = o[i][1] = o[i][2] = o[i][3] = 0.0f;
 
     for (; page < walk.last; page += WARPS) {
-        float s[2][4];
         int at = stage * STAGE;
         int free_stage = stage == 0 ? STAGES - 1 : stage - 1; /* read in the round before */
 
         copy_wait<STAGES - 2>();
         __syncwarp();
-        copy_page<HD>(stages + free_stage * STAGE, a, walk, kv_head, lane);
+        copy_page<HD, KV>(stages + free_stage * STAGE, a, walk, kv_head, lane);
         int low = walk.begin - page * PAGE, high = walk.end - page * PAGE;
-        score_page<HD>(s, q, stages, at + first_key<HD>(lane));
-        if (low > 0 || high < PAGE) mask_page(s, low, high, lane);
-        add_page<HD>(o, max, sum, s, a.scale_log2, stages, at + PAGE * HD + first_value<HD>(lane));
+        if constexpr (KV == KV_BF16)
+            add_page<HD>(o, max, sum, q, stages, at, low, high, a.scale_log2, lane);
+        else
+            add_code_page<HD, KV>(o, max, sum, q, stages + at, low, high, a.scale_log2, lane);
         stage = stage + 1 == STAGES ? 0 : stage + 1;
     }
     copy_wait<0>();
     __syncthreads(); /* they lie over all warps' stages */
-    leave_part<HD>((struct decode_parts<HD> *)shared, o, max, sum, warp, lane);
+    leave_part<HD, KV>((struct decode_parts<HD> *)shared, o, max, sum, warp, lane);
     __syncthreads();
     store_item<HD>((const struct decode_parts<HD> *)shared, a, item, kv_head, group);
     if (item.partial >= 0) merge_row<HD>(a, item, kv_head, group);
+}
+
+template <int HD, kv_codes KV>
+static void launch(struct gpu_stream *s, const struct decode_args &all, dim3 grid) {
+    LAUNCH((decode_kernel<HD, KV>), grid, THREADS, (ring<HD, KV>::BYTES), s, all);
+}
+
+template <int HD>
+static void launch_any(struct gpu_stream *s, const struct decode_args &all, dim3 grid) {
+    switch (all.a.kv_dtype) {
+    case DTYPE_F8E4M3: launch<HD, KV_E4M3>(s, all, grid); break;
+    case DTYPE_I8: launch<HD, KV_I8>(s, all, grid); break;
+    default: launch<HD, KV_BF16>(s, all, grid); break;
+    }
 }
 
 extern "C" void attend_launch_decode(struct gpu_stream *s, const struct attend_args *args,
@@ -327,14 +423,20 @@ extern "C" void attend_launch_decode(struct gpu_stream *s, const struct attend_a
     dim3 grid((uint32_t)args->n_kv_heads, n_items);
 
     switch (args->head_dim) {
-    case 64: LAUNCH(decode_kernel<64>, grid, THREADS, ring<64>::BYTES, s, all); break;
-    case 96: LAUNCH(decode_kernel<96>, grid, THREADS, ring<96>::BYTES, s, all); break;
-    default: LAUNCH(decode_kernel<128>, grid, THREADS, ring<128>::BYTES, s, all); break;
+    case 64: launch_any<64>(s, all, grid); break;
+    case 96: launch_any<96>(s, all, grid); break;
+    default: launch_any<128>(s, all, grid); break;
     }
 }
 
+template <int HD> static void allow(void) {
+    ALLOW_SHARED((decode_kernel<HD, KV_BF16>), (ring<HD, KV_BF16>::ALLOWED));
+    ALLOW_SHARED((decode_kernel<HD, KV_E4M3>), (ring<HD, KV_E4M3>::ALLOWED));
+    ALLOW_SHARED((decode_kernel<HD, KV_I8>), (ring<HD, KV_I8>::ALLOWED));
+}
+
 extern "C" void attend_prepare_decode(void) {
-    ALLOW_SHARED(decode_kernel<64>, ring<64>::ALLOWED);
-    ALLOW_SHARED(decode_kernel<96>, ring<96>::ALLOWED);
-    ALLOW_SHARED(decode_kernel<128>, ring<128>::ALLOWED);
+    allow<64>();
+    allow<96>();
+    allow<128>();
 }

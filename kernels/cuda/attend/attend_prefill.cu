@@ -43,10 +43,15 @@
  * O and S of two slabs are 192 registers at HD 128. So queries, row sums and what the rows see live
  * in shared memory there; without this sm_90 spills.
  *
+ * A quantised pool: tiles come as codes into two stages of half the size, where the second stage
+ * would lie, and are widened to bf16 into the first, with a second barrier; what follows is the same.
+ * Scales, a float for each K and V of the tile, multiply scores and weights.
+ *
  * LIMITS. Where one block fits, sm_80 and multiprocessors of 100 KiB (sm_86, 89, 120) at HD 128, it
  * is 4 warps alone, and products wait for the softmax. */
 #include "kernels/cuda/attend/attend.h"
 
+#include "kernels/cuda/attend/attend_codes.cuh"
 #include "kernels/cuda/attend/attend_tile.cuh"
 #include "kernels/cuda/device/simt.h"
 
@@ -61,20 +66,23 @@ struct prefill_args {
     const struct attend_item *items; /* (gridDim.y) */
 };
 
-template <int HD, int SLABS, bool CHUNKED> struct prefill_shape {
+template <int HD, int SLABS, bool CHUNKED, kv_codes KV> struct prefill_shape {
     static constexpr int TILE_ROWS = WARPS * SLABS * 16;
     /* Too many accumulators: queries and row sums stay in shared memory. */
     static constexpr bool IS_TIGHT = SLABS == 2 && HD > 64;
+    static constexpr bool IS_CODED = KV != KV_BF16;
+    static constexpr bool IS_WIDE = SLABS == 2 || CHUNKED || HD == 96 || (IS_CODED && HD == 128);
     static constexpr int STAGE = 2 * TILE * HD; /* elements: K, then V */
-    static constexpr int QUERIES = IS_TIGHT ? 2 * STAGE : STAGE;
+    static constexpr int QUERIES = IS_TIGHT ? 2 * STAGE : IS_CODED ? 0 : STAGE;
     /* Bytes: the stages, then what is there, in this order. */
     static constexpr int TOTAL = 2 * STAGE * 2 + (IS_TIGHT ? TILE_ROWS * HD * 2 : 0);
     static constexpr int ROW_SUMS = TOTAL + (CHUNKED ? TILE_ROWS * HD * 4 : 0);
     static constexpr int LAST_SEEN = ROW_SUMS + (IS_TIGHT ? SLABS * THREADS * 8 : 0);
-    static constexpr int BYTES = LAST_SEEN + TILE_ROWS * 4;
+    static constexpr int SCALES = LAST_SEEN + TILE_ROWS * 4;
+    static constexpr int BYTES = SCALES + (IS_CODED ? 2 * TILE * 4 : 0);
     /* Of a multiprocessor, at least. 3 of HD 128 leave 168 registers; by itself ptxas takes 200.
      * Where one spills, 2 is the remedy. */
-    static constexpr int BLOCKS = SMALL_SHARED ? 1 : SLABS == 2 || CHUNKED || HD == 96 ? 2 : 3;
+    static constexpr int BLOCKS = SMALL_SHARED ? 1 : IS_WIDE ? 2 : 3;
 
     static_assert(!CHUNKED || SLABS == 1, "the total of chunks is of one slab");
 };
@@ -141,8 +149,8 @@ static __device__ __forceinline__ void copy_tile(bf16 *stage, const struct atten
         int64_t head = 0;
 
         if (low < PAGE && high > 0)
-            head = (WHOLE ? block[j] : table[from / PAGE]) * (a.block_stride / 2) +
-                   (int64_t)kv_head * PAGE * HD;
+            head = (WHOLE ? block[j] : table[from / PAGE]) * a.block_stride +
+                   (int64_t)kv_head * (PAGE * HD * 2);
 #pragma unroll
         for (int i = 0; i < (PIECES + THREADS - 1) / THREADS; i++) {
             int piece = i * THREADS + first, row = piece / (HD / 8);
@@ -150,12 +158,92 @@ static __device__ __forceinline__ void copy_tile(bf16 *stage, const struct atten
 
             if (PIECES % THREADS != 0 && piece >= PIECES) break;
             if (row >= low && row < high) {
-                copy_async16(to, (const bf16 *)a.k + head + piece * 8);
-                copy_async16(to + TILE * HD, (const bf16 *)a.v + head + piece * 8);
+                copy_async16(to, (const uint8_t *)a.k + head + piece * 16);
+                copy_async16(to + TILE * HD, (const uint8_t *)a.v + head + piece * 16);
             } else {
                 store_zeros16(to);
                 store_zeros16(to + TILE * HD);
             }
+        }
+    }
+}
+
+/* The codes of positions [tile * 64, + 64), K and then V; zeros outside the item's range. */
+template <int HD>
+static __device__ __forceinline__ void copy_code_tile(uint8_t *stage, const struct attend_args &a,
+                                                      const struct attend_item &item,
+                                                      const int32_t *table, int tile, int kv_head) {
+    constexpr int PIECES = HD / 16; /* of a position */
+
+#pragma unroll 1 /* registers are short */
+    for (int i = 0; i < TILE * PIECES / THREADS; i++) {
+        int piece = i * THREADS + (int)threadIdx.x, position = tile * TILE + piece / PIECES;
+        uint8_t *to = stage + piece * 16;
+
+        if (position >= item.begin && position < item.end) {
+            int32_t block = table[position / PAGE];
+            int at = piece % (PAGE * PIECES) * 16;
+
+            copy_async16(to, code_page_of<HD>(a.k, a, block, kv_head) + at);
+            copy_async16(to + TILE * HD, code_page_of<HD>(a.v, a, block, kv_head) + at);
+        } else {
+            store_zeros16((bf16 *)(void *)to);
+            store_zeros16((bf16 *)(void *)(to + TILE * HD));
+        }
+    }
+}
+
+/* The bytes of this thread's scale of a tile: of K in the first half of the block, of V in the
+ * second. 1 outside the item's range, where what is stored may be anything. */
+template <kv_codes KV>
+static __device__ __forceinline__ uint32_t fetch_scale(const struct attend_args &a,
+                                                       const struct attend_item &item,
+                                                       const int32_t *table, int tile,
+                                                       int kv_head) {
+    int which = (int)threadIdx.x / TILE, position = tile * TILE + (int)threadIdx.x % TILE;
+    const uint8_t *scales;
+
+    if (position < item.begin || position >= item.end) return KV == KV_I8 ? 0x3F80 : 127;
+    scales = scales_of<KV>(a, table[position / PAGE], kv_head);
+    if constexpr (KV == KV_I8)
+        return ((const uint16_t *)scales)[which * PAGE + position % PAGE];
+    else
+        return scales[which * PAGE + position % PAGE];
+}
+
+/* Codes to a stage of bf16. */
+template <int HD, kv_codes KV>
+static __device__ __forceinline__ void widen_tile(bf16 *stage, const uint8_t *codes) {
+    static_assert(2 * TILE == THREADS, "a thread has one scale of a tile");
+#pragma unroll 2
+    for (int i = 0; i < HD / 16; i++) {
+        int piece = i * THREADS + (int)threadIdx.x, row = piece / (HD / 16), x = piece % (HD / 16);
+        uint4 from = *(const uint4 *)(codes + piece * 16);
+        uint32_t first[4], second[4];
+
+        widen_codes<KV>(first, from.x);
+        widen_codes<KV>(first + 2, from.y);
+        widen_codes<KV>(second, from.z);
+        widen_codes<KV>(second + 2, from.w);
+        *(uint4 *)(stage + tile_at<HD>(row, 2 * x)) =
+            make_uint4(first[0], first[1], first[2], first[3]);
+        *(uint4 *)(stage + tile_at<HD>(row, 2 * x + 1)) =
+            make_uint4(second[0], second[1], second[2], second[3]);
+    }
+}
+
+/* Scores of a tile times K's scales. */
+template <int SLABS>
+static __device__ __forceinline__ void scale_tile(float s[SLABS][TILE / 8][4], const float *scales,
+                                                  int lane) {
+#pragma unroll
+    for (int n = 0; n < TILE / 8; n++) {
+        float2 by = *(const float2 *)(scales + n * 8 + (lane & 3) * 2);
+
+#pragma unroll
+        for (int slab = 0; slab < SLABS; slab++) {
+            s[slab][n][0] *= by.x, s[slab][n][1] *= by.y;
+            s[slab][n][2] *= by.x, s[slab][n][3] *= by.y;
         }
     }
 }
@@ -281,22 +369,28 @@ static __device__ __forceinline__ void weigh_tile(struct row_sums<HD> &sums, flo
     }
 }
 
+/* scales: of V, of a quantised pool; else NULL. */
 template <int HD, int SLABS>
 static __device__ __forceinline__ void add_values(struct row_sums<HD> sums[SLABS],
                                                   const float s[SLABS][TILE / 8][4],
-                                                  const bf16 *shared, int values) {
+                                                  const bf16 *shared, int values,
+                                                  const float *scales, int lane) {
 #pragma unroll
     for (int k = 0; k < TILE / 16; k++) {
         uint32_t weights[SLABS][4];
+        float2 by_low = {1.0f, 1.0f}, by_high = {1.0f, 1.0f};
+
+        if (scales) by_low = *(const float2 *)(scales + k * 16 + (lane & 3) * 2);
+        if (scales) by_high = *(const float2 *)(scales + k * 16 + 8 + (lane & 3) * 2);
 
 #pragma unroll
         for (int slab = 0; slab < SLABS; slab++) {
             const float *low = s[slab][k * 2], *high = s[slab][k * 2 + 1];
 
-            weights[slab][0] = pack_bf16(low[0], low[1]);
-            weights[slab][1] = pack_bf16(low[2], low[3]);
-            weights[slab][2] = pack_bf16(high[0], high[1]);
-            weights[slab][3] = pack_bf16(high[2], high[3]);
+            weights[slab][0] = pack_bf16(low[0] * by_low.x, low[1] * by_low.y);
+            weights[slab][1] = pack_bf16(low[2] * by_low.x, low[3] * by_low.y);
+            weights[slab][2] = pack_bf16(high[0] * by_high.x, high[1] * by_high.y);
+            weights[slab][3] = pack_bf16(high[2] * by_high.x, high[3] * by_high.y);
         }
 #pragma unroll
         for (int n = 0; n < HD / 16; n++) {
@@ -388,13 +482,13 @@ static __device__ __forceinline__ void store_row(const struct row_sums<HD> &sums
     }
 }
 
-template <int HD, int SLABS, bool CHUNKED>
-static __global__ void __launch_bounds__(THREADS, prefill_shape<HD, SLABS, CHUNKED>::BLOCKS)
+template <int HD, int SLABS, bool CHUNKED, kv_codes KV>
+static __global__ void __launch_bounds__(THREADS, (prefill_shape<HD, SLABS, CHUNKED, KV>::BLOCKS))
     prefill_kernel(const __grid_constant__ struct prefill_args args) {
     simt_wait_for_primary();
 
     SHARED_DYNAMIC(shared);
-    using shape = prefill_shape<HD, SLABS, CHUNKED>;
+    using shape = prefill_shape<HD, SLABS, CHUNKED, KV>;
     constexpr int STAGE = shape::STAGE;
     const struct attend_args &a = args.a;
     const struct attend_item &item = args.items[blockIdx.y];
@@ -413,12 +507,20 @@ static __global__ void __launch_bounds__(THREADS, prefill_shape<HD, SLABS, CHUNK
     bool is_many_chunks = CHUNKED && tile / CHUNK_TILES != (n_tiles - 1) / CHUNK_TILES;
     struct chunk_total<HD> total;
     bool is_first_chunk = true;
+    uint8_t *codes = shared + STAGE * 2, *other_codes = codes + STAGE;
+    float *scales = KV == KV_BF16 ? NULL : (float *)(shared + shape::SCALES);
+    uint32_t scale = 0; /* of the tile that comes next */
 
     if (threadIdx.x < shape::TILE_ROWS)
         last[threadIdx.x] = last_seen(item, group, item.packed + (int)threadIdx.x);
     copy_queries<HD, shape::TILE_ROWS>(stages + shape::QUERIES, a, item, kv_head, group);
     copy_commit();
-    if (tile < n_tiles) copy_tile<HD, false>(stages, a, item, table, tile, kv_head);
+    if constexpr (KV == KV_BF16) {
+        if (tile < n_tiles) copy_tile<HD, false>(stages, a, item, table, tile, kv_head);
+    } else if (tile < n_tiles) {
+        copy_code_tile<HD>(codes, a, item, table, tile, kv_head);
+        scale = fetch_scale<KV>(a, item, table, tile, kv_head);
+    }
     copy_commit();
     queries.at = shape::QUERIES + tile_at<HD>(warp_row + (lane & 15), lane >> 4);
     if constexpr (!shape::IS_TIGHT) { /* before the second stage, where they lie, is filled */
@@ -439,19 +541,35 @@ static __global__ void __launch_bounds__(THREADS, prefill_shape<HD, SLABS, CHUNK
     total.max[0] = total.max[1] = -INFINITY;
     total.sum[0] = total.sum[1] = 0.0f;
 
-    for (; tile < n_tiles; tile++, at = STAGE - at) {
+    for (; tile < n_tiles; tile++) {
         float s[SLABS][TILE / 8][4];
-        bf16 *other = stages + STAGE - at;
 
         copy_wait<0>();
         __syncthreads();
         bool is_whole = is_clear<shape::TILE_ROWS>(last, a.window, tile * TILE);
-        if (tile + 2 < n_tiles)
-            copy_tile<HD, true>(other, a, item, table, tile + 1, kv_head);
-        else if (tile + 1 < n_tiles)
-            copy_tile<HD, false>(other, a, item, table, tile + 1, kv_head);
-        copy_commit();
+        if constexpr (KV == KV_BF16) {
+            bf16 *other = stages + STAGE - at;
+
+            if (tile + 2 < n_tiles)
+                copy_tile<HD, true>(other, a, item, table, tile + 1, kv_head);
+            else if (tile + 1 < n_tiles)
+                copy_tile<HD, false>(other, a, item, table, tile + 1, kv_head);
+            copy_commit();
+        } else {
+            uint8_t *now = codes;
+
+            scales[threadIdx.x] = scale_value<KV>(scale);
+            if (tile + 1 < n_tiles) {
+                copy_code_tile<HD>(other_codes, a, item, table, tile + 1, kv_head);
+                scale = fetch_scale<KV>(a, item, table, tile + 1, kv_head);
+            }
+            copy_commit();
+            widen_tile<HD, KV>(stages, now);
+            codes = other_codes, other_codes = now;
+            __syncthreads(); /* all of the tile is there, before anyone reads it */
+        }
         score_tile(s, queries, stages, at + first_key<HD>(lane));
+        if constexpr (KV != KV_BF16) scale_tile<SLABS>(s, scales, lane);
         if (!is_whole)
 #pragma unroll
             for (int slab = 0; slab < SLABS; slab++)
@@ -462,7 +580,9 @@ static __global__ void __launch_bounds__(THREADS, prefill_shape<HD, SLABS, CHUNK
             weigh_tile<HD>(sums[slab], s[slab], a.scale_log2);
             if constexpr (shape::IS_TIGHT) park_sum<HD>(parked + slab * THREADS, sums[slab]);
         }
-        add_values<HD, SLABS>(sums, s, stages, at + TILE * HD + first_value<HD>(lane));
+        add_values<HD, SLABS>(sums, s, stages, at + TILE * HD + first_value<HD>(lane),
+                              KV == KV_BF16 ? NULL : scales + TILE, lane);
+        if constexpr (KV == KV_BF16) at = STAGE - at;
         if (is_many_chunks && ((tile + 1) % CHUNK_TILES == 0 || tile + 1 == n_tiles)) {
             add_chunk<HD>(total, sums[0], is_first_chunk);
             is_first_chunk = false;
@@ -484,23 +604,32 @@ static __global__ void __launch_bounds__(THREADS, prefill_shape<HD, SLABS, CHUNK
     }
 }
 
-template <int HD, int SLABS, bool CHUNKED>
+template <int HD, int SLABS, bool CHUNKED, kv_codes KV>
 static void launch(struct gpu_stream *s, const struct prefill_args &all, uint32_t n_items) {
-    using shape = prefill_shape<HD, SLABS, CHUNKED>;
+    using shape = prefill_shape<HD, SLABS, CHUNKED, KV>;
     dim3 grid((uint32_t)all.a.n_kv_heads, n_items);
 
-    LAUNCH((prefill_kernel<HD, SLABS, CHUNKED>), grid, THREADS, shape::BYTES, s, all);
+    LAUNCH((prefill_kernel<HD, SLABS, CHUNKED, KV>), grid, THREADS, shape::BYTES, s, all);
+}
+
+template <int HD, int SLABS, bool CHUNKED>
+static void launch_type(struct gpu_stream *s, const struct prefill_args &all, uint32_t n_items) {
+    switch (all.a.kv_dtype) {
+    case DTYPE_F8E4M3: launch<HD, SLABS, CHUNKED, KV_E4M3>(s, all, n_items); break;
+    case DTYPE_I8: launch<HD, SLABS, CHUNKED, KV_I8>(s, all, n_items); break;
+    default: launch<HD, SLABS, CHUNKED, KV_BF16>(s, all, n_items); break;
+    }
 }
 
 template <int HD>
 static void launch_any(struct gpu_stream *s, const struct prefill_args &all, uint32_t n_items,
                        uint32_t tile_rows, bool is_chunked) {
     if (is_chunked)
-        launch<HD, 1, true>(s, all, n_items);
+        launch_type<HD, 1, true>(s, all, n_items);
     else if (tile_rows == 128)
-        launch<HD, 2, false>(s, all, n_items);
+        launch_type<HD, 2, false>(s, all, n_items);
     else
-        launch<HD, 1, false>(s, all, n_items);
+        launch_type<HD, 1, false>(s, all, n_items);
 }
 
 extern "C" void attend_launch_prefill(struct gpu_stream *s, const struct attend_args *args,
@@ -515,10 +644,16 @@ extern "C" void attend_launch_prefill(struct gpu_stream *s, const struct attend_
     }
 }
 
+template <int HD, kv_codes KV> static void allow_type(void) {
+    ALLOW_SHARED((prefill_kernel<HD, 1, false, KV>), (prefill_shape<HD, 1, false, KV>::BYTES));
+    ALLOW_SHARED((prefill_kernel<HD, 2, false, KV>), (prefill_shape<HD, 2, false, KV>::BYTES));
+    ALLOW_SHARED((prefill_kernel<HD, 1, true, KV>), (prefill_shape<HD, 1, true, KV>::BYTES));
+}
+
 template <int HD> static void allow(void) {
-    ALLOW_SHARED((prefill_kernel<HD, 1, false>), (prefill_shape<HD, 1, false>::BYTES));
-    ALLOW_SHARED((prefill_kernel<HD, 2, false>), (prefill_shape<HD, 2, false>::BYTES));
-    ALLOW_SHARED((prefill_kernel<HD, 1, true>), (prefill_shape<HD, 1, true>::BYTES));
+    allow_type<HD, KV_BF16>();
+    allow_type<HD, KV_E4M3>();
+    allow_type<HD, KV_I8>();
 }
 
 extern "C" void attend_prepare_prefill(void) {

@@ -25,6 +25,11 @@
 #else
 #define SMALL_SHARED false
 #endif
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 800 /* 164 KiB */
+#define MIDDLE_SHARED true
+#else
+#define MIDDLE_SHARED false
+#endif
 
 /* Element at which piece `piece` of row `row` begins. */
 template <int HD> static __device__ __forceinline__ int tile_at(int row, int piece) {

@@ -3,7 +3,8 @@
  *
  * The pool has two layers; the second counts. Blocks are dealt in random order. All that no
  * query may see is NaN: free blocks, slots past a row's context, the null block, which stands in
- * the table for blocks below a window. The outputs begin as NaN, too. */
+ * the table for blocks below a window. Of a quantised pool these are NaN codes, and all bytes of
+ * scales that were never written are ff, which is a NaN. The outputs begin as NaN, too. */
 #ifndef TESTS_UNIT_CUDA_SHIM_ATTEND_CASE_H
 #define TESTS_UNIT_CUDA_SHIM_ATTEND_CASE_H
 
@@ -14,10 +15,13 @@
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "kernels/cuda/attend/attend.h"
-#include "kernels/dtype.h"
+#include "kernels/kv_quant.h"
 #include "tests/shim/shim_control.h"
 
 #define CASE_BOUND 4e-3 /* of |out - exact| / |exact|, over the heads of a token */
+#define CASE_LAYER 1    /* of two */
+
+static enum dtype case_kv_dtype = DTYPE_BF16; /* of cases that are made from now on */
 
 struct attend_case {
     struct attend_shape shape;
@@ -25,7 +29,9 @@ struct attend_case {
     const struct backend_row *rows;
     uint32_t n_rows, n_tokens;
     uint32_t n_blocks, table_stride;
-    uint16_t *qkv, *pool, *mix;
+    struct geometry g; /* of the pool */
+    uint16_t *qkv, *mix;
+    uint8_t *pool;
     int32_t *table;
     float *partial, *partial_state;
     uint32_t *ended;
@@ -53,18 +59,57 @@ static inline uint32_t case_row_start(const struct attend_case *c, const struct 
     return case_window_start(c, row->context_len - row->n_tokens);
 }
 
-static inline size_t case_block_elements(const struct attend_case *c) {
-    return (size_t)2 * 2 * c->shape.n_kv_heads * ATTEND_PAGE * c->shape.head_dim;
+static inline uint64_t case_block_bytes(const struct attend_case *c) {
+    return kv_layout_block_bytes(&c->g, ATTEND_PAGE);
 }
 
-/* Element 0 of K (which 0) or V of a row's position, in the layer that counts. */
-static inline size_t case_at(const struct attend_case *c, uint32_t row, uint32_t position,
-                             uint32_t which, uint32_t kv_head) {
+static inline uint8_t *case_block(const struct attend_case *c, uint32_t row, uint32_t position) {
     size_t block = (size_t)c->table[(size_t)row * c->table_stride + position / ATTEND_PAGE];
-    size_t plane = (size_t)(1 * 2 + which) * c->shape.n_kv_heads + kv_head;
 
-    return block * case_block_elements(c) +
-           (plane * ATTEND_PAGE + position % ATTEND_PAGE) * c->shape.head_dim;
+    return c->pool + block * case_block_bytes(c);
+}
+
+/* K (which 0) or V of a row's position, in the layer that counts: its elements, its scale. */
+static inline uint8_t *case_at(const struct attend_case *c, uint32_t row, uint32_t position,
+                               uint32_t which, uint32_t kv_head) {
+    return case_block(c, row, position) +
+           kv_tile_at(&c->g, ATTEND_PAGE, CASE_LAYER, which, kv_head) +
+           (size_t)position % ATTEND_PAGE * c->g.head_dim * dtype_bytes(c->g.kv_dtype);
+}
+static inline uint8_t *case_scale_at(const struct attend_case *c, uint32_t row, uint32_t position,
+                                     uint32_t which, uint32_t kv_head) {
+    return case_block(c, row, position) +
+           kv_scales_at(&c->g, ATTEND_PAGE, CASE_LAYER, which, kv_head) +
+           (size_t)position % ATTEND_PAGE * kv_scale_bytes(c->g.kv_dtype);
+}
+
+/* Stores a vector of bf16 there. */
+static inline void case_put(const struct attend_case *c, uint32_t row, uint32_t position,
+                            uint32_t which, uint32_t kv_head, const uint16_t *vector) {
+    uint8_t *to = case_at(c, row, position, which, kv_head);
+    float x[128];
+
+    if (!kv_is_quantised(c->g.kv_dtype)) {
+        memcpy(to, vector, c->g.head_dim * sizeof(*vector));
+        return;
+    }
+    for (uint32_t i = 0; i < c->g.head_dim; i++)
+        x[i] = f32_of_bf16(vector[i]);
+    kv_quantise(c->g.kv_dtype, x, c->g.head_dim, to,
+                case_scale_at(c, row, position, which, kv_head));
+}
+
+/* What is stored there. */
+static inline void case_get(const struct attend_case *c, uint32_t row, uint32_t position,
+                            uint32_t which, uint32_t kv_head, double *x) {
+    const uint8_t *from = case_at(c, row, position, which, kv_head);
+    const uint8_t *scale = case_scale_at(c, row, position, which, kv_head);
+    enum dtype kv = c->g.kv_dtype;
+
+    for (uint32_t i = 0; i < c->g.head_dim; i++)
+        x[i] = kv_is_quantised(kv)
+                   ? (double)kv_code_value(kv, from, i) * (double)kv_scale_value(kv, scale, 0)
+                   : (double)dtype_get(kv, from, i);
 }
 
 static inline void case_deal_blocks(struct attend_case *c, struct rng *rng) {
@@ -85,18 +130,32 @@ static inline void case_deal_blocks(struct attend_case *c, struct rng *rng) {
     mem_free(deck);
 }
 
+/* Of a quantised pool vectors have sizes of their own: a neighbour's scale is a wrong one. */
+static inline float case_size(const struct attend_case *c, uint32_t position, uint32_t which) {
+    static const float k[] = {0.5f, 1.0f, 0.75f, 1.25f, 0.9f},
+                       v[] = {0.125f, 3.0f, 1.0f, 9.0f, 0.5f, 0.04f};
+
+    if (!kv_is_quantised(c->g.kv_dtype)) return 1.0f;
+    return which ? v[position % ARRAY_LEN(v)] : k[position % ARRAY_LEN(k)];
+}
+
 static inline void case_fill(struct attend_case *c, struct rng *rng) {
     uint32_t hd = c->shape.head_dim, width = (c->shape.n_heads + 2 * c->shape.n_kv_heads) * hd;
 
-    for (size_t i = 0; i < c->n_blocks * case_block_elements(c); i++)
-        c->pool[i] = case_nan(rng);
+    uint16_t vector[128];
+
+    memset(c->pool, 0xFF, c->n_blocks * case_block_bytes(c)); /* bf16, e4m3, scales: NaN */
+    for (size_t i = 0; !kv_is_quantised(c->g.kv_dtype) && i < c->n_blocks * case_block_bytes(c) / 2;
+         i++)
+        ((uint16_t *)(void *)c->pool)[i] = case_nan(rng);
     for (uint32_t r = 0; r < c->n_rows; r++)
         for (uint32_t t = case_row_start(c, &c->rows[r]); t < c->rows[r].context_len; t++)
             for (uint32_t h = 0; h < 2 * c->shape.n_kv_heads; h++) {
-                size_t at = case_at(c, c->rows[r].row, t, h & 1, h >> 1);
+                float size = case_size(c, t, h & 1);
 
                 for (uint32_t i = 0; i < hd; i++)
-                    c->pool[at + i] = bf16_of_f32(case_normal(rng));
+                    vector[i] = bf16_of_f32(case_normal(rng) * size);
+                case_put(c, c->rows[r].row, t, h & 1, h >> 1, vector);
             }
     for (size_t i = 0; i < (size_t)c->n_tokens * width; i++)
         c->qkv[i] = case_nan(rng);
@@ -120,6 +179,10 @@ static inline void case_init(struct attend_case *c, const struct attend_shape *s
                               .n_rows = n_rows,
                               .n_tokens = n_tokens,
                               .n_blocks = 3,
+                              .g = {.n_layers = 2,
+                                    .n_kv_heads = shape->n_kv_heads,
+                                    .head_dim = shape->head_dim,
+                                    .kv_dtype = case_kv_dtype},
                               .n_partials = n_partials};
     for (uint32_t r = 0; r < n_rows; r++) {
         uint32_t n = CEIL_DIV(rows[r].context_len, ATTEND_PAGE);
@@ -129,7 +192,7 @@ static inline void case_init(struct attend_case *c, const struct attend_shape *s
     }
     c->qkv = mem_calloc(n_tokens * (heads + 2 * shape->n_kv_heads) * hd, 2);
     c->mix = mem_calloc(n_tokens * heads * hd, 2);
-    c->pool = mem_calloc(c->n_blocks * case_block_elements(c), 2);
+    c->pool = mem_calloc(c->n_blocks, case_block_bytes(c));
     c->table = mem_calloc((size_t)shape->max_rows * c->table_stride, sizeof(*c->table));
     c->partial = mem_calloc(MAX(n_partials, 1) * heads * hd, sizeof(float));
     c->partial_state = mem_calloc(MAX(n_partials, 1) * heads * 2, sizeof(float));
@@ -158,20 +221,20 @@ static inline void case_poison(struct attend_case *c) {
 
 static inline struct attend_args case_args(const struct attend_case *c) {
     const struct attend_shape *s = &c->shape;
-    size_t plane = (size_t)s->n_kv_heads * ATTEND_PAGE * s->head_dim;
 
     return (struct attend_args){
         .qkv = c->qkv,
-        .k = c->pool + 2 * plane,
-        .v = c->pool + 3 * plane,
+        .k = c->pool + kv_tile_at(&c->g, ATTEND_PAGE, CASE_LAYER, 0, 0),
+        .v = c->pool + kv_tile_at(&c->g, ATTEND_PAGE, CASE_LAYER, 1, 0),
+        .scales = c->pool + kv_scales_at(&c->g, ATTEND_PAGE, CASE_LAYER, 0, 0),
         .table = c->table,
         .partial = c->partial,
         .partial_state = c->partial_state,
         .ended = c->ended,
         .mix = c->mix,
         .qkv_stride = (int64_t)(s->n_heads + 2 * s->n_kv_heads) * s->head_dim,
-        .block_stride = (int64_t)case_block_elements(c) * 2,
-        .kv_dtype = DTYPE_BF16,
+        .block_stride = (int64_t)case_block_bytes(c),
+        .kv_dtype = c->g.kv_dtype,
         .table_stride = (int32_t)c->table_stride,
         .n_heads = (int32_t)s->n_heads,
         .n_kv_heads = (int32_t)s->n_kv_heads,
@@ -205,25 +268,25 @@ static inline void case_exact(const struct attend_case *c, const struct backend_
         c->qkv +
         (size_t)(row->first_token + i) * (c->shape.n_heads + 2 * c->shape.n_kv_heads) * hd +
         (size_t)head * hd;
-    double max = -INFINITY, sum = 0;
+    double max = -INFINITY, sum = 0, x[128];
 
     for (uint32_t t = first; t <= last; t++) {
-        const uint16_t *k = c->pool + case_at(c, row->row, t, 0, kv_head);
         double dot = 0;
 
+        case_get(c, row->row, t, 0, kv_head, x);
         for (uint32_t e = 0; e < hd; e++)
-            dot += (double)f32_of_bf16(q[e]) * (double)f32_of_bf16(k[e]);
+            dot += (double)f32_of_bf16(q[e]) * x[e];
         weight[t - first] = dot / sqrt(hd);
         max = weight[t - first] > max ? weight[t - first] : max;
     }
     memset(o, 0, hd * sizeof(*o));
     for (uint32_t t = first; t <= last; t++) {
-        const uint16_t *v = c->pool + case_at(c, row->row, t, 1, kv_head);
         double w = exp(weight[t - first] - max);
 
+        case_get(c, row->row, t, 1, kv_head, x);
         sum += w;
         for (uint32_t e = 0; e < hd; e++)
-            o[e] += w * (double)f32_of_bf16(v[e]);
+            o[e] += w * x[e];
     }
     for (uint32_t e = 0; e < hd; e++)
         o[e] /= sum;

@@ -56,8 +56,7 @@ static void write_sequence(struct attend_case *c, const struct sequence *s) {
     for (uint32_t t = case_row_start(c, row); t < row->context_len; t++)
         for (uint32_t which = 0; which < 2; which++)
             for (uint32_t h = 0; h < n_kv; h++)
-                memcpy(c->pool + case_at(c, row->row, t, which, h),
-                       s->kv[which] + ((size_t)t * n_kv + h) * hd, hd * 2);
+                case_put(c, row->row, t, which, h, s->kv[which] + ((size_t)t * n_kv + h) * hd);
     for (uint32_t i = 0; i < row->n_tokens; i++)
         memcpy(c->qkv + (size_t)(row->first_token + i) * (n_heads + 2 * n_kv) * hd,
                s->q + (size_t)(position + i) * n_heads * hd, n_heads * hd * 2);
@@ -126,6 +125,16 @@ static void nor_behind_a_window(void **state) {
     bits_are_the_positions_own(96, 1, 1, 1);
 }
 
+static void nor_does_it_of_codes(void **state) {
+    (void)state;
+    case_kv_dtype = DTYPE_F8E4M3;
+    bits_are_the_positions_own(128, 4, 1, 0);
+    bits_are_the_positions_own(64, 2, 1, 100);
+    case_kv_dtype = DTYPE_I8;
+    bits_are_the_positions_own(96, 3, 2, 0);
+    case_kv_dtype = DTYPE_BF16;
+}
+
 /* The test itself can fail: the other kernels cut where they like. */
 static void other_layers_do_depend_on_it(void **state) {
     struct sequence s;
@@ -149,6 +158,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bits_do_not_depend_on_the_cut),
         cmocka_unit_test(nor_behind_a_window),
+        cmocka_unit_test(nor_does_it_of_codes),
         cmocka_unit_test(other_layers_do_depend_on_it),
     };
 
