@@ -40,9 +40,12 @@ static inline float kv_scale_of_e8m0(uint8_t b) {
     return f32_of_bits(b == KV_E8M0_NAN ? 0x7FC00000u : b == 0 ? 0x00400000u : (uint32_t)b << 23);
 }
 
-/* What a bf16 pool would hold, as a float. */
+/* What a bf16 pool would hold, as a float: x rounded as bf16_of_f32 does. All in words, so that a
+ * loop over it becomes vectors. */
 static inline float kv_input(float x) {
-    return f32_of_bf16(bf16_of_f32(x));
+    uint32_t u = bits_of_f32(x), rounded = (u + 0x7FFFu + (u >> 16 & 1u)) & 0xFFFF0000u;
+
+    return f32_of_bits((u & 0x7FFFFFFFu) > 0x7F800000u ? (u & 0xFFFF0000u) | 0x400000u : rounded);
 }
 
 /* The bits of the largest magnitude among the inputs; KV_BF16_INF or more: not finite. */
@@ -76,6 +79,15 @@ static inline int8_t kv_round_i8(float v) {
     return (int8_t)((int32_t)bits_of_f32(v + 0x1.8p23f) - 0x4B400000);
 }
 
+/* e4m3_of_f32 where |v| is at most 448: without a branch, which would be guessed wrong. */
+static inline uint8_t kv_e4m3(float v) {
+    uint32_t u = bits_of_f32(v), a = u & 0x7FFFFFFFu;
+    uint32_t normal = ((a + 0x7FFFFu + (a >> 20 & 1u)) >> 20) - (120u << 3);
+    uint32_t small = bits_of_f32(f32_of_bits(a) + 0x1p14f) - 0x46800000u;
+
+    return (uint8_t)((u >> 24 & 0x80u) | (a < 0x3C800000u ? small : normal));
+}
+
 /* One vector: n codes, and its scale of kv_scale_bytes. */
 static inline void kv_quantise_e4m3(const float *x, uint32_t n, uint8_t *codes, uint8_t *scale) {
     uint32_t max = kv_max_bits(x, n);
@@ -89,7 +101,7 @@ static inline void kv_quantise_e4m3(const float *x, uint32_t n, uint8_t *codes, 
     *scale = kv_e8m0_of_max(max);
     inverse = f32_of_bits((254u - *scale) << 23);
     for (uint32_t i = 0; i < n; i++)
-        codes[i] = e4m3_of_f32(kv_input(x[i]) * inverse);
+        codes[i] = kv_e4m3(kv_input(x[i]) * inverse);
 }
 
 static inline void kv_quantise_i8(const float *x, uint32_t n, uint8_t *codes, uint8_t *scale) {

@@ -10,15 +10,24 @@
 #include "kernels/cpu/lanes.h"
 #include "kernels/kv_quant.h"
 
-typedef uint8_t vb __attribute__((vector_size(LANES)));
 typedef uint32_t vu __attribute__((vector_size(LANES * 4)));
 
-/* Each byte in a word of its own. */
+/* Each byte in a word of its own. gcc makes scalars of the vector's conversion. */
 INLINE vi vi_load_byte(const uint8_t *p) {
-    vb b;
+#if LANES == 16
+    return (vi)_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p));
+#elif LANES == 8
+    return (vi)_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)p));
+#else
+    uint32_t word;
 
-    memcpy(&b, p, sizeof(b));
-    return __builtin_convertvector(b, vi);
+    memcpy(&word, p, sizeof(word));
+#ifdef NEON
+    return (vi)vmovl_u16(vget_low_u16(vmovl_u8(vcreate_u8(word))));
+#else
+    return (vi){word & 0xFF, word >> 8 & 0xFF, word >> 16 & 0xFF, (int32_t)(word >> 24)};
+#endif
+#endif
 }
 
 /* The first n bytes of LANES words, zeros behind them. */

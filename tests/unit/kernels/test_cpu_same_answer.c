@@ -260,8 +260,8 @@ static void read_pool(struct tiny_model *m, uint8_t *bytes) {
                          ST_OK);
 }
 
-/* Case 42: codes and scales too are the same however a prompt was cut, behind the last token as
- * well, because nothing was there before. Case 44: those of generated tokens as of a prompt's. */
+/* Codes and scales too are the same however a prompt was cut, behind the last token as
+ * well, because nothing was there before. Those of generated tokens are those of a prompt. */
 static void a_quantised_pool_is_the_same_however_it_was_filled(void **state) {
     static const uint32_t chunks[] = {512, 1, 7, 16, 33};
     static const enum dtype types[] = {DTYPE_F8E4M3, DTYPE_I8};

@@ -37,7 +37,7 @@ static uint32_t nearest_e4m3(double x) {
     return best;
 }
 
-static void case_31_every_code_of_e4m3_is_its_definition(void **state) {
+static void every_code_of_e4m3_is_its_definition(void **state) {
     (void)state;
     for (uint32_t c = 0; c < 256; c++) {
         float f = f32_of_e4m3((uint8_t)c);
@@ -52,7 +52,7 @@ static void case_31_every_code_of_e4m3_is_its_definition(void **state) {
     }
 }
 
-static void case_32_floats_become_the_nearest_code(void **state) {
+static void floats_become_the_nearest_code(void **state) {
     (void)state;
     for (uint32_t u = 0; u < 0x7F800000u;
          u += u < 0x38000000u || u > 0x45000000u ? 1u << 20 : 1u << 12) {
@@ -64,7 +64,7 @@ static void case_32_floats_become_the_nearest_code(void **state) {
     }
 }
 
-static void cases_33_to_35_ties_and_ends(void **state) {
+static void ties_and_ends_of_e4m3(void **state) {
     static const struct {
         float from, to;
     } ties[] = {
@@ -84,7 +84,7 @@ static void cases_33_to_35_ties_and_ends(void **state) {
 
 /* --- vectors --------------------------------------------------------------------------------- */
 
-static void case_39_scales_of_the_ends(void **state) {
+static void scales_of_the_ends(void **state) {
     static const struct {
         float max;
         uint8_t e8m0;
@@ -163,7 +163,16 @@ static void check_i8(const float *x, uint32_t n, const uint8_t *codes, float sca
     }
 }
 
-/* Case 40 too: no finite vector has the code of a NaN. */
+static void inputs_are_what_a_pool_of_bf16_holds(void **state) {
+    (void)state;
+    for (uint64_t i = 0; i < 1ull << 32; i += 4099) {
+        float x = f32_of_bits((uint32_t)i), want = f32_of_bf16(bf16_of_f32(x));
+
+        assert_int_equal(bits_of_f32(kv_input(x)), bits_of_f32(want));
+    }
+}
+
+/* No finite vector has the code of a NaN. */
 static void vectors_follow_the_rule(void **state) {
     struct rng rng;
     float x[128];
@@ -184,7 +193,7 @@ static void vectors_follow_the_rule(void **state) {
 
 /* --- pools ----------------------------------------------------------------------------------- */
 
-static void case_51_blocks_in_the_same_bytes(void **state) {
+static void more_blocks_in_the_same_bytes(void **state) {
     struct geometry g = {.n_layers = 32, .n_kv_heads = 8, .head_dim = 128};
     uint64_t plain;
 
@@ -265,8 +274,8 @@ static void write_token(const struct pool *p, float *k, float *v, int32_t slot) 
         fail_msg("%s", err.message);
 }
 
-/* Case 45: a token changes the bytes that are its own, codes and scales, and no others. */
-static void case_45_a_token_touches_its_own_bytes_alone(void **state) {
+/* A token changes the bytes that are its own, codes and scales, and no others. */
+static void a_token_touches_its_own_bytes_alone(void **state) {
     enum { HEADS = 3, HD = 10, SIZE = 5 };
     struct rng rng;
 
@@ -417,8 +426,8 @@ static void check_attention(const struct attention *a, const char *path) {
     mem_free(want);
 }
 
-/* Cases 49, 53, 54 and 55: head_dims, groups, windows, and NaNs behind the context. */
-static void case_55_attention_on_given_codes(void **state) {
+/* Head_dims, groups, windows, and NaNs behind the context. */
+static void attention_on_given_codes(void **state) {
     static const uint32_t head_dims[] = {64, 96, 128, 10}, groups[] = {1, 4, 6, 7, 16};
     static const uint32_t contexts[] = {1, 17, 64, 200};
     struct rng rng;
@@ -462,14 +471,15 @@ static void what_is_not_finite_is_seen(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(case_31_every_code_of_e4m3_is_its_definition),
-        cmocka_unit_test(case_32_floats_become_the_nearest_code),
-        cmocka_unit_test(cases_33_to_35_ties_and_ends),
-        cmocka_unit_test(case_39_scales_of_the_ends),
+        cmocka_unit_test(every_code_of_e4m3_is_its_definition),
+        cmocka_unit_test(floats_become_the_nearest_code),
+        cmocka_unit_test(ties_and_ends_of_e4m3),
+        cmocka_unit_test(scales_of_the_ends),
+        cmocka_unit_test(inputs_are_what_a_pool_of_bf16_holds),
         cmocka_unit_test(vectors_follow_the_rule),
-        cmocka_unit_test(case_51_blocks_in_the_same_bytes),
-        cmocka_unit_test(case_45_a_token_touches_its_own_bytes_alone),
-        cmocka_unit_test(case_55_attention_on_given_codes),
+        cmocka_unit_test(more_blocks_in_the_same_bytes),
+        cmocka_unit_test(a_token_touches_its_own_bytes_alone),
+        cmocka_unit_test(attention_on_given_codes),
         cmocka_unit_test(what_is_not_finite_is_seen),
     };
 
