@@ -115,7 +115,7 @@ $(B)/gpu/%-shim: $(B)/tests/gpu/%.o $(B)/tests/gpu/random_model.o $(B)/libshim.a
 	$(GPU_LINK) -pthread -lm -ldl
 $(B)/gpu/%: $(B)/tests/gpu/%.o $(B)/tests/gpu/random_model.o $(GPU_LIBRARY) $(B)/libkernels.a $(B)/libminimal.a
 	$(GPU_LINK) -Wl,-rpath,'$$ORIGIN/lib' -pthread -lm
-$(B)/gpu/tests/%: $(B)/gpu/obj/%.o $(call objs,$(addprefix tests/support/,tiny_model.c support.c)) \
+$(B)/gpu/tests/%: $(B)/gpu/obj/%.o $(call objs,$(addprefix tests/support/,tiny_model.c quant_matrix.c support.c)) \
                   $(GPU_LIBRARY) $(B)/libkernels.a $(B)/libminimal.a
 	$(GPU_LINK) -Wl,-rpath,'$$ORIGIN/../lib' -pthread -lm
 $(B)/gpu/obj/%.o: tests/unit/cuda/shim/%.c $(B)/flags

@@ -20,6 +20,7 @@
 #include "kernels/cuda/device/gpu.h"
 #include "kernels/cuda/ops/ops.h"
 #include "kernels/cuda/products/product.h"
+#include "kernels/cuda/products/quant.h"
 #include "kernels/cuda/sampling/sampling.h"
 #include "kernels/host/host.h"
 #include "kernels/tp/shard.h"
@@ -50,6 +51,9 @@ struct backend_device {
     struct error fault;                        /* what cuda_fault reported last */
 };
 
+/* The products of a layer. */
+enum cuda_matrix { CUDA_QKV, CUDA_O, CUDA_GATE_UP, CUDA_DOWN, CUDA_MATRICES };
+
 struct cuda_layer {
     uint16_t *attn_norm, *ffn_norm; /* (d) */
     uint16_t *qkv;                  /* (q + 2 kv, d) */
@@ -59,6 +63,8 @@ struct cuda_layer {
     uint16_t *o_bias;               /* (d) or NULL */
     uint16_t *gate_up;              /* (2 f, d) gate, then up */
     uint16_t *down;                 /* (d, f) */
+    /* of quantised matrices, instead of qkv, o, gate_up, down; codes NULL: plain */
+    struct packed_matrix packed[CUDA_MATRICES];
 };
 
 /* Two pinned buffers, filled and sent in turn. */
@@ -138,6 +144,9 @@ struct backend_model {
     uint16_t *final_norm;
     float *turn; /* (max_context, hd / 2, 2) */
     struct cuda_layer *layers;
+    struct packed_matrix packed_head; /* instead of `head`, when it is quantised */
+    bool has_own_inputs; /* quantised matrices want inputs gathered or rounded: nothing is fused */
+    void *quant_scratch; /* for those inputs */
     struct cuda_loader loader;
 
     /* T = max_step_tokens */
@@ -174,8 +183,8 @@ struct backend_model {
     uint8_t *host_pool; /* pinned */
     struct cuda_moves *moves;
 
-    void *owned[48]; /* device and pinned memory, freed by unload */
-    uint32_t n_owned;
+    void **owned; /* (n_owned) device and pinned memory, freed by unload */
+    uint32_t n_owned, owned_room;
 };
 
 /* --- cuda.c */
@@ -213,6 +222,19 @@ enum status cuda_load_end(struct backend_model *m, struct error *err);
 void cuda_unload(struct backend_model *m);
 /* Frees the buffers that weights came through. */
 void cuda_load_stop(struct backend_model *m);
+/* The buffer to fill next; and its copy to dst, of the device. */
+MUST_USE enum status cuda_load_buffer(struct backend_model *m, uint16_t **buffer,
+                                      struct error *err);
+void cuda_load_send(struct backend_model *m, void *dst, uint64_t n_bytes);
+
+/* --- matrix.c: of models with quantised matrices */
+/* A checked tensor: a quantised one is packed and sent; *is_plain: another, whose matrix now has
+ * memory, is for the caller to send. */
+MUST_USE enum status cuda_matrix_load(struct backend_model *m, const struct backend_tensor *t,
+                                      bool *is_plain, struct error *err);
+MUST_USE enum status cuda_matrix_load_end(struct backend_model *m, struct error *err);
+/* What a buffer to load through must hold. */
+uint64_t cuda_matrix_buffer_bytes(const struct geometry *g);
 
 /* --- forward.c: the decoder, as launches on `compute` */
 void cuda_decode(struct backend_model *m, const struct cuda_forward *f);

@@ -24,77 +24,103 @@ static bool takes_gemv(const struct backend_model *m, uint32_t n_rows) {
 
 /* Are this step's layers the short ones? */
 static bool is_fused(const struct backend_model *m, uint32_t n_tokens) {
-    return takes_gemv(m, n_tokens) && m->shard.size == 1;
+    return takes_gemv(m, n_tokens) && m->shard.size == 1 && !m->has_own_inputs;
 }
 
-static struct gemm_args product_args(const uint16_t *x, const uint16_t *w, void *y, uint32_t n,
-                                     uint32_t k) {
-    return (struct gemm_args){
-        .shape = {.n = n, .k = k}, .x = x, .x_stride = k, .w = w, .y = y, .y_stride = n};
+/* W: bf16, or packed codes. */
+struct product {
+    struct gemm_args args;
+    const struct packed_matrix *packed; /* its codes are NULL when it is bf16 */
+};
+
+static struct product product_of(const uint16_t *x, const uint16_t *w,
+                                 const struct packed_matrix *packed, void *y, uint32_t n,
+                                 uint32_t k) {
+    return (struct product){
+        {.shape = {.n = n, .k = k}, .x = x, .x_stride = k, .w = w, .y = y, .y_stride = n}, packed};
 }
 
-static struct gemm_args qkv_args(const struct backend_model *m, const struct cuda_layer *l) {
-    return product_args(m->h, l->qkv, m->qkv, m->qkv_width, m->g.d_model);
+static struct product qkv_product(const struct backend_model *m, const struct cuda_layer *l) {
+    return product_of(m->h, l->qkv, &l->packed[CUDA_QKV], m->qkv, m->qkv_width, m->g.d_model);
 }
 
-static struct gemm_args o_args(const struct backend_model *m, const struct cuda_layer *l) {
-    return product_args(m->mix, l->o, m->y, m->g.d_model, m->q_width);
+static struct product o_product(const struct backend_model *m, const struct cuda_layer *l) {
+    return product_of(m->mix, l->o, &l->packed[CUDA_O], m->y, m->g.d_model, m->q_width);
 }
 
-static struct gemm_args gate_up_args(const struct backend_model *m, const struct cuda_layer *l) {
-    return product_args(m->h, l->gate_up, m->gate_up, 2 * m->g.d_ff, m->g.d_model);
+static struct product gate_up_product(const struct backend_model *m, const struct cuda_layer *l) {
+    return product_of(m->h, l->gate_up, &l->packed[CUDA_GATE_UP], m->gate_up, 2 * m->g.d_ff,
+                      m->g.d_model);
 }
 
-static struct gemm_args down_args(const struct backend_model *m, const struct cuda_layer *l) {
-    return product_args(m->act, l->down, m->y, m->g.d_model, m->g.d_ff);
+static struct product down_product(const struct backend_model *m, const struct cuda_layer *l) {
+    return product_of(m->act, l->down, &l->packed[CUDA_DOWN], m->y, m->g.d_model, m->g.d_ff);
 }
 
-static struct gemm_args head_args(const struct backend_model *m) {
-    struct gemm_args a =
-        product_args(m->head_x, m->head, m->shard.size > 1 ? m->logits_part : m->logits,
-                     m->head_width, m->g.d_model);
+static struct product head_product(const struct backend_model *m) {
+    struct product p =
+        product_of(m->head_x, m->head, &m->packed_head,
+                   m->shard.size > 1 ? m->logits_part : m->logits, m->head_width, m->g.d_model);
 
-    a.shape.is_f32_out = true;
-    a.y_stride = m->shard.vocab_stride;
-    return a;
+    p.args.shape.is_f32_out = true;
+    p.args.y_stride = m->shard.vocab_stride;
+    return p;
 }
 
-static void multiply(struct backend_model *m, struct gemm_args a, uint32_t n_rows) {
-    a.m = n_rows;
-    if (takes_gemv(m, n_rows)) {
-        ops_gemv(m->dev->compute, &(struct gemv_args){.x = a.x,
-                                                      .w = a.w,
-                                                      .y = a.y,
-                                                      .m = n_rows,
-                                                      .n = a.shape.n,
-                                                      .k = a.shape.k,
-                                                      .x_stride = a.x_stride,
-                                                      .y_stride = a.y_stride,
-                                                      .is_f32_out = a.shape.is_f32_out});
+/* Own kernels for few rows; of codes, those for all. */
+static void run_own(struct backend_model *m, struct gemv_args a,
+                    const struct packed_matrix *packed) {
+    if (packed->codes)
+        quant_run(m->dev->compute, &(struct quant_args){.a = a,
+                                                        .w = *packed,
+                                                        .scratch = m->quant_scratch,
+                                                        .is_deterministic = m->is_deterministic});
+    else
+        ops_gemv(m->dev->compute, &a);
+}
+
+static void multiply(struct backend_model *m, struct product p, uint32_t n_rows) {
+    const struct gemm_args *a = &p.args;
+
+    p.args.m = n_rows;
+    if (takes_gemv(m, n_rows) || p.packed->codes) {
+        run_own(m,
+                (struct gemv_args){.x = a->x,
+                                   .w = a->w,
+                                   .y = a->y,
+                                   .m = n_rows,
+                                   .n = a->shape.n,
+                                   .k = a->shape.k,
+                                   .x_stride = a->x_stride,
+                                   .y_stride = a->y_stride,
+                                   .is_f32_out = a->shape.is_f32_out},
+                p.packed);
     } else {
-        gemm_run(m->gemm, m->dev->compute, &a);
+        gemm_run(m->gemm, m->dev->compute, a);
     }
 }
 
-/* Plans on the first layer's weights: the shapes are those of all. */
+static enum status tune(struct backend_model *m, struct product p, uint32_t max_rows,
+                        struct error *err) {
+    if (p.packed->codes) return ST_OK;
+    p.args.m = max_rows;
+    return gemm_tune(m->gemm, m->dev->compute, &p.args, max_rows, err);
+}
+
+/* Plans on the weights of the first layer where they are bf16: the shapes are those of all. */
 enum status cuda_tune(struct backend_model *m, struct error *err) {
-    const struct cuda_layer *l = &m->layers[0];
     uint32_t T = m->host.limits.max_step_tokens;
-    struct {
-        struct gemm_args args;
-        uint32_t max_rows;
-    } all[] = {
-        {qkv_args(m, l), T},          {o_args(m, l), T},
-        {gate_up_args(m, l), T},      {down_args(m, l), T},
-        {head_args(m), m->head_rows},
-    };
     enum status st = ST_OK;
 
-    for (size_t i = 0; i < ARRAY_LEN(all) && st == ST_OK; i++) {
-        all[i].args.m = all[i].max_rows;
-        st = gemm_tune(m->gemm, m->dev->compute, &all[i].args, all[i].max_rows, err);
+    for (uint32_t i = 0; i < m->g.n_layers && st == ST_OK; i++) {
+        const struct cuda_layer *l = &m->layers[i];
+
+        st = tune(m, qkv_product(m, l), T, err);
+        if (st == ST_OK) st = tune(m, o_product(m, l), T, err);
+        if (st == ST_OK) st = tune(m, gate_up_product(m, l), T, err);
+        if (st == ST_OK) st = tune(m, down_product(m, l), T, err);
     }
-    return st;
+    return st == ST_OK ? tune(m, head_product(m), m->head_rows, err) : st;
 }
 
 /* --- the parts of a layer --------------------------------------------------------------------- */
@@ -185,61 +211,83 @@ static void run_layer(struct backend_model *m, const struct cuda_forward *f, uin
     uint64_t n = (uint64_t)f->n_tokens * m->g.d_model;
 
     norm(m, f, layer ? m->y : NULL, NULL, l->attn_norm);
-    multiply(m, qkv_args(m, l), f->n_tokens);
+    multiply(m, qkv_product(m, l), f->n_tokens);
     rope(m, f, layer);
     attend(m, f, layer);
-    multiply(m, o_args(m, l), f->n_tokens);
+    multiply(m, o_product(m, l), f->n_tokens);
     sum_over_ranks(m, m->y, n);
     norm(m, f, m->y, l->o_bias, l->ffn_norm);
-    multiply(m, gate_up_args(m, l), f->n_tokens);
+    multiply(m, gate_up_product(m, l), f->n_tokens);
     ops_swiglu(m->dev->compute,
                &(struct swiglu_args){
                    .gate_up = m->gate_up, .act = m->act, .n_tokens = f->n_tokens, .f = m->g.d_ff});
-    multiply(m, down_args(m, l), f->n_tokens);
+    multiply(m, down_product(m, l), f->n_tokens);
     sum_over_ranks(m, m->y, n);
 }
 
 /* A product that takes the norm of x on the way. */
-static void normed_gemv(struct backend_model *m, const struct cuda_forward *f,
-                        const uint16_t *norm_weight, const uint16_t *w, uint16_t *y, uint32_t n,
-                        bool is_swiglu) {
-    ops_gemv(m->dev->compute, &(struct gemv_args){.x = m->x,
-                                                  .w = w,
-                                                  .norm_weight = norm_weight,
-                                                  .y = y,
-                                                  .m = f->n_tokens,
-                                                  .n = n,
-                                                  .k = m->g.d_model,
-                                                  .x_stride = m->g.d_model,
-                                                  .y_stride = n,
-                                                  .eps = m->g.rms_eps,
-                                                  .is_swiglu = is_swiglu});
+static void normed_gemv(struct backend_model *m, const struct product *p, uint32_t n_rows,
+                        const uint16_t *norm_weight) {
+    run_own(m,
+            (struct gemv_args){.x = m->x,
+                               .w = p->args.w,
+                               .norm_weight = norm_weight,
+                               .y = p->args.y,
+                               .m = n_rows,
+                               .n = p->args.shape.n,
+                               .k = p->args.shape.k,
+                               .x_stride = m->g.d_model,
+                               .y_stride = p->args.y_stride,
+                               .eps = m->g.rms_eps},
+            p->packed);
+}
+
+/* The same of gate and up, with SwiGLU. */
+static void gated_gemv(struct backend_model *m, const struct product *p, uint32_t n_rows,
+                       const uint16_t *norm_weight) {
+    run_own(m,
+            (struct gemv_args){.x = m->x,
+                               .w = p->args.w,
+                               .norm_weight = norm_weight,
+                               .y = m->act,
+                               .m = n_rows,
+                               .n = m->g.d_ff,
+                               .k = m->g.d_model,
+                               .x_stride = m->g.d_model,
+                               .y_stride = m->g.d_ff,
+                               .eps = m->g.rms_eps,
+                               .is_swiglu = true},
+            p->packed);
 }
 
 /* A product that is added to x. */
-static void adding_gemv(struct backend_model *m, const struct cuda_forward *f, const uint16_t *x,
-                        const uint16_t *w, const uint16_t *bias, uint32_t k) {
-    ops_gemv(m->dev->compute, &(struct gemv_args){.x = x,
-                                                  .w = w,
-                                                  .bias = bias,
-                                                  .y = m->x,
-                                                  .m = f->n_tokens,
-                                                  .n = m->g.d_model,
-                                                  .k = k,
-                                                  .x_stride = k,
-                                                  .y_stride = m->g.d_model,
-                                                  .accumulates = true});
+static void adding_gemv(struct backend_model *m, const struct product *p, uint32_t n_rows,
+                        const uint16_t *bias) {
+    run_own(m,
+            (struct gemv_args){.x = p->args.x,
+                               .w = p->args.w,
+                               .bias = bias,
+                               .y = m->x,
+                               .m = n_rows,
+                               .n = m->g.d_model,
+                               .k = p->args.shape.k,
+                               .x_stride = p->args.x_stride,
+                               .y_stride = m->g.d_model,
+                               .accumulates = true},
+            p->packed);
 }
 
 static void run_fused_layer(struct backend_model *m, const struct cuda_forward *f, uint32_t layer) {
     const struct cuda_layer *l = &m->layers[layer];
+    const struct product qkv = qkv_product(m, l), o = o_product(m, l),
+                         gate_up = gate_up_product(m, l), down = down_product(m, l);
 
-    normed_gemv(m, f, l->attn_norm, l->qkv, m->qkv, m->qkv_width, false);
+    normed_gemv(m, &qkv, f->n_tokens, l->attn_norm);
     rope(m, f, layer);
     attend(m, f, layer);
-    adding_gemv(m, f, m->mix, l->o, l->o_bias, m->q_width);
-    normed_gemv(m, f, l->ffn_norm, l->gate_up, m->act, m->g.d_ff, true);
-    adding_gemv(m, f, m->act, l->down, NULL, m->g.d_ff);
+    adding_gemv(m, &o, f->n_tokens, l->o_bias);
+    gated_gemv(m, &gate_up, f->n_tokens, l->ffn_norm);
+    adding_gemv(m, &down, f->n_tokens, NULL);
 }
 
 void cuda_decode(struct backend_model *m, const struct cuda_forward *f) {
@@ -279,6 +327,6 @@ void cuda_head(struct backend_model *m, const struct cuda_forward *f, uint32_t f
                                  .n = n,
                                  .d = m->g.d_model,
                                  .eps = m->g.rms_eps});
-    multiply(m, head_args(m), n);
+    multiply(m, head_product(m), n);
     if (m->dev->comm) gather_logits(m, n);
 }

@@ -5,12 +5,15 @@
  * with. */
 #include <string.h>
 
+#include "common/base/mem.h"
 #include "kernels/cuda/cuda_internal.h"
 
-static enum status own(struct backend_model *m, void *p) {
-    if (m->n_owned == ARRAY_LEN(m->owned)) return ST_INTERNAL;
+static void own(struct backend_model *m, void *p) {
+    if (m->n_owned == m->owned_room) {
+        m->owned_room = MAX(2 * m->owned_room, 64u);
+        m->owned = mem_realloc(m->owned, m->owned_room * sizeof(*m->owned));
+    }
     m->owned[m->n_owned++] = p;
-    return ST_OK;
 }
 
 enum status cuda_take(struct backend_model *m, void *out, uint64_t n_bytes, const char *what,
@@ -27,10 +30,7 @@ enum status cuda_take(struct backend_model *m, void *out, uint64_t n_bytes, cons
             "model, pool or step, or allow more",
             what, CUDA_MIB(n_bytes), CUDA_MIB(left), CUDA_MIB(dev->host.memory_limit));
     if ((st = gpu_alloc(dev->gpu, &p, MAX(n_bytes, 1u), what, err)) != ST_OK) return st;
-    if ((st = own(m, p)) != ST_OK) {
-        gpu_free(dev->gpu, p);
-        return error_set(err, st, "too many buffers");
-    }
+    own(m, p);
     m->host.bytes += n_bytes;
     dev->bytes += n_bytes;
     memcpy(out, &p, sizeof(p));
@@ -43,10 +43,7 @@ enum status cuda_take_pinned(struct backend_model *m, void *out, uint64_t n_byte
     enum status st = gpu_alloc_pinned(m->dev->gpu, &p, MAX(n_bytes, 1u), what, err);
 
     if (st != ST_OK) return st;
-    if ((st = own(m, p)) != ST_OK) {
-        gpu_free(m->dev->gpu, p);
-        return error_set(err, st, "too many buffers");
-    }
+    own(m, p);
     memcpy(out, &p, sizeof(p));
     return ST_OK;
 }

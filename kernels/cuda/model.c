@@ -31,6 +31,7 @@ void cuda_unload(struct backend_model *m) {
     gemm_close(m->gemm);
     for (uint32_t i = 0; i < m->n_owned; i++)
         gpu_free(m->dev->gpu, m->owned[i]);
+    mem_free(m->owned);
     m->dev->bytes -= m->host.bytes;
     m->dev->is_invariant = false;
     m->dev->has_own_products = false;
@@ -60,7 +61,7 @@ static enum status check_geometry(const struct geometry *g, const struct backend
         return error_set(err, ST_UNSUPPORTED,
                          "weight type %s: the cuda backend takes f32, f16 and bf16, and keeps bf16",
                          dtype_name(g->weight_dtype));
-    if (quant_check_types(g, 0, "cuda", err) != ST_OK) return ST_UNSUPPORTED;
+    if (quant_check_types(g, QUANT_ALL_TYPES, "cuda", err) != ST_OK) return ST_UNSUPPORTED;
     if (g->kv_dtype != DTYPE_BF16)
         return error_set(err, ST_UNSUPPORTED,
                          "KV type %s: the cuda backend keeps bfloat16; use --dtype bfloat16, or "
@@ -82,6 +83,11 @@ static void place(struct backend_model *m, uint16_t **w, uint64_t n, uint64_t *a
     *at += ALIGN_UP(n, 128); /* 256 bytes */
 }
 
+/* A matrix of a model with quantised ones takes its memory when it comes: matrix.c. */
+static void place_matrix(struct backend_model *m, uint16_t **w, uint64_t n, uint64_t *at) {
+    if (!m->g.quant_types) place(m, w, n, at);
+}
+
 /* Gives each weight its place once there is one; elements of all. Products take multiples of 8, so
  * the vocabulary is a few rows longer; their logits are never read. */
 static uint64_t place_weights(struct backend_model *m) {
@@ -94,21 +100,21 @@ static uint64_t place_weights(struct backend_model *m) {
         struct cuda_layer *l = &m->layers[i];
 
         place(m, &l->attn_norm, d, &at);
-        place(m, &l->qkv, qkv * d, &at);
+        place_matrix(m, &l->qkv, qkv * d, &at);
         place(m, &l->qkv_bias, g->has_qkv_bias ? qkv : 0, &at);
         place(m, &l->q_norm, g->has_qk_norm ? hd : 0, &at);
         place(m, &l->k_norm, g->has_qk_norm ? hd : 0, &at);
-        place(m, &l->o, d * q, &at);
+        place_matrix(m, &l->o, d * q, &at);
         place(m, &l->o_bias, g->has_o_bias ? d : 0, &at);
         place(m, &l->ffn_norm, d, &at);
-        place(m, &l->gate_up, 2 * f * d, &at);
-        place(m, &l->down, d * f, &at);
+        place_matrix(m, &l->gate_up, 2 * f * d, &at);
+        place_matrix(m, &l->down, d * f, &at);
     }
     place(m, &m->final_norm, d, &at);
     if (g->is_tied)
         m->head = m->embed ? m->embed + m->shard.first_token * d : NULL;
     else
-        place(m, &m->head, m->head_width * d, &at);
+        place_matrix(m, &m->head, m->head_width * d, &at);
     return at;
 }
 
@@ -154,16 +160,17 @@ static void convert(uint16_t *dst, const struct backend_tensor *t, uint64_t firs
 }
 
 /* The buffer that is free first, and once its last copy is out. */
-static enum status next_buffer(struct cuda_loader *l, uint16_t **buffer, struct error *err) {
+enum status cuda_load_buffer(struct backend_model *m, uint16_t **buffer, struct error *err) {
+    struct cuda_loader *l = &m->loader;
+
     l->turn ^= 1;
     *buffer = l->buffer[l->turn];
     if (gpu_event_wait(l->event[l->turn], CUDA_PATIENCE_US) == ST_OK) return ST_OK;
     return error_set(err, ST_CLOSED, "the device does not take the weights");
 }
 
-static void send_buffer(struct backend_model *m, uint16_t *dst, const uint16_t *buffer,
-                        uint64_t n) {
-    gpu_copy(m->dev->copy_in, dst, buffer, n * sizeof(*dst));
+void cuda_load_send(struct backend_model *m, void *dst, uint64_t n_bytes) {
+    gpu_copy(m->dev->copy_in, dst, m->loader.buffer[m->loader.turn], n_bytes);
     gpu_event_record(m->loader.event[m->loader.turn], m->dev->copy_in);
 }
 
@@ -179,14 +186,14 @@ static enum status send_slice(struct backend_model *m, uint16_t *dst,
         uint64_t from = (s.first + r) * width + s.first_column;
 
         n = MIN(rows, s.n - r);
-        if ((st = next_buffer(&m->loader, &buffer, err)) != ST_OK) return st;
+        if ((st = cuda_load_buffer(m, &buffer, err)) != ST_OK) return st;
         if (s.n_columns == width) {
             convert(buffer, t, from, n * width);
         } else {
             for (uint64_t i = 0; i < n; i++)
                 convert(buffer + i * s.n_columns, t, from + i * width, s.n_columns);
         }
-        send_buffer(m, dst + r * s.n_columns, buffer, n * s.n_columns);
+        cuda_load_send(m, dst + r * s.n_columns, n * s.n_columns * sizeof(*dst));
     }
     return gpu_status(m->dev->gpu, err);
 }
@@ -194,8 +201,10 @@ static enum status send_slice(struct backend_model *m, uint16_t *dst,
 enum status cuda_load_tensor(struct backend_model *m, const struct backend_tensor *t,
                              struct error *err) {
     enum status st = host_take_tensor(&m->host, t, err);
+    bool is_plain = true;
 
-    if (st != ST_OK) return st;
+    if (st == ST_OK && m->g.quant_types) st = cuda_matrix_load(m, t, &is_plain, err);
+    if (st != ST_OK || !is_plain) return st;
     return send_slice(m, place_of(m, t->role, t->layer), t, err);
 }
 
@@ -204,6 +213,8 @@ static enum status load_start(struct backend_model *m, struct error *err) {
     enum status st = ST_OK;
 
     l->n_elements = MIN(LOAD_ELEMENTS, place_weights(m));
+    if (m->g.quant_types)
+        l->n_elements = MAX(l->n_elements, cuda_matrix_buffer_bytes(&m->g) / sizeof(uint16_t));
     for (int i = 0; i < 2 && st == ST_OK; i++) {
         st = gpu_alloc_pinned(m->dev->gpu, (void **)&l->buffer[i], l->n_elements * 2,
                               "a buffer to load through", err);
@@ -231,7 +242,7 @@ static enum status send_turns(struct backend_model *m, struct error *err) {
         float *turn;
 
         n = MIN(rows, g->max_context - p);
-        if ((st = next_buffer(&m->loader, &buffer, err)) != ST_OK) return st;
+        if ((st = cuda_load_buffer(m, &buffer, err)) != ST_OK) return st;
         turn = (float *)(void *)buffer;
         for (uint32_t i = 0; i < n * half; i++) {
             float angle = (float)(p + i / half) * g->inv_freq[i % half];
@@ -239,8 +250,8 @@ static enum status send_turns(struct backend_model *m, struct error *err) {
             turn[2 * i] = cosf(angle) * g->rope_scale;
             turn[2 * i + 1] = sinf(angle) * g->rope_scale;
         }
-        send_buffer(m, (uint16_t *)(void *)(m->turn + (uint64_t)p * g->head_dim), buffer,
-                    2ull * n * g->head_dim);
+        cuda_load_send(m, m->turn + (uint64_t)p * g->head_dim,
+                       (uint64_t)n * g->head_dim * sizeof(*turn));
     }
     return ST_OK;
 }
@@ -341,6 +352,7 @@ enum status cuda_load_begin(struct backend_device *dev, struct backend_model **o
     }
     if (st != ST_OK) goto fail;
     set_widths(m);
+    if (m->g.quant_types) quant_prepare();
     if ((st = alloc_weights(m, err)) != ST_OK) goto fail;
     if ((st = alloc_activations(m, err)) != ST_OK) goto fail;
     if ((st = cuda_step_init(m, err)) != ST_OK) goto fail;
@@ -361,6 +373,7 @@ enum status cuda_load_end(struct backend_model *m, struct error *err) {
     if (st == ST_OK) st = gpu_stream_wait(m->dev->copy_in, err);
     if (st != ST_OK) return st;
     cuda_load_stop(m);
+    if ((st = cuda_matrix_load_end(m, err)) != ST_OK) return st;
     if ((st = cuda_tune(m, err)) != ST_OK) return st;
     if ((st = cuda_profile(m, err)) != ST_OK) return st;
     /* two parts have one sum; of more, NCCL may choose the order by their length */

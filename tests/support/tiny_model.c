@@ -9,6 +9,7 @@
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "kernels/dtype.h"
+#include "tests/support/quant_matrix.h"
 
 static void must(enum status st, const struct error *err, const char *what) {
     if (st == ST_OK) return;
@@ -42,6 +43,7 @@ struct geometry tiny_geometry(const struct tiny_shape *s, float *inv_freq, uint8
                          .rope_scale = 1.0f,
                          .weight_dtype = s->weight_dtype,
                          .kv_dtype = s->kv_dtype,
+                         .quant_types = s->quant ? QUANT_TYPE(s->quant->dtype) : 0,
                          .has_qkv_bias = s->has_qkv_bias,
                          .has_o_bias = s->has_o_bias,
                          .has_qk_norm = s->has_qk_norm,
@@ -73,6 +75,31 @@ static float normal(struct rng *r) {
     double u = 1.0 - rng_f64(r), v = rng_f64(r);
 
     return (float)(sqrt(-2 * log(u)) * cos(6.283185307179586 * v));
+}
+
+static enum status load_quantised(const struct backend_ops *ops, struct backend_model *model,
+                                  enum tensor_role role, uint32_t layer, uint32_t n, uint32_t k,
+                                  const struct quant_kind *kind, uint64_t seed, struct error *err) {
+    /* those that are multiplied at once have one order */
+    uint32_t order_of = role == ROLE_K || role == ROLE_V ? ROLE_Q
+                        : role == ROLE_UP                ? ROLE_GATE
+                                                         : role;
+    struct quant_matrix m, ordered;
+    struct rng r;
+    enum status st;
+
+    rng_seed(&r, rng_mix(seed) ^ (uint64_t)(order_of * 1000u + layer));
+    quant_matrix_fill(&ordered, kind, 1, k, &r);
+    rng_seed(&r, rng_mix(seed) ^ (uint64_t)(role * 1000u + layer));
+    quant_matrix_fill(&m, kind, n, k, &r);
+    m.tensor.role = role;
+    m.tensor.layer = layer;
+    if (kind->has_order)
+        memcpy((void *)(uintptr_t)m.quant.order, ordered.quant.order, k * sizeof(uint32_t));
+    st = ops->load_tensor(model, &m.tensor, err);
+    quant_matrix_free(&ordered);
+    quant_matrix_free(&m);
+    return st;
 }
 
 static enum status load_one(const struct backend_ops *ops, struct backend_model *model,
@@ -131,9 +158,13 @@ enum status tiny_load(const struct backend_ops *ops, struct backend_model *model
             bool is_matrix = all[i].k > 0, is_embed = all[i].role == ROLE_EMBED;
             bool is_norm = !is_matrix && (all[i].role < ROLE_Q || all[i].role >= ROLE_Q_NORM);
             float scale = is_embed ? 0.3f : is_matrix ? 1.0f / sqrtf((float)all[i].k) : 0.1f;
-            enum status st = load_one(ops, model, all[i].role, l, all[i].n, all[i].k,
-                                      is_matrix ? file_dtype : DTYPE_F32, is_norm ? 1.0f : 0.0f,
-                                      scale, seed, err);
+            enum status st =
+                s->quant && is_matrix && !is_embed && !(s->plain_roles >> all[i].role & 1)
+                    ? load_quantised(ops, model, all[i].role, l, all[i].n, all[i].k, s->quant, seed,
+                                     err)
+                    : load_one(ops, model, all[i].role, l, all[i].n, all[i].k,
+                               is_matrix ? file_dtype : DTYPE_F32, is_norm ? 1.0f : 0.0f, scale,
+                               seed, err);
 
             if (st != ST_OK) return st;
         }

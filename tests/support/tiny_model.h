@@ -9,12 +9,16 @@
 
 #include "kernels/backend.h"
 
+struct quant_kind; /* tests/support/quant_matrix.h */
+
 struct tiny_shape {
     uint32_t n_layers, d_model, n_heads, n_kv_heads, head_dim, d_ff, vocab, max_context;
     bool has_qkv_bias, has_o_bias, has_qk_norm, is_tied;
     uint32_t sliding_window; /* odd layers are sliding when not 0 */
     enum dtype weight_dtype, kv_dtype;
-    const enum dtype *file_dtype; /* in which matrices are given; NULL: weight_dtype */
+    const enum dtype *file_dtype;   /* in which matrices are given; NULL: weight_dtype */
+    const struct quant_kind *quant; /* how matrices but the embedding are quantised; NULL: not */
+    uint32_t plain_roles;           /* 1 << role: these are not */
 };
 
 /* Eight heads on four KV heads, and sizes that four ranks can divide. */

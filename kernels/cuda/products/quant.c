@@ -2,15 +2,15 @@
 #include "kernels/cuda/products/quant.h"
 
 /* Inputs that are gathered or rounded must be there before. */
-static bool takes_inputs_as_they_are(const struct quant_matrix *w) {
+static bool takes_inputs_as_they_are(const struct packed_matrix *w) {
     return !w->order && w->inputs != QUANT_INPUTS_I8;
 }
 
-bool quant_takes_fusions(const struct quant_matrix *w, uint32_t m, bool is_deterministic) {
+bool quant_takes_fusions(const struct packed_matrix *w, uint32_t m, bool is_deterministic) {
     return !is_deterministic && m <= GEMV_MAX_ROWS && takes_inputs_as_they_are(w);
 }
 
-uint64_t quant_scratch_bytes(const struct quant_matrix *w, uint64_t m) {
+uint64_t quant_scratch_bytes(const struct packed_matrix *w, uint64_t m) {
     if (takes_inputs_as_they_are(w)) return 0;
     if (w->inputs == QUANT_INPUTS_I8)
         return ALIGN_UP(m * sizeof(float), 256) + m * quant_code_stride(w->k);

@@ -35,7 +35,7 @@ extern "C" {
 #define QUANT_UNIT_BYTES 512u /* of codes */
 #define QUANT_STEP       32u  /* inputs of a step; groups begin and end at steps */
 
-struct quant_matrix {      /* all pointers of the device */
+struct packed_matrix {     /* all pointers of the device */
     const uint8_t *codes;  /* NULL: the matrix is not quantised */
     const float *scale;    /* (row blocks, groups, 16), or (row blocks, groups) */
     const int16_t *zero;   /* (row blocks, groups, 16) or NULL */
@@ -45,20 +45,21 @@ struct quant_matrix {      /* all pointers of the device */
     uint32_t n, k;            /* n of all matrices that lie under each other; k a multiple of 8 */
     uint32_t group_k;         /* a multiple of QUANT_STEP, or at least k */
     bool has_row_scales;      /* 16 scales in a row block and group, else one */
+    uint64_t order_hash;      /* of who loads it */
 };
 
 struct quant_args {
     struct gemv_args a; /* w is not looked at; norm_weight and is_swiglu only where
                          * quant_takes_fusions() */
-    struct quant_matrix w;
+    struct packed_matrix w;
     void *scratch;         /* quant_scratch_bytes() */
     bool is_deterministic; /* the same bits for every m */
 };
 
 /* May norm and SwiGLU be folded in? */
-bool quant_takes_fusions(const struct quant_matrix *w, uint32_t m, bool is_deterministic);
+bool quant_takes_fusions(const struct packed_matrix *w, uint32_t m, bool is_deterministic);
 /* What inputs need that are gathered or rounded: 0 for others. */
-uint64_t quant_scratch_bytes(const struct quant_matrix *w, uint64_t m);
+uint64_t quant_scratch_bytes(const struct packed_matrix *w, uint64_t m);
 
 /* On each device before the first product. */
 void quant_prepare(void);

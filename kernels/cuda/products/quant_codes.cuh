@@ -68,12 +68,12 @@ static __device__ __forceinline__ struct quant_eights quant_eights_of(uint4 lane
 }
 
 /* Steps of a group, all of them when there is one. */
-static __device__ __forceinline__ uint32_t quant_group_steps(const struct quant_matrix &w) {
+static __device__ __forceinline__ uint32_t quant_group_steps(const struct packed_matrix &w) {
     return CEIL_DIV(MIN(w.group_k, w.k), QUANT_STEP);
 }
 
 /* The scales of `group` for row block `block` begin here; rows are apart by has_row_scales. */
-static __device__ __forceinline__ const float *quant_scales_at(const struct quant_matrix &w,
+static __device__ __forceinline__ const float *quant_scales_at(const struct packed_matrix &w,
                                                                uint32_t n_groups, uint32_t block,
                                                                uint32_t group) {
     return w.scale + ((size_t)block * n_groups + group) * (w.has_row_scales ? QUANT_ROWS : 1);
@@ -81,7 +81,7 @@ static __device__ __forceinline__ const float *quant_scales_at(const struct quan
 
 /* Zeros of rows lane / 4 and lane / 4 + 8 of a block. */
 template <int DTYPE>
-static __device__ __forceinline__ struct quant_zeros quant_load_zeros(const struct quant_matrix &w,
+static __device__ __forceinline__ struct quant_zeros quant_load_zeros(const struct packed_matrix &w,
                                                                       uint32_t n_groups,
                                                                       uint32_t block,
                                                                       uint32_t group) {

@@ -27,7 +27,7 @@ template <int TILES_, int DTYPE_, bool IS_NORM_, bool IS_SWIGLU_> struct quant_g
 
 struct quant_gemv_plan {
     struct gemv_args a;
-    struct quant_matrix w;
+    struct packed_matrix w;
     uint32_t log_split, n_groups, n_units, n_steps;
 };
 

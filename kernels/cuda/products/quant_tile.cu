@@ -33,7 +33,7 @@ typedef tile_shape<32, 64, SLICE, 1, 4, 4, 4> shape_small;
 
 struct quant_tile_args {
     struct gemm_args y; /* x and w are not looked at */
-    struct quant_matrix w;
+    struct packed_matrix w;
     const uint8_t *x;     /* bf16, or codes */
     uint64_t x_row_bytes; /* from row to row */
     const float *x_scale; /* (m) of codes */

@@ -77,7 +77,7 @@ static inline void quant_case_draw(struct quant_case *c, const struct quant_shap
 
 /* Fused matrices keep their own groups of outputs: here each has n rows. */
 static inline void quant_case_pack(struct quant_case *c, const struct quant_shape *s) {
-    struct quant_matrix *w = &c->a.w;
+    struct packed_matrix *w = &c->a.w;
     uint32_t n_blocks = CEIL_DIV(c->n_w, QUANT_ROWS), n_groups = quant_groups(s->k, c->q.group_k);
     uint64_t block_bytes = quant_block_bytes(s->dtype, s->k);
     uint32_t width = quant_has_row_scales(&c->q) ? QUANT_ROWS : 1;
@@ -187,7 +187,7 @@ static inline void quant_case_make(struct quant_case *c, const struct quant_shap
     c->q = (struct backend_quant){.group_n = s->group_n ? s->group_n : 1,
                                   .group_k = s->group_k ? s->group_k : s->k};
     if (s->is_i8_inputs) c->q.inputs = QUANT_INPUTS_I8;
-    c->a.w = (struct quant_matrix){
+    c->a.w = (struct packed_matrix){
         .dtype = s->dtype, .inputs = c->q.inputs, .n = c->n_w, .k = s->k, .group_k = c->q.group_k};
     c->a.is_deterministic = s->is_deterministic;
     quant_case_draw(c, s);

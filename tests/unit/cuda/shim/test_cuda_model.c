@@ -2,6 +2,7 @@
  *
  * Each shape runs the same steps: two prompts, one whole and one in pieces, in steps that
  * mix them with decoding; then decoding alone, through the graphs of several buckets. */
+#include "tests/support/quant_matrix.h"
 #include "tests/unit/cuda/shim/cuda_fixture.h"
 
 static const struct cuda_fixture_setup setup = {.max_rows = 6, .max_step_tokens = 48};
@@ -86,6 +87,88 @@ static void wider_checkpoints_agree(void **state) {
     check_shape(&shape);
 }
 
+/* Codes, scales, zeros and orders of every kind that checkpoints have, by few rows and by many. */
+static void quantised_models_agree(void **state) {
+    struct tiny_shape shape = cuda_fixture_llama;
+
+    (void)state;
+    shape.d_model = 128;
+    shape.n_heads = 2;
+    shape.d_ff = 160;
+    for (size_t i = 0; i < QUANT_KINDS; i++) {
+        shape.quant = &quant_kinds[i];
+        shape.is_tied = i % 3 == 0;
+        shape.has_qkv_bias = shape.has_o_bias = i % 2;
+        check_shape(&shape);
+    }
+}
+
+/* Modules that a checkpoint leaves plain: bf16 beside codes. */
+static void models_of_both_kinds_of_matrices_agree(void **state) {
+    struct tiny_shape shape = cuda_fixture_llama;
+
+    (void)state;
+    shape.quant = &quant_kinds[9];
+    shape.plain_roles = 1u << ROLE_O | 1u << ROLE_LM_HEAD;
+    check_shape(&shape);
+    shape.plain_roles = 1u << ROLE_Q | 1u << ROLE_K | 1u << ROLE_V | 1u << ROLE_DOWN;
+    check_shape(&shape);
+}
+
+static void check_refused(const struct tiny_shape *shape, const char *sentence) {
+    float inv_freq[32];
+    uint8_t layer_kind[2];
+    struct geometry g = tiny_geometry(shape, inv_freq, layer_kind);
+    struct backend_limits limits = cuda_fixture_limits(&setup, shape);
+    struct backend_config config = {0};
+    struct backend_device *dev;
+    struct backend_model *model;
+    struct error err = {0};
+
+    assert_int_equal(backend_cuda.open(&dev, &config, &err), ST_OK);
+    assert_int_equal(backend_cuda.load_begin(dev, &model, &g, &limits, &err), ST_OK);
+    assert_int_equal(tiny_load(&backend_cuda, model, shape, 1, ROLE_COUNT, &err), ST_UNSUPPORTED);
+    if (!strstr(err.message, sentence)) fail_msg("%s", err.message);
+    backend_cuda.unload(model);
+    backend_cuda.close(dev);
+}
+
+static void matrices_that_cannot_be_multiplied_at_once_are_refused(void **state) {
+    static const struct quant_kind thin = {DTYPE_U4, 1, 16, false, false, QUANT_INPUTS_PLAIN};
+    struct tiny_shape shape = cuda_fixture_llama;
+
+    (void)state;
+    shape.quant = &quant_kinds[9];
+    shape.plain_roles = 1u << ROLE_K;
+    check_refused(&shape, "it has another type than the matrix");
+    shape.plain_roles = 0;
+    shape.d_ff = 88;
+    check_refused(&shape, "weight up, layer 0: the cuda backend takes gate and up of");
+    shape.d_ff = 96;
+    shape.quant = &thin;
+    check_refused(&shape, "takes groups of a multiple of 32 inputs");
+}
+
+/* Codes take the memory of codes. */
+static void quantised_models_take_less_memory(void **state) {
+    struct tiny_shape shape = cuda_fixture_llama;
+    uint64_t n_bytes[2];
+
+    (void)state;
+    shape.d_model = 256;
+    shape.d_ff = 512;
+    for (int i = 0; i < 2; i++) {
+        struct cuda_fixture *s;
+
+        if (i) shape.quant = &quant_kinds[8];
+        s = cuda_fixture_open_alone(&shape, &setup, 1);
+        n_bytes[i] = s->cuda.dev->bytes;
+        cuda_fixture_close(s);
+    }
+    /* 2 layers of 3 * 512 * 256 + 2.5 * 128 * 256 weights and a head: 1.5 bytes each less */
+    assert_true(n_bytes[1] + 1200000 < n_bytes[0]);
+}
+
 /* Other products have other bits: the path names them. */
 static void without_a_library_own_products_serve(void **state) {
     struct backend_info info;
@@ -109,6 +192,10 @@ int main(void) {
         cmocka_unit_test(norms_of_heads_agree),
         cmocka_unit_test(sliding_windows_agree),
         cmocka_unit_test(wider_checkpoints_agree),
+        cmocka_unit_test(quantised_models_agree),
+        cmocka_unit_test(models_of_both_kinds_of_matrices_agree),
+        cmocka_unit_test(matrices_that_cannot_be_multiplied_at_once_are_refused),
+        cmocka_unit_test(quantised_models_take_less_memory),
         cmocka_unit_test(without_a_library_own_products_serve),
     };
 

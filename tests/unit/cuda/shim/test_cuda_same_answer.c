@@ -4,6 +4,7 @@
  * The watched sequence is computed whole, in chunks, token by token, alone, beside others, after a
  * prefix that another sequence left in the pool, and again after a preemption: tokens, logprobs and
  * alternatives must be equal to the bit, under other seeds of the shim too. */
+#include "tests/support/quant_matrix.h"
 #include "tests/unit/cuda/shim/cuda_fixture.h"
 
 #define N_PROMPT 39u
@@ -134,6 +135,17 @@ static void without_a_library_too(void **state) {
     shim_set_library(true);
 }
 
+static void quantised_too(void **state) {
+    static const uint32_t kinds[] = {2, 4, 11}; /* e4m3 in blocks, int8 inputs, int4 in an order */
+    struct tiny_shape shape = cuda_fixture_llama;
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(kinds); i++) {
+        shape.quant = &quant_kinds[kinds[i]];
+        check_ways(&shape);
+    }
+}
+
 static void only_a_deterministic_model_reports_it(void **state) {
     struct backend_info info;
     struct cuda_fixture_setup loose = setup;
@@ -155,6 +167,7 @@ int main(void) {
         cmocka_unit_test(the_answer_is_the_same_every_time),
         cmocka_unit_test(with_windows_too),
         cmocka_unit_test(without_a_library_too),
+        cmocka_unit_test(quantised_too),
         cmocka_unit_test(only_a_deterministic_model_reports_it),
     };
 

@@ -3,6 +3,7 @@
  *
  * Its sums are rounded to bf16 between the ranks, so it agrees within the bounds of one device, not
  * to the bit; what is divided wrongly is off by whole logits. */
+#include "tests/support/quant_matrix.h"
 #include "tests/unit/cuda/shim/cuda_fixture.h"
 
 static const struct cuda_fixture_setup setup = {.max_rows = 6, .max_step_tokens = 48, .tp_size = 2};
@@ -39,6 +40,21 @@ static void two_devices_agree_with_the_reference(void **state) {
     shape.n_kv_heads = 2;
     shape.has_qkv_bias = shape.has_o_bias = true;
     check_shape(&shape);
+}
+
+/* A rank takes its rows of codes and scales, or its groups of inputs. */
+static void two_devices_divide_quantised_matrices(void **state) {
+    static const uint32_t kinds[] = {2, 4, 9};
+    struct tiny_shape shape = cuda_fixture_llama;
+
+    (void)state;
+    shape.n_heads = 4;
+    shape.n_kv_heads = 2;
+    shape.d_ff = 256;
+    for (size_t i = 0; i < ARRAY_LEN(kinds); i++) {
+        shape.quant = &quant_kinds[kinds[i]];
+        check_shape(&shape);
+    }
 }
 
 static void two_devices_share_a_kv_head(void **state) {
@@ -123,6 +139,7 @@ static void a_device_that_fails_leaves_no_rank_waiting(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(two_devices_agree_with_the_reference),
+        cmocka_unit_test(two_devices_divide_quantised_matrices),
         cmocka_unit_test(two_devices_share_a_kv_head),
         cmocka_unit_test(two_devices_choose_their_products_together),
         cmocka_unit_test(blocks_move_between_one_device_and_two),
