@@ -1,7 +1,7 @@
 /* tests/shim/block.c - runs the blocks of a launch: see shim.h for what it promises.
  *
- *      run_blocks     for each block, in an order drawn from the seed
- *        run_block      until all warps have ended: choose a warp that may run
+ *      shim_run       for each block, in an order drawn from the seed
+ *        step           until all warps have ended: choose a warp that may run
  *          run_warp       let each lane run to its next meeting; all are there: hold the meeting;
  *                         again, until the warp's turn is over or it waits for the block
  *
@@ -64,7 +64,13 @@ struct turn {
     uint32_t first, i, start, stride; /* first: the warp's first thread */
 };
 
-/* All that the shim knows on one thread. */
+/* Block (start + i) % n of a launch is next, or (start - i). */
+struct order {
+    uint64_t n, i, start;
+    bool is_backwards;
+};
+
+/* All that the shim knows on one thread; of launches that run by turns, each has one. */
 struct shim {
     struct fiber host;
     struct thread threads[MAX_THREADS];
@@ -74,6 +80,10 @@ struct shim {
     struct turn turn;
     bool is_running;
     const struct shim_launch *launch;
+    struct order order;
+    struct shim_size block_index;
+    bool has_paused, has_given_up;
+    struct shim *member[SHIM_MAX_RANKS]; /* made when first needed */
 
     struct shared shared;
 
@@ -95,10 +105,13 @@ static pthread_key_t key_;
 static pthread_once_t once_ = PTHREAD_ONCE_INIT;
 static uint64_t default_seed_;
 static int default_copies_;
+static _Thread_local uint64_t clock_ns_;
 
 static void shim_free(void *p) {
     struct shim *s = p;
 
+    for (uint32_t i = 0; i < SHIM_MAX_RANKS; i++)
+        if (s->member[i]) shim_free(s->member[i]);
     for (uint32_t i = 0; i < s->n_opened; i++) {
         fiber_close(&s->threads[i].fiber);
         mem_free(s->threads[i].copies);
@@ -109,16 +122,21 @@ static void shim_free(void *p) {
 static void make_key(void) {
     pthread_key_create(&key_, shim_free);
 }
+static struct shim *shim_new(void) {
+    struct shim *s = mem_zalloc(sizeof(*s));
+
+    shared_open(&s->shared);
+    s->seed = __atomic_load_n(&default_seed_, __ATOMIC_RELAXED);
+    s->copies = (enum shim_copies)__atomic_load_n(&default_copies_, __ATOMIC_RELAXED);
+    s->max_shared_bytes = SHARED_DEFAULT;
+    return s;
+}
 static struct shim *here(void) {
     struct shim *s = here_;
 
     if (LIKELY(s != NULL)) return s;
     pthread_once(&once_, make_key);
-    s = here_ = mem_zalloc(sizeof(*s));
-    shared_open(&s->shared);
-    s->seed = __atomic_load_n(&default_seed_, __ATOMIC_RELAXED);
-    s->copies = (enum shim_copies)__atomic_load_n(&default_copies_, __ATOMIC_RELAXED);
-    s->max_shared_bytes = SHARED_DEFAULT;
+    s = here_ = shim_new();
     pthread_setspecific(key_, s);
     return s;
 }
@@ -412,6 +430,19 @@ void shim_multiply_add_s8(int32_t c[4], const uint32_t a[4], uint32_t b0, uint32
     meet(s, lane, PRODUCT_S8, line);
 }
 
+void shim_pause(int line) {
+    struct shim *s = here();
+
+    if (s->current % WARP == 0) clock_ns_ += 1000000;
+    leave(s, lane_here(s), AT_PAUSE, line);
+}
+uint64_t shim_clock_ns(void) {
+    return clock_ns_;
+}
+void shim_give_up(void) {
+    here()->has_given_up = true;
+}
+
 static void hold_meeting(struct shim *s, struct lane *warp) {
     s->stats->n_meetings++;
     if (warp->meeting == MATRIX || warp->meeting == MATRIX_TRANSPOSED) {
@@ -443,7 +474,9 @@ static void describe(const struct lane *lane, char *out, size_t size) {
         snprintf(out, size, "has ended");
     else
         snprintf(out, size, "waits at %s, line %d",
-                 lane->place == AT_BLOCK_BARRIER ? "__syncthreads" : names[lane->meeting],
+                 lane->place == AT_BLOCK_BARRIER ? "__syncthreads"
+                 : lane->place == AT_PAUSE       ? "simt_pause"
+                                                 : names[lane->meeting],
                  lane->line);
 }
 static bool is_same_place(const struct lane *a, const struct lane *b) {
@@ -497,52 +530,72 @@ static void start_block(struct shim *s, uint32_t n_threads) {
     }
 }
 static bool may_run(const struct lane *lane) {
-    return lane->place == AT_START || lane->place == AT_MEETING;
+    return lane->place == AT_START || lane->place == AT_MEETING || lane->place == AT_PAUSE;
 }
-static void run_block(struct shim *s, uint32_t n_threads) {
-    uint32_t n_warps = n_threads / WARP;
+/* By chance; with seed 0 the first that does not merely wait. */
+static uint32_t choose_warp(struct shim *s, const uint32_t *ready, uint32_t n_ready) {
+    if (s->seed) return ready[shim_chance() % n_ready];
+    for (uint32_t i = 0; i < n_ready; i++)
+        if (s->lanes[ready[i] * WARP].place != AT_PAUSE) return ready[i];
+    return ready[0];
+}
+/* A turn of one warp, or the end of a barrier. false: the block has ended. */
+static bool step_block(struct shim *s, uint32_t n_threads) {
+    uint32_t ready[MAX_THREADS / WARP], n_ready = 0, n_warps = n_threads / WARP, w;
 
-    start_block(s, n_threads);
-    for (;;) {
-        uint32_t ready[MAX_THREADS / WARP], n_ready = 0;
-
-        for (uint32_t w = 0; w < n_warps; w++)
-            if (may_run(&s->lanes[w * WARP])) ready[n_ready++] = w;
-        if (n_ready) {
-            run_warp(s, WARP * ready[s->seed ? shim_chance() % n_ready : 0]);
-            continue;
-        }
-        if (s->lanes[0].place == AT_END) break;
-        release_block(s, n_threads);
+    for (w = 0; w < n_warps; w++)
+        if (may_run(&s->lanes[w * WARP])) ready[n_ready++] = w;
+    s->has_paused = false;
+    if (n_ready) {
+        w = choose_warp(s, ready, n_ready);
+        run_warp(s, WARP * w);
+        s->has_paused = s->lanes[w * WARP].place == AT_PAUSE;
+        return true;
     }
-    for (uint32_t w = 1; w < n_warps; w++)
+    if (s->lanes[0].place != AT_END) {
+        release_block(s, n_threads);
+        return true;
+    }
+    for (w = 1; w < n_warps; w++)
         if (s->lanes[w * WARP].place != AT_END) apart(s, 0, w * WARP, "block");
     check_shared(s);
+    return false;
 }
 static void open_threads(struct shim *s, uint32_t n) {
     for (; s->n_opened < n; s->n_opened++)
         fiber_open(&s->threads[s->n_opened].fiber, s->n_opened, thread_entry);
 }
-static void run_blocks(struct shim *s, const struct shim_launch *l) {
-    uint64_t n = (uint64_t)l->grid.x * l->grid.y * l->grid.z;
-    uint64_t start = s->seed ? shim_chance() % n : 0;
-    bool is_backwards = s->seed && shim_chance() % 2;
+static void next_block(struct shim *s) {
+    const struct shim_size *grid = &s->launch->grid;
+    const struct order *o = &s->order;
+    uint64_t b = (o->start + (o->is_backwards ? o->n - o->i : o->i)) % o->n;
 
-    for (uint64_t i = 0; i < n; i++) {
-        uint64_t b = (start + (is_backwards ? n - i : i)) % n;
-
-        blockIdx =
-            (struct shim_size){(unsigned)(b % l->grid.x), (unsigned)(b / l->grid.x % l->grid.y),
-                               (unsigned)(b / l->grid.x / l->grid.y)};
-        run_block(s, l->block.x);
+    s->block_index = (struct shim_size){(unsigned)(b % grid->x), (unsigned)(b / grid->x % grid->y),
+                                        (unsigned)(b / grid->x / grid->y)};
+    start_block(s, s->launch->block.x);
+}
+static void enter(const struct shim *s) {
+    blockIdx = s->block_index;
+    gridDim = s->launch->grid;
+    blockDim = s->launch->block;
+}
+/* false: the launch has ended. */
+static bool step(struct shim *s) {
+    if (step_block(s, s->launch->block.x)) return true;
+    if (++s->order.i < s->order.n) {
+        next_block(s);
+        enter(s);
+        return true;
     }
-    s->stats->n_blocks += n;
+    s->stats->n_blocks += s->order.n;
     s->stats->n_launches++;
     s->stats->max_shared_bytes = MAX(s->stats->max_shared_bytes, shared_bytes(&s->shared));
+    s->is_running = false;
+    return false;
 }
-void shim_run(const struct shim_launch *l) {
-    struct shim *s = here();
+static void begin(struct shim *s, const struct shim_launch *l, uint64_t start, bool is_backwards) {
     const char *wrong = shim_launch_fault(l);
+    uint64_t n = (uint64_t)l->grid.x * l->grid.y * l->grid.z;
 
     if (!wrong && s->is_running) wrong = "a launch from within a kernel";
     if (wrong) {
@@ -550,12 +603,56 @@ void shim_run(const struct shim_launch *l) {
         abort();
     }
     s->is_running = true;
+    s->has_given_up = false;
     s->launch = l;
+    s->order = (struct order){n, 0, start % n, is_backwards};
     shared_clear(&s->shared, l->shared_bytes);
     s->stats = stats_of(s, l->name);
-    gridDim = l->grid;
-    blockDim = l->block;
     open_threads(s, l->block.x);
-    run_blocks(s, l);
-    s->is_running = false;
+    next_block(s);
+    enter(s);
+}
+bool shim_run(const struct shim_launch *l) {
+    struct shim *s = here();
+    uint64_t start = s->seed ? shim_chance() : 0;
+
+    begin(s, l, start, s->seed && shim_chance() % 2);
+    while (step(s)) {
+    }
+    return !s->has_given_up;
+}
+
+/* --- launches by turns */
+struct shim *shim_member(uint32_t i) {
+    struct shim *s = here();
+
+    if (!s->member[i]) s->member[i] = shim_new();
+    return s->member[i];
+}
+void shim_member_begin(struct shim *m, const struct shim_launch *l, uint64_t order) {
+    struct shim *s = here();
+
+    if (m->seed != s->seed || m->copies != s->copies) m->n_chances = 0;
+    m->seed = s->seed ? s->seed + l->block.x : 0;
+    m->copies = s->copies;
+    m->is_running = false;
+    here_ = m;
+    begin(m, l, s->seed ? order / 2 : 0, s->seed && order % 2);
+    here_ = s;
+}
+bool shim_member_step(struct shim *m) {
+    struct shim *s = here();
+    bool goes_on;
+
+    here_ = m;
+    enter(m);
+    goes_on = step(m);
+    here_ = s;
+    return goes_on;
+}
+bool shim_member_pauses(const struct shim *m) {
+    return m->has_paused;
+}
+bool shim_member_has_given_up(const struct shim *m) {
+    return m->has_given_up;
 }

@@ -28,8 +28,22 @@ struct shim_launch {
 
 /* What is wrong with the launch, as the driver would find, or NULL. */
 const char *shim_launch_fault(const struct shim_launch *launch);
-/* All blocks of it, now. Aborts with a sentence when the kernel does what no kernel may. */
-void shim_run(const struct shim_launch *launch);
+/* All blocks of it, now. Aborts with a sentence when the kernel does what no kernel may; false: it
+ * has given up (simt_give_up). */
+bool shim_run(const struct shim_launch *launch);
+
+/* --- launches that run at the same time: gang.c. This thread has as many places for them as there
+ * may be ranks, and runs them by turns. */
+struct shim;
+#define SHIM_MAX_RANKS 16u
+
+struct shim *shim_member(uint32_t i);
+/* `order`: of its blocks; the same for those that wait for each other, or they never meet. */
+void shim_member_begin(struct shim *member, const struct shim_launch *launch, uint64_t order);
+/* A turn of one warp. false: the launch has ended. */
+bool shim_member_step(struct shim *member);
+bool shim_member_pauses(const struct shim *member); /* it did nothing but wait in its last turn */
+bool shim_member_has_given_up(const struct shim *member);
 
 #ifdef __cplusplus
 }

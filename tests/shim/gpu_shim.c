@@ -247,7 +247,7 @@ enum status shim_run_until(struct gpu *gpu, struct gpu_stream *first, bool (*is_
 }
 
 static void count_call(const char *what, shim_work *run) {
-    if (run == run_launch)
+    if (run == run_launch || run == shim_run_together)
         calls_.n_kernels++;
     else if (!strcmp(what, "gemm"))
         calls_.n_products++;
@@ -294,8 +294,8 @@ static bool run_launch(struct gpu *gpu, void *p) {
     args->launch.args = args + 1;
     if (is_turn(&fail_launch_))
         shim_fail(gpu, "kernel %s: an illegal memory access, as asked for", args->launch.name);
-    else
-        shim_run(&args->launch);
+    else if (!shim_run(&args->launch))
+        shim_fail(gpu, "kernel %s has given up waiting", args->launch.name);
     return true;
 }
 void shim_launch_on(struct gpu_stream *s, const struct shim_launch *launch) {
@@ -307,7 +307,7 @@ void shim_launch_on(struct gpu_stream *s, const struct shim_launch *launch) {
 
     shim_check_pointers(s, launch);
     if (!s) {
-        shim_run(launch);
+        if (!shim_run(launch)) shim_fault("kernel %s has given up waiting", launch->name);
         return;
     }
     if (wrong) {

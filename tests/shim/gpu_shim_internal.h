@@ -77,6 +77,8 @@ bool shim_is_device_address(const void *p);
 /* Ends the process when an argument of a launch points to memory that a GPU cannot read. */
 void shim_check_pointers(struct gpu_stream *s, const struct shim_launch *launch);
 
+shim_work shim_run_together; /* a launch that waits for the other ranks': gang.c */
+
 /* A graph's work is put on a stream: shim_put, without being a call of the host's. */
 void shim_put_again(struct gpu_stream *s, const char *what, shim_work *run, const void *args,
                     uint32_t args_bytes);

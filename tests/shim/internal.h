@@ -21,6 +21,10 @@ uint32_t shim_ballot(uint32_t mask, bool vote, int line);
 void shim_load_matrix4(uint32_t r[4], const void *row, bool is_transposed, int line);
 void shim_multiply_add(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1, int line);
 void shim_multiply_add_s8(int32_t c[4], const uint32_t a[4], uint32_t b0, uint32_t b1, int line);
+/* The warp waits for what another launch does. */
+void shim_pause(int line);
+uint64_t shim_clock_ns(void); /* a pause takes a millisecond, all else nothing */
+void shim_give_up(void);
 void shim_copy(void *shared, const void *global, int line);
 void shim_copy_commit(void);
 void shim_copy_wait(uint32_t n_left);
@@ -32,6 +36,10 @@ void *shim_shared_dynamic(void);
 int shim_allow_shared(void (*kernel)(void), uint64_t n_bytes);
 /* Puts the launch on the stream, args copied; a NULL stream runs it at once. */
 void shim_launch_on(struct gpu_stream *s, const struct shim_launch *launch);
+/* The same of a kernel that waits for the same one of `size` ranks: on streams they begin when all
+ * have come, with a NULL stream when shim_ranks_run is called. */
+void shim_launch_together(struct gpu_stream *s, const struct shim_launch *launch, const void *place,
+                          uint32_t rank, uint32_t size);
 extern const char *volatile shim_planted_name;
 
 /* --- what the device asks of block.c */

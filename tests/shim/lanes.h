@@ -13,7 +13,7 @@ enum { WARP = 32 };
 /* What the 32 lanes of a warp do together. */
 enum meeting { SYNC_WARP, SHUFFLE, BALLOT, MATRIX, MATRIX_TRANSPOSED, PRODUCT, PRODUCT_S8 };
 
-enum place { AT_START, AT_BLOCK_BARRIER, AT_MEETING, AT_END };
+enum place { AT_START, AT_BLOCK_BARRIER, AT_MEETING, AT_PAUSE, AT_END };
 
 /* A lane's note of what it waits for. */
 struct lane {

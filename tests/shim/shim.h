@@ -17,8 +17,9 @@
  * wait and buffers refilled too early (late and early copies).
  *
  * LIMITS. Races are found by sampling schedules, not proved absent: a pair of accesses between the
- * same two meetings is seen in either order, but never halfway. Blocks run one after the other: a
- * kernel in which one block waits for another never ends. Global memory is plain memory, so a
+ * same two meetings is seen in either order, but never halfway. Blocks of a launch run one after
+ * the other: a kernel in which one block waits for another never ends; LAUNCH_TOGETHER runs
+ * launches of several ranks by turns (gang.c). Global memory is plain memory, so a
  * missing __threadfence is not seen. Blocks have one dimension, shuffles 32 bits. exp2f and its kin
  * round as libm does, not as the GPU. No timing. */
 #ifndef TESTS_SHIM_SHIM_H
@@ -90,6 +91,8 @@ static inline float4 make_float4(float x, float y, float z, float w) {
     unsigned char *name = static_cast<unsigned char *>(shim_shared_dynamic())
 #define LAUNCH(kernel, grid, block, shared_bytes, stream, ...)                                     \
     shim_launch(#kernel, kernel, grid, block, shared_bytes, stream, __VA_ARGS__)
+#define LAUNCH_TOGETHER(kernel, grid, block, stream, place, rank, size, ...)                       \
+    shim_launch_ranks(#kernel, kernel, grid, block, stream, place, rank, size, __VA_ARGS__)
 #define ALLOW_SHARED(kernel, bytes) shim_allow(kernel, bytes)
 #define PLANTED(name)               (shim_planted_name && !strcmp(shim_planted_name, #name))
 
@@ -97,21 +100,36 @@ template <class Args> static void shim_call(void (*kernel)(void), const void *ar
     reinterpret_cast<void (*)(const Args)>(kernel)(*static_cast<const Args *>(args));
 }
 template <class Args> struct shim_as_it_is { typedef Args type; };
+template <class Args>
+static inline struct shim_launch shim_describe(const char *name, void (*kernel)(const Args),
+                                               dim3 grid, dim3 block, uint64_t shared_bytes,
+                                               const Args &args) {
+    return {name,
+            reinterpret_cast<void (*)(void)>(kernel),
+            shim_call<Args>,
+            {grid.x, grid.y, grid.z},
+            {block.x, block.y, block.z},
+            shared_bytes,
+            &args,
+            sizeof(args)};
+}
 /* A NULL stream runs the kernel at once: for tests of kernels alone. */
 template <class Args>
 static inline void shim_launch(const char *name, void (*kernel)(const Args), dim3 grid, dim3 block,
                                uint64_t shared_bytes, struct gpu_stream *stream,
                                const typename shim_as_it_is<Args>::type &args) {
-    struct shim_launch launch = {name,
-                                 reinterpret_cast<void (*)(void)>(kernel),
-                                 shim_call<Args>,
-                                 {grid.x, grid.y, grid.z},
-                                 {block.x, block.y, block.z},
-                                 shared_bytes,
-                                 &args,
-                                 sizeof(args)};
+    struct shim_launch launch = shim_describe(name, kernel, grid, block, shared_bytes, args);
 
     shim_launch_on(stream, &launch);
+}
+template <class Args>
+static inline void shim_launch_ranks(const char *name, void (*kernel)(const Args), dim3 grid,
+                                     dim3 block, struct gpu_stream *stream, const void *place,
+                                     uint32_t rank, uint32_t size,
+                                     const typename shim_as_it_is<Args>::type &args) {
+    struct shim_launch launch = shim_describe(name, kernel, grid, block, 0, args);
+
+    shim_launch_together(stream, &launch, place, rank, size);
 }
 template <class Args> static inline int shim_allow(void (*kernel)(const Args), uint64_t n_bytes) {
     return shim_allow_shared(reinterpret_cast<void (*)(void)>(kernel), n_bytes);
@@ -332,6 +350,24 @@ static inline int __all_sync(uint32_t mask, int vote, SHIM_LINE) {
 }
 
 /* --- the instructions of simt.h, with the same contracts */
+static inline uint32_t load_acquire(const uint32_t *p) {
+    return *(const volatile uint32_t *)p;
+}
+static inline void store_release(uint32_t *p, uint32_t x) {
+    *(volatile uint32_t *)p = x;
+}
+static inline uint4 load_from_rank(const void *p) {
+    return *(const uint4 *)p;
+}
+static inline void simt_pause(SHIM_LINE) {
+    shim_pause(line);
+}
+static inline uint64_t simt_clock_ns(void) {
+    return shim_clock_ns();
+}
+static inline void simt_give_up(void) {
+    shim_give_up();
+}
 static inline void copy_async16(void *shared, const void *global, SHIM_LINE) {
     shim_copy(shared, global, line);
 }

@@ -45,6 +45,12 @@ void shim_allow_host_memory(bool is_allowed);
  * thread. */
 void shim_set_max_shared(uint32_t n_bytes);
 
+/* Kernels of several ranks that wait for each other (LAUNCH_TOGETHER) and have no stream are kept
+ * from shim_ranks_begin on. shim_ranks_run runs them: a rank's one after the other, the ranks
+ * interleaved as the seed has it. false: a kernel has given up waiting. */
+void shim_ranks_begin(void);
+bool shim_ranks_run(void);
+
 /* --- the devices of tests/shim/gpu_shim.c, in all threads */
 
 void shim_set_devices(uint32_t n);      /* 1 unless set */

@@ -15,6 +15,8 @@
  *
  *      LAUNCH(kernel<64>, dim3(a, b), 128, shared_bytes, stream, args);
  *
+ * (of a kernel that waits for the same kernel of other ranks LAUNCH_TOGETHER, without shared_bytes,
+ * with an address that stands for their meeting place, rank and size before the arguments)
  * with one argument that is a struct passed by value (const __grid_constant__), inside an extern
  * "C" function that takes `struct gpu_stream *`; above 48 KiB of shared memory the file's
  * x_prepare(), called once per device, has allowed it with ALLOW_SHARED(kernel<64>, bytes). */
@@ -36,6 +38,8 @@
 #define SHARED_DYNAMIC(name)  extern __shared__ __align__(128) unsigned char name[]
 #define LAUNCH(kernel, grid, block, shared_bytes, stream, ...)                                     \
     kernel<<<grid, block, shared_bytes, (cudaStream_t)gpu_stream_handle(stream)>>>(__VA_ARGS__)
+#define LAUNCH_TOGETHER(kernel, grid, block, stream, place, rank, size, ...)                       \
+    LAUNCH(kernel, grid, block, 0, stream, __VA_ARGS__)
 #define ALLOW_SHARED(kernel, bytes)                                                                \
     cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)(bytes))
 
@@ -121,6 +125,42 @@ static __device__ __forceinline__ void multiply_add(float c[4], const uint32_t a
                  "{%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/* Words that kernels of several devices exchange while they run. Who loads a word sees all that its
+ * writer had stored before, and all that the writer's block had stored before a barrier. */
+static __device__ __forceinline__ uint32_t load_acquire(const uint32_t *p) {
+    uint32_t x;
+
+    asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(x) : "l"(p) : "memory");
+    return x;
+}
+/* 16 bytes that another device has written before such a word, past this one's caches. */
+static __device__ __forceinline__ uint4 load_from_rank(const void *p) {
+    uint4 x;
+
+    asm volatile("ld.relaxed.sys.global.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+                 : "l"(p)
+                 : "memory");
+    return x;
+}
+static __device__ __forceinline__ void store_release(uint32_t *p, uint32_t x) {
+    asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(p), "r"(x) : "memory");
+}
+/* Between two looks at such a word; the whole warp calls it. */
+static __device__ __forceinline__ void simt_pause(void) {
+    __nanosleep(20);
+}
+static __device__ __forceinline__ uint64_t simt_clock_ns(void) {
+    uint64_t ns;
+
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(ns));
+    return ns;
+}
+/* The device fails. On the shim the call returns, so what calls it returns too. */
+static __device__ __forceinline__ void simt_give_up(void) {
+    __trap();
 }
 
 /* Launches that overlap (sm_90 and newer; elsewhere these do nothing). A kernel may begin while the

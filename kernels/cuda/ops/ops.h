@@ -126,6 +126,33 @@ struct gemv_args {
 
 void ops_gemv(struct gpu_stream *s, const struct gemv_args *a);
 
+/* --- sum.cu: y (n) bf16 = the sum over the ranks of their x (n), bf16 or fp32, in one launch on
+ * each rank, through memory that all can read. In fp32, by pairs of neighbours (two ranks: r0 + r1;
+ * four: (r0 + r1) + (r2 + r3)), rounded once: every rank gets the same bits.
+ *
+ * All ranks launch with the same n in the same order; it can be captured into a graph. Slots,
+ * flags and epochs are zero before the first sum, and touched by nothing else. */
+#define OPS_SUM_BLOCKS     128u
+#define OPS_SUM_PIECE      2048u                            /* elements of a block */
+#define OPS_SUM_MOST       (OPS_SUM_BLOCKS * OPS_SUM_PIECE) /* elements: 512 KiB of bf16 */
+#define OPS_SUM_SLOT_BYTES ((size_t)OPS_SUM_MOST * 4)
+#define OPS_SUM_RANKS      8u
+
+struct sum_args {
+    void *slots[OPS_SUM_RANKS];    /* of each rank, 2 * OPS_SUM_SLOT_BYTES */
+    uint32_t *flag[OPS_SUM_RANKS]; /* of each rank (size, OPS_SUM_BLOCKS), set by the others */
+    uint32_t *epoch;               /* own (OPS_SUM_BLOCKS) */
+    const void *x;                 /* (n) at a multiple of 16 bytes */
+    uint16_t *y;                   /* (n) the same; may be x */
+    uint64_t timeout_ns;           /* for a rank that does not come; then the device fails */
+    uint32_t n;                    /* at most OPS_SUM_MOST */
+    uint32_t rank, size;           /* ops_can_sum(size) */
+    bool is_f32;
+};
+
+bool ops_can_sum(uint32_t size); /* 2, 4, 8 */
+void ops_sum(struct gpu_stream *s, const struct sum_args *a);
+
 /* --- blocks.cu */
 
 /* Whole blocks within the pool, one launch for all pairs, in no order: no block may be the dst of

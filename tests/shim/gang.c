@@ -1,0 +1,197 @@
+/* tests/shim/gang.c - launches of several ranks that wait for each other: LAUNCH_TOGETHER.
+ *
+ * A kernel that waits for another rank's would never end if it ran by itself. So the launches of
+ * all ranks run by turns on one thread: a rank has a block under way, of which a warp runs at a
+ * time; which rank is next, and for how many turns, is drawn from the seed, so that one falls far
+ * behind another. Blocks come in the same order at all ranks: on a GPU all of them are there at the
+ * same time, here those of one number.
+ *
+ * On streams the ranks' launches begin when each stands first on its stream, so none runs ahead by
+ * more than one kernel; with a NULL stream all that were put between shim_ranks_begin and
+ * shim_ranks_run go together, and a rank is held up by nothing but the kernels' own waiting.
+ *
+ * LIMITS. As on one GPU stores become visible at once and in order: fences are not tested. */
+#include <string.h>
+
+#include "common/base/mem.h"
+#include "common/base/rng.h"
+#include "tests/shim/gpu_shim_internal.h"
+#include "tests/shim/internal.h"
+#include "tests/shim/shim_control.h"
+
+enum { MAX_PLACES = 16, MAX_KEPT = 4096 };
+
+/* A rank's launches, in order. */
+struct queue {
+    const struct shim_launch *launch;
+    uint32_t n, next;
+    uint32_t n_turns; /* left before another rank's */
+};
+
+/* --- turns */
+static bool begin_next(uint32_t rank, struct queue *q) {
+    uint64_t order = rng_at(77, q->next);
+
+    if (q->next == q->n) return false;
+    shim_member_begin(shim_member(rank), &q->launch[q->next++], order);
+    return true;
+}
+/* Any that has not ended; with seed 0 the one after the last. */
+static uint32_t choose_rank(const bool *is_live, uint32_t size, uint32_t last) {
+    uint32_t rank = shim_is_shuffled() ? (uint32_t)(shim_chance() % size) : last + 1;
+
+    while (!is_live[rank % size])
+        rank++;
+    return rank % size;
+}
+static uint32_t choose_turns(void) {
+    uint64_t chance = shim_is_shuffled() ? shim_chance() : 0;
+
+    return 1 + (uint32_t)((chance >> 8) % (1u << (chance % 9)));
+}
+/* Until all launches have ended. false: one has given up. */
+static bool run_queues(struct queue *queues, uint32_t size) {
+    bool is_live[SHIM_MAX_RANKS] = {false}, has_given_up = false;
+    uint32_t n_live = 0, rank = size - 1;
+
+    for (uint32_t r = 0; r < size; r++)
+        n_live += is_live[r] = begin_next(r, &queues[r]);
+    while (n_live) {
+        struct shim *member;
+
+        rank = choose_rank(is_live, size, rank);
+        member = shim_member(rank);
+        for (uint32_t n = choose_turns(); n && is_live[rank]; n--) {
+            if (shim_member_step(member)) {
+                if (shim_member_pauses(member)) break;
+                continue;
+            }
+            has_given_up |= shim_member_has_given_up(member);
+            is_live[rank] = begin_next(rank, &queues[rank]);
+            n_live -= !is_live[rank];
+        }
+    }
+    return !has_given_up;
+}
+
+/* --- without a stream */
+static _Thread_local struct {
+    bool is_open;
+    uint32_t size, n[SHIM_MAX_RANKS];
+    struct shim_launch *launch[SHIM_MAX_RANKS];
+} kept_;
+
+void shim_ranks_begin(void) {
+    kept_.is_open = true;
+    kept_.size = 1;
+}
+static void keep(const struct shim_launch *l, uint32_t rank, uint32_t size) {
+    unsigned char *args = mem_alloc(l->args_bytes);
+
+    if (!kept_.is_open) shim_fault("kernel %s of rank %u: shim_ranks_begin first", l->name, rank);
+    if (!kept_.launch[rank]) kept_.launch[rank] = mem_calloc(MAX_KEPT, sizeof(*kept_.launch[rank]));
+    if (kept_.n[rank] == MAX_KEPT) shim_fault("over %u launches of a rank", (unsigned)MAX_KEPT);
+    kept_.size = MAX(kept_.size, size);
+    memcpy(args, l->args, l->args_bytes);
+    kept_.launch[rank][kept_.n[rank]] = *l;
+    kept_.launch[rank][kept_.n[rank]++].args = args;
+}
+bool shim_ranks_run(void) {
+    struct queue queues[SHIM_MAX_RANKS] = {{0}};
+    bool is_done;
+
+    for (uint32_t r = 0; r < kept_.size; r++)
+        queues[r] = (struct queue){.launch = kept_.launch[r], .n = kept_.n[r]};
+    is_done = run_queues(queues, kept_.size);
+    for (uint32_t r = 0; r < kept_.size; r++) {
+        for (uint32_t i = 0; i < kept_.n[r]; i++)
+            mem_free((void *)(uintptr_t)kept_.launch[r][i].args);
+        mem_free(kept_.launch[r]);
+    }
+    memset(&kept_, 0, sizeof(kept_));
+    return is_done;
+}
+
+/* --- on streams, under the devices' lock */
+struct call {
+    _Alignas(16) struct shim_launch launch; /* the kernel's arguments follow */
+    const void *key;
+    uint32_t rank, size;
+};
+struct place {
+    const void *key; /* NULL: free */
+    uint32_t n_waiting, n_passed;
+    bool is_served, is_broken;
+    struct gpu *gpu[SHIM_MAX_RANKS];
+    struct call *call[SHIM_MAX_RANKS];
+};
+static struct place places_[MAX_PLACES];
+
+static struct place *place_of(const void *key) {
+    struct place *free = NULL;
+
+    for (struct place *p = places_; p < places_ + MAX_PLACES; p++) {
+        if (p->key == key) return p;
+        if (!p->key) free = p;
+    }
+    if (!free) shim_fault("over %u groups of ranks", (unsigned)MAX_PLACES);
+    free->key = key;
+    return free;
+}
+static void serve(struct place *p, uint32_t size) {
+    struct queue queues[SHIM_MAX_RANKS] = {{0}};
+
+    for (uint32_t r = 0; r < size; r++) {
+        shim_memory_enter(p->gpu[r]);
+        p->call[r]->launch.args = p->call[r] + 1;
+        queues[r] = (struct queue){.launch = &p->call[r]->launch, .n = 1};
+    }
+    if (!run_queues(queues, size))
+        for (uint32_t r = 0; r < size; r++)
+            shim_fail(p->gpu[r], "kernel %s has given up waiting", p->call[r]->launch.name);
+    p->is_served = true;
+}
+/* The last of them clears the place. */
+static bool pass(struct place *p, uint32_t size) {
+    if (++p->n_passed == size) memset(p, 0, sizeof(*p));
+    return true;
+}
+bool shim_run_together(struct gpu *gpu, void *args) {
+    struct call *c = args;
+    struct place *p = place_of(c->key);
+
+    if (gpu->has_failed) p->is_broken = true;
+    if (p->is_broken) {
+        shim_fail(gpu, "rank %u: another rank's device has failed", c->rank);
+        return pass(p, c->size);
+    }
+    if (!p->call[c->rank]) {
+        p->call[c->rank] = c;
+        p->gpu[c->rank] = gpu;
+        p->n_waiting++;
+    }
+    if (p->n_waiting == c->size && !p->is_served) serve(p, c->size);
+    return p->is_served ? pass(p, c->size) : false;
+}
+
+void shim_launch_together(struct gpu_stream *s, const struct shim_launch *launch, const void *key,
+                          uint32_t rank, uint32_t size) {
+    union {
+        struct call call;
+        unsigned char bytes[sizeof(struct call) + SHIM_MAX_ARGS];
+    } packed;
+
+    if (size == 1) {
+        shim_launch_on(s, launch);
+        return;
+    }
+    shim_check_pointers(s, launch);
+    if (!s) {
+        keep(launch, rank, size);
+        return;
+    }
+    packed.call = (struct call){*launch, key, rank, size};
+    memcpy(packed.bytes + sizeof(packed.call), launch->args, launch->args_bytes);
+    shim_put(s, launch->name, shim_run_together, &packed,
+             (uint32_t)(sizeof(packed.call) + launch->args_bytes));
+}
