@@ -59,8 +59,8 @@ def compute_capability():
 
 
 def build(c):
-    """Needs no library beside libc: those of the worker are not asked for. Warnings of a compiler that nobody has tried
-    are no errors."""
+    """Needs no library beside libc: those of the worker are not asked for. Warnings of an unknown compiler are
+    no errors."""
     arch = compute_capability()
     flags = (os.environ.get("CFLAGS", "") + " -Wno-error").strip()
     make = ["make", "--no-print-directory", "-k", f"-j{os.cpu_count() or 2}", "B=build/gpu", "PACKAGES=",
@@ -150,7 +150,7 @@ def sanitizer(c):
                    key=lambda t: SANITIZED.index(t) if t in SANITIZED else len(SANITIZED))
     for kind in ("memcheck", "racecheck", "synccheck", "initcheck") if c.gpu else ():
         for test in tests:
-            if c.patience(90) < 10:
+            if c.allowed_s(90) < 10:
                 unable.append(f"{kind} {test}: out of time")
                 continue
             try:
@@ -220,7 +220,7 @@ class Worker:
         self.process = subprocess.Popen([str(a) for a in self.args], stdout=self.log, stderr=self.log, env=self.c.env,
                                         start_new_session=True)
         try:
-            self.wait_ready(self.c.patience(90))
+            self.wait_ready(self.c.allowed_s(90))
         except BaseException:
             self.close()
             raise
@@ -255,7 +255,7 @@ class Worker:
         request = self.ask(**body)
         if self.c.is_dry:
             return {"choices": [{"logprobs": {"tokens": [], "token_logprobs": [], "top_logprobs": []}}]}
-        with urllib.request.urlopen(request, timeout=self.c.patience(60)) as answer:
+        with urllib.request.urlopen(request, timeout=self.c.allowed_s(60)) as answer:
             return json.load(answer)
 
     def ttft(self, prompt):
@@ -264,7 +264,7 @@ class Worker:
         if self.c.is_dry:
             return 1.0
         start = time.perf_counter()
-        with urllib.request.urlopen(request, timeout=self.c.patience(120)) as answer:
+        with urllib.request.urlopen(request, timeout=self.c.allowed_s(120)) as answer:
             for line in answer:
                 if line.startswith(b"data:"):
                     took = time.perf_counter() - start
@@ -333,7 +333,7 @@ class OnCpu:
 
     def __init__(self, c):
         self.__dict__.update(c.__dict__, gpu=None)
-        self.note, self.line_of, self.patience = c.note, c.line_of, c.patience
+        self.note, self.line_of, self.allowed_s = c.note, c.line_of, c.allowed_s
 
 
 def demo(c):

@@ -137,7 +137,7 @@ class Check:
     def left(self):
         return self.options.budget - (time.monotonic() - self.began)
 
-    def patience(self, limit):
+    def allowed_s(self, limit):
         """Seconds for something that may take `limit`, within the phase and the budget."""
         return max(min(limit, self.left(), self.phase_end - time.monotonic()), 2)
 
@@ -203,7 +203,7 @@ class Check:
         if self.is_dry:
             return []
         out, err = self.out / f"{self.phase_name}.log", self.out / f"{self.phase_name}.err"
-        limit, at = self.patience(limit), out.stat().st_size
+        limit, at = self.allowed_s(limit), out.stat().st_size
         name = pathlib.Path(str(args[0])).name
         with out.open("ab") as out_file, err.open("wb") as err_file:
             try:
