@@ -371,7 +371,7 @@ static enum status create_keys(struct keys **out, const char *flag, const char *
                                const char *single, struct error *err) {
     enum status st = keys_create(out, file, single, err);
 
-    if (file && st != ST_OK && st != ST_INVALID) error_prefix(err, flag);
+    if (file && st != ST_OK && st != ST_INVALID) error_prefix(err, "%s", flag);
     return st;
 }
 
