@@ -12,8 +12,7 @@
 /* --- reasons to refuse: the flag would change the answers ------------------------------------- */
 #define CHANGES "it would change the answers: "
 #define OWN_TYPES                                                                                  \
-    CHANGES "weights keep the checkpoint's types: leave the flag out with an unquantized "         \
-            "checkpoint"
+    CHANGES "weights stay as the checkpoint has them: give one that is quantised, and no flag"
 #define OWN_KV           CHANGES "all layers keep K and V as --kv-cache-dtype sets"
 #define NO_LORA          CHANGES "adapters are not supported: merge them into the model"
 #define OWN_CONFIG       CHANGES "the model is computed by its config.json: edit that file"
@@ -52,6 +51,7 @@
 const struct option_compat worker_compat_flags[] = {
     /* --- other names of our options ----------------------------------------------------------*/
     COMPAT_PASSED_ON("-tp=", "tensor-parallel-size"),
+    COMPAT_PASSED_ON("-q=", "quantization"),
     COMPAT_PASSED_ON("uvicorn-log-level=", "log-level"),
     COMPAT_PASSED_ON("model-id=,model-dir=", "model"),
     COMPAT_PASSED_ON("model-name=", "served-model-name"),
@@ -59,7 +59,6 @@ const struct option_compat worker_compat_flags[] = {
     COMPAT_IGNORED("shutdown-timeout=", "see --drain-timeout"),
 
     /* --- refused: it would change the answers ------------------------------------------------*/
-    COMPAT_REFUSED_BUT("quantization=,-q=", "none,auto,null,unquant", OWN_TYPES),
     COMPAT_REFUSED("quantization-config=,quantization-param-path=,torchao-config=,modelopt-quant=,"
                    "quantize-and-serve,rl-quant-profile=,modelopt-checkpoint-restore-path=,"
                    "enable-quant-communications",

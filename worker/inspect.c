@@ -22,10 +22,23 @@
 #define MIB (1024.0 * 1024.0)
 #define GIB (1024.0 * MIB)
 
+static void print_quantization(const struct model *m) {
+    struct geometry g;
+
+    model_geometry(m, &g);
+    printf("quantized         by %s:", model_quantization(m));
+    for (uint32_t t = 0; t < DTYPE_COUNT; t++) {
+        if (g.quant_types & 1u << t) printf(" %s", dtype_long_name((enum dtype)t));
+    }
+    printf(" weights of layers%s\n",
+           model_n_kv_scales(m) ? "; its scales for a KV cache are not used" : "");
+}
+
 static void print_shape(const struct model *m, const struct model_config *c) {
     printf("architecture      %s\n", c->architecture->name);
     printf("parameters        %.2f M in %s\n", (double)model_n_params(m) / 1e6,
            dtype_long_name(model_dtype(m)));
+    if (model_quantization(m)) print_quantization(m);
     printf("layers            %u of width %u, %u heads, %u KV heads of %u, FFN %u\n", c->n_layers,
            c->d_model, c->n_heads, c->n_kv_heads, c->head_dim, c->d_ff);
     printf("vocabulary        %u%s\n", c->vocab, c->is_tied ? ", head tied to the embedding" : "");
@@ -79,8 +92,8 @@ static void print_memory(const struct model *m, const struct worker_options *o, 
     uint64_t token = model_kv_bytes_per_token(m, kv_dtype), block = token * o->block_size;
     uint32_t context = o->max_model_len ? o->max_model_len : model_config(m)->max_context;
 
-    printf("weights           %.1f MiB in %s\n", (double)model_weight_bytes(m, dtype) / MIB,
-           dtype_long_name(dtype));
+    printf("weights           %.1f MiB%s in %s\n", (double)model_weight_bytes(m, dtype) / MIB,
+           model_quantization(m) ? ", those that are not quantised" : "", dtype_long_name(dtype));
     printf("KV per token      %" PRIu64 " bytes in %s; a block of %u tokens %.1f KiB\n", token,
            dtype_long_name(kv_dtype), o->block_size, (double)block / 1024);
     printf("KV of one request %.1f MiB at %u tokens\n", (double)token * context / MIB, context);

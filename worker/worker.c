@@ -355,11 +355,19 @@ static void log_types(const struct worker *w, const struct geometry *g,
                       const struct model_rounding *rounding) {
     bool is_asked = w->options->dtype != WORKER_DTYPE_AUTO;
 
-    log_event(w->log, rounding->n_rounded > 0 && !is_asked ? LOG_WARN : LOG_INFO, "weights_loaded",
-              log_z("dtype", dtype_long_name(g->weight_dtype)),
-              log_z("checkpoint", dtype_long_name(model_dtype(w->model))),
-              log_z("kv_cache", dtype_long_name(g->kv_dtype)),
-              log_u64("weights", rounding->n_weights), log_u64("rounded", rounding->n_rounded));
+    log_event(
+        w->log, rounding->n_rounded > 0 && !is_asked ? LOG_WARN : LOG_INFO, "weights_loaded",
+        log_z("dtype", dtype_long_name(g->weight_dtype)),
+        log_z("checkpoint", dtype_long_name(model_dtype(w->model))),
+        log_z("kv_cache", dtype_long_name(g->kv_dtype)),
+        log_z("quantization", model_quantization(w->model) ? model_quantization(w->model) : "none"),
+        log_u64("weights", rounding->n_weights), log_u64("rounded", rounding->n_rounded));
+    if (model_n_kv_scales(w->model) > 0)
+        log_event(w->log, LOG_INFO, "kv_scales_unused",
+                  log_u64("tensors", model_n_kv_scales(w->model)));
+    if (rounding->n_wrapped_zeros > 0)
+        log_event(w->log, LOG_WARN, "gptq_zeros_wrapped", log_z("model", model_name(w->model)),
+                  log_u64("zeros", rounding->n_wrapped_zeros));
 }
 
 static enum status load(void *arg, const struct backend_ops *ops, struct backend_device *dev,

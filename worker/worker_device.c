@@ -119,13 +119,27 @@ static enum status choose_dtype(const struct worker_options *o, const struct mod
     return ST_OK;
 }
 
+static enum status check_quantization(const struct worker_options *o, const struct model *m,
+                                      struct error *err) {
+    const char *want = worker_quantization_name(o), *has = model_quantization(m);
+
+    if (!want || model_is_synthetic(m) || (has && strcmp(has, want) == 0)) return ST_OK;
+    return error_set_param(
+        err, ST_INVALID, "quantization",
+        "quantization is %s, but the checkpoint is %s%s: leave --quantization "
+        "out, or use a checkpoint of that method; the worker quantises no weights",
+        want, has ? "quantised by " : "not quantised", has ? has : "");
+}
+
 enum status worker_size_engine(const struct worker_options *o, const struct model *m,
                                struct engine_options *e, struct error *err) {
     const struct backend_ops *computing = tp_computing(e->backend, &e->device);
     struct scheduler_options *s = &e->scheduler;
     struct backend_info info = {0};
     bool is_gpu;
+    enum status st = check_quantization(o, m, err);
 
+    if (st != ST_OK) return st;
     if (e->backend->probe(&e->device, &info, NULL) != ST_OK) info = (struct backend_info){0};
     is_gpu = info.flags & BACKEND_OWN_MEMORY;
     e->kv_bytes = o->kv_bytes;
