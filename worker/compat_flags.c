@@ -10,9 +10,8 @@
 #include "worker/worker_options.h"
 
 /* --- reasons to refuse: the flag would change the answers ------------------------------------- */
-#define CHANGES "it would change the answers: "
-#define OWN_TYPES                                                                                  \
-    CHANGES "weights stay as the checkpoint has them: give one that is quantised, and no flag"
+#define CHANGES          "it would change the answers: "
+#define OWN_TYPES        CHANGES "weights stay as the checkpoint has them"
 #define OWN_KV           CHANGES "all layers keep K and V as --kv-cache-dtype sets"
 #define NO_LORA          CHANGES "adapters are not supported: merge them into the model"
 #define OWN_CONFIG       CHANGES "the model is computed by its config.json: edit that file"
