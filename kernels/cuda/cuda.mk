@@ -32,6 +32,8 @@ CUDART = $(firstword $(wildcard $(CUDA_HOME)/lib64/libcudart_static.a \
 $(B)/cuda/%.o: kernels/cuda/%.cu $(B)/cuda/flags
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  NVCC $<";)$(NVCC) $(NVCC_FLAGS) -MMD -MP -c $< -o $@ > $@.log 2>&1 || { grep -v '^ptxas info' $@.log >&2; exit 1; }
+$(B)/cuda/%.ptx: kernels/cuda/%.cu $(B)/cuda/flags
+	@mkdir -p $(@D); echo "  PTX  $<"; $(NVCC) -std=c++17 -O3 -I. -arch=compute_90 -MMD -MP -MF $(@:.ptx=.ptx.d) -ptx $< -o $@
 $(B)/cuda/%.o: %.c $(B)/flags $(B)/cuda/flags
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  CC   $<";)$(CC) $(CFLAGS_ALL) $(CUDA_CFLAGS) -MMD -MP -c $< -o $@
@@ -52,8 +54,9 @@ else
 cuda: $(B)/incipit_cuda.so ## the CUDA backend, build/release/incipit_cuda.so; NVCC=, CUDA_ARCHS="90" for one target
 cuda-report: $(B)/incipit_cuda.so ## registers of each kernel beside kernels/cuda/registers.txt; UPDATE=1 writes that
 	@tests/gpu/report kernels/cuda/registers.txt $(CUDA_CODE:kernels/cuda/%.cu=$(B)/cuda/%.o.log)
-cuda-check: $(B)/incipit_cuda.so $(B)/cuda/sass.ok ## what can be checked of it without a GPU: symbols, size, machine code beside kernels/cuda/sass.txt; UPDATE=1 writes that
+cuda-check: $(B)/incipit_cuda.so $(B)/cuda/sass.ok $(CUDA_CODE:kernels/cuda/%.cu=$(B)/cuda/%.ptx) ## what can be checked of it without a GPU: symbols, size, waits, machine code beside kernels/cuda/sass.txt; UPDATE=1 writes that
 	@tests/gpu/check_object $<
+	@tests/gpu/check_waits $(filter %.ptx,$^)
 # 15 s, not repeated until object or table change; a check that was skipped is.
 $(B)/cuda/sass.ok: $(B)/incipit_cuda.so kernels/cuda/sass.txt tests/gpu/sass $(if $(UPDATE),FORCE)
 	@tests/gpu/sass kernels/cuda/sass.txt $< > $@.log; status=$$?; cat $@.log; if grep -q ^ok $@.log; then touch $@; fi; exit $$status

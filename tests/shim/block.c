@@ -84,6 +84,7 @@ struct shim {
     struct shim_size block_index;
     bool has_paused, has_given_up;
     struct shim *member[SHIM_MAX_RANKS]; /* made when first needed */
+    struct shim_veil *veil;              /* of the launch, if it runs ahead */
 
     struct shared shared;
 
@@ -452,6 +453,36 @@ static void hold_meeting(struct shim *s, struct lane *warp) {
     lanes_meet(warp);
 }
 
+/* --- launches that overlap */
+void shim_wait_for_primary(int line) {
+    struct shim *s = here();
+    struct lane *lane = lane_here(s);
+
+    if (s->veil && !lane->has_waited) leave(s, lane, AT_WAIT, line);
+    lane->has_waited = true;
+}
+void shim_launch_dependents(int line) {
+    struct shim *s = here();
+
+    if (!lane_here(s)->has_waited)
+        fault(
+            s, s->current, line,
+            "simt_launch_dependents before simt_wait_for_primary: what begins then would not wait "
+            "for what this kernel waits for");
+}
+static void check_waited(struct shim *s) {
+    if (s->launch->waits && !lane_here(s)->has_waited)
+        fault(s, s->current, 0,
+              "ends without simt_wait_for_primary, which every path of a kernel needs that LAUNCH "
+              "puts on a stream");
+}
+static void lift_veil(struct shim *s) {
+    const char *wrong = shim_veil_lift(s->veil);
+
+    if (wrong)
+        fault(s, 0, s->lanes[0].line, "before simt_wait_for_primary, the block has %s", wrong);
+}
+
 /* --- fibers */
 static void thread_entry(void) {
     struct shim *s = here();
@@ -459,6 +490,7 @@ static void thread_entry(void) {
     fiber_began(&s->threads[s->current].fiber);
     for (;;) {
         s->launch->call(s->launch->kernel, s->launch->args);
+        check_waited(here());
         leave(s, lane_here(s), AT_END, 0);
         s = here();
     }
@@ -476,6 +508,7 @@ static void describe(const struct lane *lane, char *out, size_t size) {
         snprintf(out, size, "waits at %s, line %d",
                  lane->place == AT_BLOCK_BARRIER ? "__syncthreads"
                  : lane->place == AT_PAUSE       ? "simt_pause"
+                 : lane->place == AT_WAIT        ? "simt_wait_for_primary"
                                                  : names[lane->meeting],
                  lane->line);
 }
@@ -525,9 +558,11 @@ static void start_block(struct shim *s, uint32_t n_threads) {
     shared_poison(&s->shared);
     for (uint32_t i = 0; i < n_threads; i++) {
         s->lanes[i].place = AT_START;
+        s->lanes[i].has_waited = false;
         s->lanes[i].index = (struct shim_size){i, 0, 0};
         if (s->threads[i].copies) s->threads[i].copies->n = s->threads[i].copies->n_groups = 0;
     }
+    if (s->veil) shim_veil_cover(s->veil);
 }
 static bool may_run(const struct lane *lane) {
     return lane->place == AT_START || lane->place == AT_MEETING || lane->place == AT_PAUSE;
@@ -553,6 +588,7 @@ static bool step_block(struct shim *s, uint32_t n_threads) {
         return true;
     }
     if (s->lanes[0].place != AT_END) {
+        if (s->lanes[0].place == AT_WAIT) lift_veil(s);
         release_block(s, n_threads);
         return true;
     }
@@ -620,6 +656,16 @@ bool shim_run(const struct shim_launch *l) {
     while (step(s)) {
     }
     return !s->has_given_up;
+}
+
+bool shim_run_veiled(const struct shim_launch *l, struct shim_veil *veil) {
+    struct shim *s = here();
+    bool has_ended;
+
+    s->veil = veil;
+    has_ended = shim_run(l);
+    s->veil = NULL;
+    return has_ended;
 }
 
 /* --- launches by turns */

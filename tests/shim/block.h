@@ -24,13 +24,20 @@ struct shim_launch {
     uint64_t shared_bytes;
     const void *args;
     uint64_t args_bytes;
+    bool waits;    /* every thread calls simt_wait_for_primary */
+    bool is_early; /* may begin before what is before it on the stream has ended */
 };
+
+/* What a block that runs ahead of its primary does not see: see overlap.c. */
+struct shim_veil;
 
 /* What is wrong with the launch, as the driver would find, or NULL. */
 const char *shim_launch_fault(const struct shim_launch *launch);
 /* All blocks of it, now. Aborts with a sentence when the kernel does what no kernel may; false: it
  * has given up (simt_give_up). */
 bool shim_run(const struct shim_launch *launch);
+/* The same, each block up to its wait under the veil. */
+bool shim_run_veiled(const struct shim_launch *launch, struct shim_veil *veil);
 
 /* --- launches that run at the same time: gang.c. This thread has as many places for them as there
  * may be ranks, and runs them by turns. */

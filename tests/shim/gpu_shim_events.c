@@ -65,6 +65,7 @@ static void put_event(struct gpu_stream *s, const char *what, shim_work *run, st
 }
 void gpu_event_record(struct gpu_event *e, struct gpu_stream *s) {
     shim_lock();
+    s->has_kernel_last = false;
     e->capture = s->capture;
     e->is_announced = false;
     if (s->capture) {
@@ -86,6 +87,7 @@ static void join_capture(struct gpu_stream *s, struct gpu_event *e) {
 }
 void gpu_stream_wait_event(struct gpu_stream *s, struct gpu_event *e) {
     shim_lock();
+    s->has_kernel_last = false;
     if (e->capture && e->capture == s->gpu->capture)
         join_capture(s, e);
     else if (s->capture)
@@ -150,6 +152,7 @@ void gpu_capture_begin(struct gpu_stream *s) {
     g->gpu = s->gpu;
     g->origin = s;
     s->capture = s->gpu->capture = g;
+    s->has_kernel_last = false;
     s->n_captured = s->n_joined = 0;
     shim_unlock();
 }
@@ -161,6 +164,7 @@ static void end_capture(struct gpu_stream *s) {
         if (o != s && o->n_joined < o->n_captured && !g->fault)
             g->fault = "the first stream does not wait for another";
         o->capture = NULL;
+        o->has_kernel_last = false;
     }
     s->gpu->capture = NULL;
 }
@@ -184,6 +188,7 @@ enum status gpu_capture_end(struct gpu_stream *s, struct gpu_graph **out, struct
 void gpu_graph_launch(struct gpu_graph *g, struct gpu_stream *s) {
     uint64_t n = 0;
 
+    s->has_kernel_last = false;
     if (s->capture) shim_fault("gpu_graph_launch: into a stream that is being recorded");
     for (const struct op *op = g->ops.head; op; op = op->next, n++)
         shim_put_again(s, op->what, op->run, op->args, op->args_bytes);

@@ -35,6 +35,7 @@ struct gpu_stream {
     struct gpu_stream *next;
     struct gpu *gpu;
     struct op_list ops;
+    bool has_kernel_last; /* what was put there last is a kernel or a product */
     struct gpu_graph *capture;
     uint64_t n_captured, n_joined; /* of this capture: work recorded; of that, waited for */
 };
@@ -78,6 +79,10 @@ bool shim_is_device_address(const void *p);
 void shim_check_pointers(struct gpu_stream *s, const struct shim_launch *launch);
 
 shim_work shim_run_together; /* a launch that waits for the other ranks': gang.c */
+
+/* Around a kernel behind which another runs ahead: overlap.c. */
+void shim_veil_before(struct gpu *gpu);
+struct shim_veil *shim_veil_after(void);
 
 /* A graph's work is put on a stream: shim_put, without being a call of the host's. */
 void shim_put_again(struct gpu_stream *s, const char *what, shim_work *run, const void *args,

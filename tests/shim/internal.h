@@ -28,6 +28,8 @@ void shim_give_up(void);
 void shim_copy(void *shared, const void *global, int line);
 void shim_copy_commit(void);
 void shim_copy_wait(uint32_t n_left);
+void shim_wait_for_primary(int line);
+void shim_launch_dependents(int line);
 /* The block's memory for the array that `key` is the name of; the same for all its threads. */
 void *shim_shared(const void *key, uint64_t n_bytes);
 void *shim_shared_dynamic(void);
@@ -41,6 +43,11 @@ void shim_launch_on(struct gpu_stream *s, const struct shim_launch *launch);
 void shim_launch_together(struct gpu_stream *s, const struct shim_launch *launch, const void *place,
                           uint32_t rank, uint32_t size);
 extern const char *volatile shim_planted_name;
+
+/* --- what block.c asks of overlap.c: a block begins, and all its threads have come to the wait */
+void shim_veil_cover(struct shim_veil *veil);
+/* What the block has done meanwhile and must not; NULL: nothing. */
+const char *shim_veil_lift(struct shim_veil *veil);
 
 /* --- what the device asks of block.c */
 uint32_t shim_max_shared(void);

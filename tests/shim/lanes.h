@@ -13,11 +13,12 @@ enum { WARP = 32 };
 /* What the 32 lanes of a warp do together. */
 enum meeting { SYNC_WARP, SHUFFLE, BALLOT, MATRIX, MATRIX_TRANSPOSED, PRODUCT, PRODUCT_S8 };
 
-enum place { AT_START, AT_BLOCK_BARRIER, AT_MEETING, AT_PAUSE, AT_END };
+enum place { AT_START, AT_BLOCK_BARRIER, AT_MEETING, AT_PAUSE, AT_WAIT, AT_END };
 
 /* A lane's note of what it waits for. */
 struct lane {
     enum place place;
+    bool has_waited; /* for the kernel before */
     int line;
     enum meeting meeting;
     uint32_t bits, from; /* shuffle, ballot: what it gives, and whose it wants */

@@ -123,3 +123,12 @@ bool memory_holds(const struct memory *m, const void *p, uint64_t n_bytes) {
         if (at < r->start + r->n_bytes) return n_bytes <= (uint64_t)(r->start + r->n_bytes - at);
     return false;
 }
+
+const struct memory_range *memory_next(const struct memory *m, const struct memory_range *r,
+                                       unsigned char **start, uint64_t *n_bytes) {
+    r = r ? r->next : m->ranges;
+    if (!r) return NULL;
+    *start = r->start;
+    *n_bytes = r->n_bytes;
+    return r;
+}

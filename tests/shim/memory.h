@@ -25,6 +25,10 @@ void *memory_alloc(struct memory *m, uint64_t n_bytes, const char *what);
 bool memory_free(struct memory *m, void *p);
 /* Do n_bytes from p lie inside one allocation? */
 bool memory_holds(const struct memory *m, const void *p, uint64_t n_bytes);
+/* The allocation behind `r`, lowest first, and where it lies; NULL: of the first, and behind the
+ * last. */
+const struct memory_range *memory_next(const struct memory *m, const struct memory_range *r,
+                                       unsigned char **start, uint64_t *n_bytes);
 void memory_lock(struct memory *m);
 void memory_unlock(struct memory *m);
 

@@ -4,8 +4,9 @@
  * could, so each launch is looked over: a word of its arguments that is the address of mapped
  * memory must lie in memory of a device (gpu_alloc, gpu_alloc_pinned), or, when the stream is NULL,
  * in memory from tests/gpu/on_device.h, which on a GPU is mapped host memory. Integers that look
- * like mapped addresses would be refused too; none has been met. Pointers behind pointers are not
- * looked at. Any thread. */
+ * like mapped addresses would be refused too, so words with a small number in the lower half are
+ * left out: with what lies in padding for the upper half, such have been met. Pointers behind
+ * pointers are not looked at. Any thread. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +20,7 @@
 #undef malloc
 #undef free
 
-enum { ALIGNMENT = 256, PAGE_BYTES = 4096 };
+enum { ALIGNMENT = 256, PAGE_BYTES = 4096, SMALL_NUMBER = 65536 };
 /* A word below it is a number: programs lie higher, and AddressSanitizer's own tables lower. */
 #define LEAST_ADDRESS (UINT64_C(1) << 45)
 
@@ -117,7 +118,9 @@ void shim_check_pointers(struct gpu_stream *s, const struct shim_launch *launch)
         uintptr_t at;
 
         memcpy(&at, (const unsigned char *)launch->args + i, sizeof(at));
-        if (at < LEAST_ADDRESS || shim_is_device_address((const void *)at)) continue;
+        if (at < LEAST_ADDRESS || (uint32_t)at < SMALL_NUMBER ||
+            shim_is_device_address((const void *)at))
+            continue;
         if ((!s && is_in_room(at)) || !is_mapped(at)) continue;
         shim_fault("kernel %s: byte %zu of its arguments points to %p, which is the host's stack, "
                    "heap or static data: a GPU cannot read it, so allocate it%s",

@@ -11,9 +11,12 @@
  *      a mask that is not the whole warp;
  *      addresses that are not aligned as the type or instruction asks (int4: 16 bytes);
  *      copy_async16 to, and load_matrix4 from, what is not the block's shared memory;
- *      a write behind the end of SHARED or SHARED_DYNAMIC.
+ *      a write behind the end of SHARED or SHARED_DYNAMIC;
+ *      a thread of a kernel that LAUNCH has put there which ends without simt_wait_for_primary, or
+ *      lets dependents begin before it.
  * What shows in the results, under some seed: shared memory read before it is written (it starts as
- * NaN), or read or written where a barrier or a __syncwarp is missing; copies read before their
+ * NaN), global memory read before simt_wait_for_primary that the kernel before has written
+ * (overlap.c), or read or written where a barrier or a __syncwarp is missing; copies read before their
  * wait and buffers refilled too early (late and early copies).
  *
  * LIMITS. Races are found by sampling schedules, not proved absent: a pair of accesses between the
@@ -90,7 +93,9 @@ static inline float4 make_float4(float x, float y, float z, float w) {
 #define SHARED_DYNAMIC(name)                                                                       \
     unsigned char *name = static_cast<unsigned char *>(shim_shared_dynamic())
 #define LAUNCH(kernel, grid, block, shared_bytes, stream, ...)                                     \
-    shim_launch(#kernel, kernel, grid, block, shared_bytes, stream, __VA_ARGS__)
+    shim_launch(#kernel, kernel, grid, block, shared_bytes, stream, true, __VA_ARGS__)
+#define LAUNCH_ALONE(kernel, grid, block, shared_bytes, stream, ...)                               \
+    shim_launch(#kernel, kernel, grid, block, shared_bytes, stream, false, __VA_ARGS__)
 #define LAUNCH_TOGETHER(kernel, grid, block, stream, place, rank, size, ...)                       \
     shim_launch_ranks(#kernel, kernel, grid, block, stream, place, rank, size, __VA_ARGS__)
 #define ALLOW_SHARED(kernel, bytes) shim_allow(kernel, bytes)
@@ -111,15 +116,18 @@ static inline struct shim_launch shim_describe(const char *name, void (*kernel)(
             {block.x, block.y, block.z},
             shared_bytes,
             &args,
-            sizeof(args)};
+            sizeof(args),
+            false,
+            false};
 }
 /* A NULL stream runs the kernel at once: for tests of kernels alone. */
 template <class Args>
 static inline void shim_launch(const char *name, void (*kernel)(const Args), dim3 grid, dim3 block,
-                               uint64_t shared_bytes, struct gpu_stream *stream,
+                               uint64_t shared_bytes, struct gpu_stream *stream, bool waits,
                                const typename shim_as_it_is<Args>::type &args) {
     struct shim_launch launch = shim_describe(name, kernel, grid, block, shared_bytes, args);
 
+    launch.waits = waits;
     shim_launch_on(stream, &launch);
 }
 template <class Args>
@@ -350,6 +358,12 @@ static inline int __all_sync(uint32_t mask, int vote, SHIM_LINE) {
 }
 
 /* --- the instructions of simt.h, with the same contracts */
+static inline void simt_wait_for_primary(SHIM_LINE) {
+    shim_wait_for_primary(line);
+}
+static inline void simt_launch_dependents(SHIM_LINE) {
+    shim_launch_dependents(line);
+}
 static inline uint32_t load_acquire(const uint32_t *p) {
     return *(const volatile uint32_t *)p;
 }

@@ -61,6 +61,9 @@ void shim_set_library(bool is_there);
 /* The device's clock, of devices opened from now on: a kernel or a copy takes 10 us, a product of
  * gemm.h so many. 0, unless set: the host's time passes, which is no measure of speed. */
 void shim_set_product_us(uint32_t us);
+/* Kernels that LAUNCH puts behind another kernel may begin before that has ended (from sm_90 on):
+ * under a seed one of eight does, after this all. */
+void shim_set_overlap(bool is_always);
 /* What the host has put on streams, in calls, since shim_calls_clear: all threads. */
 struct shim_calls {
     uint64_t n_kernels, n_products, n_copies, n_events, n_graphs;

@@ -344,6 +344,7 @@ template <int HD, kv_codes KV>
 static __global__ void __launch_bounds__(THREADS, (ring<HD, KV>::BLOCKS))
     decode_kernel(const __grid_constant__ struct decode_args args) {
     simt_wait_for_primary();
+    simt_launch_dependents();
 
     SHARED_DYNAMIC(shared);
     constexpr int STAGES = ring<HD, KV>::STAGES, STAGE = ring<HD, KV>::STAGE;

@@ -22,6 +22,7 @@ template <int HD>
 static __global__ void __launch_bounds__(HD)
     merge_kernel(const __grid_constant__ struct merge_args args) {
     simt_wait_for_primary();
+    simt_launch_dependents();
 
     const struct attend_args &a = args.a;
     const struct attend_merge merge = args.merges[blockIdx.x];

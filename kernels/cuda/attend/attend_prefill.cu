@@ -609,7 +609,7 @@ static void launch(struct gpu_stream *s, const struct prefill_args &all, uint32_
     using shape = prefill_shape<HD, SLABS, CHUNKED, KV>;
     dim3 grid((uint32_t)all.a.n_kv_heads, n_items);
 
-    LAUNCH((prefill_kernel<HD, SLABS, CHUNKED, KV>), grid, THREADS, shape::BYTES, s, all);
+    LAUNCH_ALONE((prefill_kernel<HD, SLABS, CHUNKED, KV>), grid, THREADS, shape::BYTES, s, all);
 }
 
 template <int HD, int SLABS, bool CHUNKED>

@@ -23,6 +23,7 @@
 #error "the CUDA toolkit is older than 12.8: install a newer one"
 #endif
 
+#define OVERLAPPING_SM 90u    /* the oldest that can begin a kernel before the last one ends */
 #define COPIES_AT_ONCE 256u   /* sizes handed to the driver in one call */
 #define BATCH_DRIVER   12080u /* the first driver that takes many copies in one call */
 
@@ -362,11 +363,21 @@ struct gpu *gpu_stream_gpu(struct gpu_stream *s) {
 void *gpu_stream_handle(struct gpu_stream *s) {
     if (!s) return NULL; /* the default stream: tests of kernels */
     gpu_enter(s->gpu);
+    s->has_kernel_last = false; /* a library may end with anything */
+    return s->stream;
+}
+
+void *gpu_stream_launches(struct gpu_stream *s, bool *overlaps) {
+    *overlaps = s && s->has_kernel_last && s->gpu->properties.sm >= OVERLAPPING_SM;
+    if (!s) return NULL;
+    gpu_enter(s->gpu);
+    s->has_kernel_last = true;
     return s->stream;
 }
 
 void gpu_copy(struct gpu_stream *s, void *dst, const void *src, uint64_t n_bytes) {
     if (n_bytes == 0) return;
+    s->has_kernel_last = false;
     (void)gpu_check(s->gpu, cudaMemcpyAsync(dst, src, n_bytes, cudaMemcpyDefault, s->stream),
                     "starting a copy");
 }
@@ -374,6 +385,7 @@ void gpu_copy(struct gpu_stream *s, void *dst, const void *src, uint64_t n_bytes
 void gpu_copy_2d(struct gpu_stream *s, void *dst, uint64_t dst_pitch, const void *src,
                  uint64_t src_pitch, uint64_t row_bytes, uint64_t n_rows) {
     if (row_bytes == 0 || n_rows == 0) return;
+    s->has_kernel_last = false;
     (void)gpu_check(s->gpu,
                     cudaMemcpy2DAsync(dst, dst_pitch, src, src_pitch, row_bytes, n_rows,
                                       cudaMemcpyDefault, s->stream),
@@ -410,6 +422,7 @@ static bool copied_at_once(struct gpu_stream *s, void *const *dst, const void *c
     cudaError_t code;
 
     if (!gpu->has_batch_copy || s->is_capturing || n < 2) return false;
+    s->has_kernel_last = false;
     code = copy_batch(s, dst, src, n_bytes, n);
     if (code == cudaErrorNotSupported || code == cudaErrorCallRequiresNewerDriver) {
         (void)cudaGetLastError();
@@ -435,6 +448,7 @@ void gpu_copy_many(struct gpu_stream *s, void *const *dst, const void *const *sr
 
 void gpu_fill(struct gpu_stream *s, void *dst, uint8_t value, uint64_t n_bytes) {
     if (n_bytes == 0) return;
+    s->has_kernel_last = false;
     (void)gpu_check(s->gpu, cudaMemsetAsync(dst, value, n_bytes, s->stream), "filling memory");
 }
 
@@ -448,6 +462,7 @@ enum status gpu_stream_wait(struct gpu_stream *s, struct error *err) {
 
 /* Only this thread's calls are watched: the watcher, and other ranks, go on meanwhile. */
 void gpu_capture_begin(struct gpu_stream *s) {
+    s->has_kernel_last = false;
     s->is_capturing = gpu_check(
         s->gpu, cudaStreamBeginCapture(s->stream, cudaStreamCaptureModeThreadLocal), "recording");
 }
@@ -461,7 +476,7 @@ enum status gpu_capture_end(struct gpu_stream *s, struct gpu_graph **out, struct
         gpu_fail(s->gpu, "GPU %u: a recording ended that had not begun", s->gpu->ordinal);
         return gpu_status(s->gpu, err);
     }
-    s->is_capturing = false;
+    s->is_capturing = s->has_kernel_last = false;
     (void)gpu_check(s->gpu, cudaPeekAtLastError(),
                     "recording a kernel"); /* before the end covers it */
     code = cudaStreamEndCapture(s->stream, &graph);
@@ -488,6 +503,7 @@ enum status gpu_capture_end(struct gpu_stream *s, struct gpu_graph **out, struct
 
 void gpu_graph_launch(struct gpu_graph *g, struct gpu_stream *s) {
     gpu_enter(s->gpu);
+    s->has_kernel_last = false;
     (void)gpu_check(s->gpu, cudaGraphLaunch(g->exec, s->stream), "launching a graph");
 }
 

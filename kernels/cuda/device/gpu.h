@@ -68,6 +68,9 @@ struct gpu *gpu_stream_gpu(struct gpu_stream *s);
 /* What a kernel launch needs: the cudaStream_t, or the shim's stream; of NULL the default one, on
  * which tests of kernels run. */
 void *gpu_stream_handle(struct gpu_stream *s);
+/* The same for what puts kernels alone on the stream. *overlaps: may the next one begin while the
+ * one before it ends? On sm_90 and newer, where a kernel, and no copy or event, came last. */
+void *gpu_stream_launches(struct gpu_stream *s, bool *overlaps);
 
 /* Any direction; host memory must be pinned and stay as it is until the copy is done. */
 void gpu_copy(struct gpu_stream *s, void *dst, const void *src, uint64_t n_bytes);

@@ -32,10 +32,12 @@ enum status gpu_event_open(struct gpu *gpu, struct gpu_event **out, struct error
 }
 
 void gpu_event_record(struct gpu_event *e, struct gpu_stream *s) {
+    s->has_kernel_last = false;
     (void)gpu_check(e->gpu, cudaEventRecord(e->event, s->stream), "recording an event");
 }
 
 void gpu_stream_wait_event(struct gpu_stream *s, struct gpu_event *e) {
+    s->has_kernel_last = false;
     (void)gpu_check(s->gpu, cudaStreamWaitEvent(s->stream, e->event, cudaEventWaitDefault),
                     "waiting for an event");
 }

@@ -40,6 +40,7 @@ struct gpu_stream {
     struct gpu *gpu;
     cudaStream_t stream;
     bool is_capturing;
+    bool has_kernel_last; /* what was put there last is a kernel */
 };
 
 struct gpu_event {

@@ -16,7 +16,9 @@
  *      LAUNCH(kernel<64>, dim3(a, b), 128, shared_bytes, stream, args);
  *
  * (of a kernel that waits for the same kernel of other ranks LAUNCH_TOGETHER, without shared_bytes,
- * with an address that stands for their meeting place, rank and size before the arguments)
+ * with an address that stands for their meeting place, rank and size before the arguments), or LAUNCH_ALONE,
+ * for one that wants the whole multiprocessor and so begins after the one before it has ended,
+ *
  * with one argument that is a struct passed by value (const __grid_constant__), inside an extern
  * "C" function that takes `struct gpu_stream *`; above 48 KiB of shared memory the file's
  * x_prepare(), called once per device, has allowed it with ALLOW_SHARED(kernel<64>, bytes). */
@@ -37,11 +39,35 @@
 #define SHARED(type, name, n) __shared__ __align__(16) type name[n]
 #define SHARED_DYNAMIC(name)  extern __shared__ __align__(128) unsigned char name[]
 #define LAUNCH(kernel, grid, block, shared_bytes, stream, ...)                                     \
-    kernel<<<grid, block, shared_bytes, (cudaStream_t)gpu_stream_handle(stream)>>>(__VA_ARGS__)
+    simt_launch(kernel, grid, block, shared_bytes, stream, true, __VA_ARGS__)
+#define LAUNCH_ALONE(kernel, grid, block, shared_bytes, stream, ...)                               \
+    simt_launch(kernel, grid, block, shared_bytes, stream, false, __VA_ARGS__)
 #define LAUNCH_TOGETHER(kernel, grid, block, stream, place, rank, size, ...)                       \
-    LAUNCH(kernel, grid, block, 0, stream, __VA_ARGS__)
+    LAUNCH_ALONE(kernel, grid, block, 0, stream, __VA_ARGS__)
 #define ALLOW_SHARED(kernel, bytes)                                                                \
     cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)(bytes))
+
+template <class Args> struct simt_as_it_is { typedef Args type; };
+/* What goes wrong stays with the runtime: gpu_status finds it. */
+template <class Args>
+static inline void simt_launch(void (*kernel)(const Args), dim3 grid, dim3 block,
+                               size_t shared_bytes, struct gpu_stream *stream, bool may_overlap,
+                               const typename simt_as_it_is<Args>::type &args) {
+    cudaLaunchAttribute overlap = {};
+    cudaLaunchConfig_t config = {};
+    void *all[] = {const_cast<Args *>(&args)};
+    bool overlaps;
+
+    config.stream = (cudaStream_t)gpu_stream_launches(stream, &overlaps);
+    config.gridDim = grid;
+    config.blockDim = block;
+    config.dynamicSmemBytes = shared_bytes;
+    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    overlap.val.programmaticStreamSerializationAllowed = 1;
+    config.attrs = &overlap;
+    config.numAttrs = may_overlap && overlaps ? 1 : 0;
+    (void)cudaLaunchKernelExC(&config, reinterpret_cast<const void *>(kernel), all);
+}
 
 typedef __nv_bfloat16 bf16;
 
@@ -163,11 +189,12 @@ static __device__ __forceinline__ void simt_give_up(void) {
     __trap();
 }
 
-/* Launches that overlap (sm_90 and newer; elsewhere these do nothing). A kernel may begin while the
- * kernel before it on the stream, its primary, still runs. Every kernel calls simt_wait_for_primary
- * once, on every path, returns included: before the call it reads what no kernel of a step writes
- * (weights, norms, angles, its arguments) and writes no global memory; after it, all that the
- * kernels before it on the stream wrote is there. */
+/* Launches that overlap (sm_90 and newer; elsewhere these do nothing). A kernel that LAUNCH puts on
+ * a stream may begin while the kernel before it, its primary, still runs. It calls
+ * simt_wait_for_primary once, on every path, returns included: before the call it reads what no
+ * kernel of a step writes (weights, norms, angles, its arguments) and writes no global memory;
+ * after it, all that the kernels before it on the stream wrote is there. Follows: CUDA C++
+ * Programming Guide, programmatic dependent launch. */
 static __device__ __forceinline__ void simt_wait_for_primary(void) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -210,10 +237,6 @@ static inline float power_of_two(float x) {
 }
 static inline uint4 load_once(const void *p) {
     return *(const uint4 *)p;
-}
-static inline void simt_wait_for_primary(void) {
-}
-static inline void simt_launch_dependents(void) {
 }
 #endif
 

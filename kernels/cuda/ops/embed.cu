@@ -23,6 +23,7 @@ static __device__ int32_t resolve_token(const struct embed_args &a, uint32_t t) 
 static __global__ void __launch_bounds__(MAX_THREADS)
     embed_kernel(const __grid_constant__ struct embed_args a) {
     simt_wait_for_primary();
+    simt_launch_dependents();
 
     uint32_t n_pieces = a.d / 8, t = blockIdx.x;
     int32_t id = resolve_token(a, t);

@@ -72,21 +72,27 @@ static __device__ uint4 scale_by(uint4 x, uint4 weight, float scale) {
 template <int N_PIECES>
 static __global__ void __launch_bounds__(MAX_THREADS)
     norm_kernel(const __grid_constant__ struct norm_args a) {
-    simt_wait_for_primary();
-
     SHARED(float, sums, MAX_THREADS / 32);
-    size_t row = a.row ? a.row[(size_t)blockIdx.x * a.row_stride] : blockIdx.x;
     uint4 x[N_PIECES], y[N_PIECES], weight[N_PIECES];
     float sum = 0, scale;
 
-    /* all loads before the first use */
+    /* all loads before the first use; that of the weights before the wait */
+#pragma unroll
+    for (int p = 0; p < N_PIECES; p++) {
+        uint32_t at = (threadIdx.x + p * blockDim.x) * 8;
+
+        if (at < a.d) weight[p] = eight_load(a.weight + at);
+    }
+    simt_wait_for_primary();
+    simt_launch_dependents();
+
+    size_t row = a.row ? a.row[(size_t)blockIdx.x * a.row_stride] : blockIdx.x;
 #pragma unroll
     for (int p = 0; p < N_PIECES; p++) {
         uint32_t at = (threadIdx.x + p * blockDim.x) * 8;
 
         if (at >= a.d) continue;
         x[p] = eight_load(a.x + row * a.d + at);
-        weight[p] = eight_load(a.weight + at);
         if (a.y) y[p] = eight_load(a.y + row * a.d + at);
     }
 #pragma unroll

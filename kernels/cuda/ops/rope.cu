@@ -164,6 +164,7 @@ template <int HD, kv_codes KV>
 static __global__ void __launch_bounds__(N_THREADS)
     rope_kernel(const __grid_constant__ struct rope_args a) {
     simt_wait_for_primary();
+    simt_launch_dependents();
 
     uint32_t n_heads = a.n_heads + 2 * a.n_kv_heads, t = blockIdx.x;
     uint32_t head = (blockIdx.y * N_THREADS + threadIdx.x) / lanes_of<HD>();

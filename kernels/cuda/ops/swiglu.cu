@@ -12,6 +12,7 @@
 static __global__ void __launch_bounds__(N_THREADS)
     swiglu_kernel(const __grid_constant__ struct swiglu_args a) {
     simt_wait_for_primary();
+    simt_launch_dependents();
 
     uint32_t at = (blockIdx.y * N_THREADS + threadIdx.x) * 8;
     const uint16_t *row = a.gate_up + (size_t)blockIdx.x * 2 * a.f;

@@ -14,6 +14,7 @@ static __device__ __forceinline__ bool has_repetition(const struct backend_outpu
 static __global__ void __launch_bounds__(THREADS)
     count_kernel(const __grid_constant__ struct sampling_pass p) {
     simt_wait_for_primary();
+    simt_launch_dependents();
 
     uint32_t k = blockIdx.y;
 
@@ -116,6 +117,7 @@ static __device__ __forceinline__ uint64_t adjust_tile(const struct sampling_pas
 static __global__ void __launch_bounds__(THREADS)
     adjust_kernel(const __grid_constant__ struct sampling_pass p) {
     simt_wait_for_primary();
+    simt_launch_dependents();
 
     uint32_t tile = blockIdx.x, k = blockIdx.y;
 

@@ -94,6 +94,7 @@ static __device__ __forceinline__ void find_in_tile(const struct sampling_pass &
 static __global__ void __launch_bounds__(THREADS, 4)
     draw_kernel(const __grid_constant__ struct sampling_pass p) {
     simt_wait_for_primary();
+    simt_launch_dependents();
 
     SHARED(uint64_t, found, 2); /* the tile, and the target within it */
     uint32_t tile = blockIdx.x, k = blockIdx.y;
@@ -136,6 +137,7 @@ static __device__ __forceinline__ void rank_tile(const struct sampling_pass &p, 
 static __global__ void __launch_bounds__(THREADS)
     rank_kernel(const __grid_constant__ struct sampling_pass p) {
     simt_wait_for_primary();
+    simt_launch_dependents();
 
     uint32_t tile = blockIdx.x, k = blockIdx.y;
 

@@ -136,6 +136,7 @@ static __device__ __forceinline__ uint32_t collect_row(const struct selection &l
 static __global__ void __launch_bounds__(THREADS)
     search_kernel(const __grid_constant__ struct sampling_pass p) {
     simt_wait_for_primary();
+    simt_launch_dependents();
 
     SHARED(uint32_t, room, 3 * SAMPLING_BINS);
     SHARED(uint64_t, key, SAMPLING_MAX_TOP);

@@ -154,6 +154,7 @@ static __device__ __forceinline__ void plan_gather(struct sampling_select *plan,
 static __global__ void __launch_bounds__(THREADS, 4)
     histogram_kernel(const __grid_constant__ struct sampling_pass p) {
     simt_wait_for_primary();
+    simt_launch_dependents();
 
     SHARED(uint32_t, room, 3 * BINS);
     SHARED(struct sampling_select, plan, 1);
@@ -247,6 +248,7 @@ static __device__ __forceinline__ uint32_t last_kept(const uint64_t *key, uint32
 static __global__ void __launch_bounds__(THREADS, 4)
     gather_kernel(const __grid_constant__ struct sampling_pass p) {
     simt_wait_for_primary();
+    simt_launch_dependents();
 
     SHARED(uint64_t, key, SAMPLING_GATHER);
     uint32_t tile = blockIdx.x, k = blockIdx.y, which = selection_of_block(p, blockIdx.z), n;

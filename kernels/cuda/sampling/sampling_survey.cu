@@ -138,6 +138,7 @@ static __device__ __forceinline__ void join_tiles(const struct sampling_pass &p,
 static __global__ void __launch_bounds__(THREADS, 5)
     survey_kernel(const __grid_constant__ struct sampling_pass p) {
     simt_wait_for_primary();
+    simt_launch_dependents();
 
     uint32_t tile = blockIdx.x, k = blockIdx.y;
 

@@ -358,6 +358,50 @@ static void an_event_may_be_closed_while_it_is_announced(void **state) {
     close_all(gpu, s);
 }
 
+/* --- launches that overlap */
+
+static bool overlaps(struct gpu_stream *s) {
+    bool overlaps;
+
+    (void)gpu_stream_launches(s, &overlaps);
+    return overlaps;
+}
+
+static void a_kernel_overlaps_another_and_nothing_else(void **state) {
+    struct gpu *gpu = opened();
+    struct gpu_stream *s = stream_of(gpu);
+    struct gpu_graph *g = NULL;
+    struct gpu_event *e;
+    char from[4] = "abc", to[4] = "---";
+
+    (void)state;
+    assert_int_equal(gpu_event_open(gpu, &e, NULL), ST_OK);
+    assert_false(overlaps(NULL));
+    assert_false(overlaps(s));
+    assert_true(overlaps(s));
+    gpu_copy(s, to, from, 2);
+    assert_false(overlaps(s));
+    gpu_fill(s, to, 1, 2);
+    assert_false(overlaps(s));
+    gpu_event_record(e, s);
+    assert_false(overlaps(s));
+    gpu_stream_wait_event(s, e);
+    assert_false(overlaps(s));
+    (void)gpu_stream_handle(s); /* for a library */
+    assert_false(overlaps(s));
+    gpu_capture_begin(s);
+    assert_false(overlaps(s));
+    assert_true(overlaps(s));
+    assert_int_equal(gpu_capture_end(s, &g, NULL), ST_OK);
+    assert_false(overlaps(s));
+    gpu_graph_launch(g, s);
+    assert_false(overlaps(s));
+    assert_true(overlaps(s));
+    gpu_graph_close(g);
+    gpu_event_close(e);
+    close_all(gpu, s);
+}
+
 /* --- graphs */
 
 static void recorded_work_runs_at_each_launch(void **state) {
@@ -446,6 +490,7 @@ int main(void) {
         cmocka_unit_test(rows_are_copied_with_their_pitches),
         cmocka_unit_test(an_announced_event_makes_the_fd_readable),
         cmocka_unit_test(an_event_may_be_closed_while_it_is_announced),
+        cmocka_unit_test(a_kernel_overlaps_another_and_nothing_else),
         cmocka_unit_test(recorded_work_runs_at_each_launch),
         cmocka_unit_test(a_failed_recording_is_reported),
         cmocka_unit_test(an_unrecordable_kernel_is_reported_first),

@@ -21,7 +21,7 @@ __global__ void product(const __grid_constant__ struct trial_product p) {
         p.c[(lane / 4 + (i >> 1) * 8) * 8 + lane % 4 * 2 + (i & 1)] = c[i];
 }
 void trial_product(struct gpu_stream *s, const struct trial_product *p) {
-    LAUNCH(product, dim3(1), 32, 0, s, *p);
+    LAUNCH_ALONE(product, dim3(1), 32, 0, s, *p);
 }
 
 __global__ void __launch_bounds__(128) rounds(const __grid_constant__ struct trial_rounds p) {
@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(128) rounds(const __grid_constant__ struct tri
     p.out[threadIdx.x] = sum;
 }
 void trial_rounds(struct gpu_stream *s, const struct trial_rounds *p) {
-    LAUNCH(rounds, dim3(1), 128, 0, s, *p);
+    LAUNCH_ALONE(rounds, dim3(1), 128, 0, s, *p);
 }
 
 __global__ void add(const __grid_constant__ struct trial_add p) {
@@ -49,7 +49,25 @@ __global__ void add(const __grid_constant__ struct trial_add p) {
     if (i < p.n) p.y[i] = p.x[i] + p.add;
 }
 void trial_add(struct gpu_stream *s, const struct trial_add *p) {
-    LAUNCH(add, dim3((p->n + 63) / 64), 64, 0, s, *p);
+    LAUNCH_ALONE(add, dim3((p->n + 63) / 64), 64, 0, s, *p);
+}
+
+__global__ void behind(const __grid_constant__ struct trial_behind p) {
+    uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
+    bool is_there = i < p.n;
+    float sum = is_there ? p.before[i] : 0;
+
+    if (PLANTED(no_wait_at_the_tail) && !is_there) return;
+    if (PLANTED(early_dependents)) simt_launch_dependents();
+    if (PLANTED(early_read) && is_there) sum += p.x[i];
+    if (PLANTED(early_write) && is_there) p.y[i] = sum;
+    simt_wait_for_primary();
+    simt_launch_dependents();
+    if (!PLANTED(early_read) && is_there) sum += p.x[i];
+    if (is_there) p.y[i] = sum;
+}
+void trial_behind(struct gpu_stream *s, const struct trial_behind *p) {
+    LAUNCH(behind, dim3((p->n + 63) / 64), 64, 0, s, *p);
 }
 
 __global__ void tile(const __grid_constant__ struct trial_tile p) {
@@ -75,7 +93,7 @@ __global__ void tile(const __grid_constant__ struct trial_tile p) {
     p.sums[lane] = sum;
 }
 void trial_tile(struct gpu_stream *s, const struct trial_tile *p) {
-    LAUNCH(tile, dim3(1), 32, 16 * 64 * 2, s, *p);
+    LAUNCH_ALONE(tile, dim3(1), 32, 16 * 64 * 2, s, *p);
 }
 
 __global__ void shuffles(const __grid_constant__ struct trial_shuffles p) {
@@ -88,7 +106,7 @@ __global__ void shuffles(const __grid_constant__ struct trial_shuffles p) {
     p.out[128 + lane] = __ballot_sync(~0u, lane % 3 == 0);
 }
 void trial_shuffles(struct gpu_stream *s, const struct trial_shuffles *p) {
-    LAUNCH(shuffles, dim3(1), 32, 0, s, *p);
+    LAUNCH_ALONE(shuffles, dim3(1), 32, 0, s, *p);
 }
 
 static __device__ void barriers(enum trial_fault fault) {
@@ -115,7 +133,7 @@ __global__ void commit(const __grid_constant__ struct trial_fault_args p) {
     if (p.fault == TRIAL_BEHIND_SHARED) *(behind + threadIdx.x) = 1;
 }
 void trial_commit(struct gpu_stream *s, const struct trial_fault_args *p) {
-    LAUNCH(commit, dim3(1), 64, p->fault == TRIAL_TOO_MUCH_SHARED ? 48 << 10 : 0, s, *p);
+    LAUNCH_ALONE(commit, dim3(1), 64, p->fault == TRIAL_TOO_MUCH_SHARED ? 48 << 10 : 0, s, *p);
 }
 
 __global__ void poison(const __grid_constant__ struct trial_poison p) {
@@ -129,14 +147,14 @@ __global__ void poison(const __grid_constant__ struct trial_poison p) {
     fixed[threadIdx.x] = dynamic[threadIdx.x] = 1;
 }
 void trial_poison(struct gpu_stream *s, const struct trial_poison *p) {
-    LAUNCH(poison, dim3(3), 64, 256, s, *p);
+    LAUNCH_ALONE(poison, dim3(3), 64, 256, s, *p);
 }
 
 __global__ void big(const __grid_constant__ struct trial_big p) {
     p.out[threadIdx.x] = blockDim.x;
 }
 void trial_big(struct gpu_stream *s, const struct trial_big *p, uint32_t n_bytes) {
-    LAUNCH(big, dim3(1), 32, n_bytes, s, *p);
+    LAUNCH_ALONE(big, dim3(1), 32, n_bytes, s, *p);
 }
 int trial_big_allow(uint32_t n_bytes) {
     return ALLOW_SHARED(big, n_bytes);

@@ -34,6 +34,15 @@ struct trial_add {
 };
 void trial_add(struct gpu_stream *s, const struct trial_add *p);
 
+/* y[i] = x[i] + before[i], where x is what the kernel before has written. Planted: early_read (x
+ * before the wait), early_write (y), early_dependents, no_wait_at_the_tail (of threads from n on). */
+struct trial_behind {
+    const float *before, *x;
+    float *y;
+    uint32_t n;
+};
+void trial_behind(struct gpu_stream *s, const struct trial_behind *p);
+
 /* Reads 16 x 64 bf16 by load_matrix4 and sums all its bits; rows swizzled or not. */
 struct trial_tile {
     const uint16_t *tile; /* (16, 64) */
