@@ -119,16 +119,36 @@ static enum status choose_dtype(const struct worker_options *o, const struct mod
     return ST_OK;
 }
 
+/* What --quantization may be, and the method of a checkpoint that it asks for; NULL: any. */
+static const struct {
+    const char *word, *method;
+} quantizations[] = {
+    {"auto", NULL},          {"none", NULL},          {"null", NULL},
+    {"unquant", NULL},       {"fp8", "fp8"},          {"compressed-tensors", "compressed-tensors"},
+    {"awq", "awq"},          {"awq_marlin", "awq"},   {"gptq", "gptq"},
+    {"gptq_marlin", "gptq"}, {"modelopt", "modelopt"}};
+
 static enum status check_quantization(const struct worker_options *o, const struct model *m,
                                       struct error *err) {
-    const char *want = worker_quantization_name(o), *has = model_quantization(m);
+    const char *has = model_quantization(m);
+    size_t i = 0;
 
-    if (!want || model_is_synthetic(m) || (has && strcmp(has, want) == 0)) return ST_OK;
-    return error_set_param(
-        err, ST_INVALID, "quantization",
-        "quantization is %s, but the checkpoint is %s%s: leave --quantization "
-        "out, or use a checkpoint of that method; the worker quantises no weights",
-        want, has ? "quantised by " : "not quantised", has ? has : "");
+    while (i < ARRAY_LEN(quantizations) && strcmp(o->quantization, quantizations[i].word) != 0)
+        i++;
+    if (i == ARRAY_LEN(quantizations))
+        return error_set_param(err, ST_UNSUPPORTED, "quantization",
+                               "--quantization %.60s would change the answers, and is not "
+                               "supported: give auto, fp8, compressed-tensors, awq, gptq or "
+                               "modelopt",
+                               o->quantization);
+    if (!quantizations[i].method || model_is_synthetic(m)) return ST_OK;
+    if (has && strcmp(has, quantizations[i].method) == 0) return ST_OK;
+    return error_set_param(err, ST_INVALID, "quantization",
+                           "--quantization %s would change the answers: the checkpoint is %s%s, "
+                           "and the worker quantises no weights; leave the flag out, or use a "
+                           "checkpoint of that method",
+                           o->quantization, has ? "quantised by " : "not quantised",
+                           has ? has : "");
 }
 
 enum status worker_size_engine(const struct worker_options *o, const struct model *m,

@@ -14,8 +14,6 @@ static const char *const dtype_names[] = {"auto", "bfloat16", "float16", "float3
                                           "half", "float",    NULL};
 static const char *const kv_dtype_names[] = {"auto", "bfloat16", "float16", "float32",
                                              "fp8",  "int8",     NULL};
-static const char *const quantization_names[] = {
-    "auto", "fp8", "compressed-tensors", "awq", "gptq", "modelopt", NULL};
 static const char *const hash_names[] = {"xxh3_128", "sha256_cbor", "xxhash_cbor",
                                          "sha256",   "xxhash",      NULL};
 static const char *const order_names[] = {"fresh-first", "classic", NULL};
@@ -45,21 +43,6 @@ static const char *const kv_dtype_words[] = {"fp8_e4m3",
                                              "float",
                                              "float32",
                                              NULL};
-static const char *const quantization_words[] = {"none",
-                                                 "auto",
-                                                 "null",
-                                                 "auto",
-                                                 "unquant",
-                                                 "auto",
-                                                 "awq_marlin",
-                                                 "awq",
-                                                 "gptq_marlin",
-                                                 "gptq",
-                                                 "modelopt_fp8",
-                                                 "modelopt",
-                                                 "compressed_tensors",
-                                                 "compressed-tensors",
-                                                 NULL};
 static const char *const unset_words[] = {"-1", "0", "none", "0", NULL};
 static const char *const logprobs_words[] = {"-1", "20", NULL};
 static const char *const seed_words[] = {
@@ -214,11 +197,11 @@ static const struct option_def rows[] = {
          "Number type of the weights and the KV cache. One of auto, bfloat16, float16 (half) and "
          "float32 (float). auto takes the type of the model's files, so that no weight is rounded; "
          "a narrower type needs less memory and answers faster. GPUs support bfloat16 only."},
-    {"quantization", OPT_ENUM, FIELD(quantization), .def = "auto", .names = quantization_names,
-     .name_aliases = quantization_words, .group = "Device", .is_hidden = true,
-     .help = "Method that the model's files must be quantised by. With auto the files decide; "
-             "another value ends the start if they are of another method or are not quantised. "
-             "The worker quantises no weights."},
+    {"quantization", OPT_STR, FIELD(quantization), .def = "auto", .group = "Device",
+     .metavar = "METHOD", .is_hidden = true,
+     .help = "Method that the model's files are quantised by: auto, fp8, compressed-tensors, awq, "
+             "gptq or modelopt. auto takes any, and none; another method than that of the files "
+             "ends the start. The worker quantises no weights."},
     {"kv-cache-dtype", OPT_ENUM, FIELD(kv_dtype), .def = "auto", .names = kv_dtype_names,
      .name_aliases = kv_dtype_words, .group = "Device",
      .help = "Number type of the KV cache. With auto it is that of --dtype. fp8 (e4m3) and int8 "
@@ -482,8 +465,4 @@ const struct option_program worker_drain_program = {
 
 const char *worker_backend_name(const struct worker_options *o) {
     return backend_names[o->backend];
-}
-
-const char *worker_quantization_name(const struct worker_options *o) {
-    return o->quantization > 0 ? quantization_names[o->quantization] : NULL;
 }

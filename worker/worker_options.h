@@ -24,9 +24,9 @@ struct worker_options {
 
     int backend; /* index in the table's names */
     const char *backend_library, *device, *path;
-    int dtype;        /* enum worker_dtype */
-    int kv_dtype;     /* enum worker_kv_dtype */
-    int quantization; /* 0: as the checkpoint has it; else a method it must be of */
+    int dtype;    /* enum worker_dtype */
+    int kv_dtype; /* enum worker_kv_dtype */
+    const char *quantization;
     bool async, deterministic;
     uint32_t n_threads, tp_size, max_model_len;
     double sim_speed;
@@ -78,8 +78,6 @@ extern const struct option_entry_of_manual worker_examples[];
 extern const struct option_compat worker_compat_flags[];
 
 const char *worker_backend_name(const struct worker_options *o);
-/* "awq"; NULL for auto. */
-const char *worker_quantization_name(const struct worker_options *o);
 
 /* --dtype, in the order of the table's names. */
 enum worker_dtype {

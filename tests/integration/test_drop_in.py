@@ -181,6 +181,33 @@ def test_sampling_defaults_are_overridden_for_requests_without_the_field(program
     refused(programs, "--override-generation-config", "--override-generation-config", '{"temperature": -1}')
 
 
+def quantised(folder):
+    """A checkpoint of GPTQ whose 64 tokens are letters."""
+    for file in (ROOT / "tests/data/models/quant-gptq").iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    letters = [chr(c) for c in range(ord("A"), ord("A") + 64)]
+    model = {"type": "BPE", "vocab": {c: i for i, c in enumerate(letters)}, "merges": []}
+    (folder / "tokenizer.json").write_text(json.dumps({"model": model, "added_tokens": [], "pre_tokenizer": {
+        "type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}, "decoder": {"type": "ByteLevel"}}))
+    return str(folder)
+
+
+@pytest.mark.parametrize("flags", [[], ["--quantization", "gptq_marlin"], ["-q", "gptq"], ["--quantization=none"]])
+def test_a_quantised_checkpoint_answers_as_it_is(programs, tmp_path, flags):
+    worker = programs(Worker, quantised(tmp_path), "--backend", "ref", "--num-gpu-blocks-override", "64", *flags).ready()
+    answer = worker.post("/v1/completions", {"prompt": "ABC", "max_tokens": 3, "temperature": 0, "ignore_eos": True})
+    assert answer.code == 200 and answer.json["usage"]["completion_tokens"] == 3
+    assert "quantization=gptq" in worker.log
+
+
+def test_quantization_that_the_files_do_not_have_is_refused(programs, tmp_path):
+    refused(programs, "--quantization fp8 would change the answers: the checkpoint is not quantised", "--quantization", "fp8")
+    refused(programs, "--quantization bitsandbytes would change the answers", "--quantization", "bitsandbytes")
+    worker = programs(Program, "incipit-worker", [quantised(tmp_path), "--port", "0", "--backend", "ref", "-q", "awq"])
+    worker.process.wait(PATIENCE_S)
+    assert worker.stop() == 2 and "the checkpoint is quantised by gptq" in worker.log
+
+
 def test_a_seed_makes_starts_alike(programs):
     hot = {"temperature": 2}
     seeded = texts(programs, "--seed", "7", **hot)
