@@ -62,10 +62,10 @@ static enum status check_geometry(const struct geometry *g, const struct backend
                          "weight type %s: the cuda backend takes f32, f16 and bf16, and keeps bf16",
                          dtype_name(g->weight_dtype));
     if (quant_check_types(g, QUANT_ALL_TYPES, "cuda", err) != ST_OK) return ST_UNSUPPORTED;
-    if (g->kv_dtype != DTYPE_BF16)
+    if (g->kv_dtype != DTYPE_BF16 && !kv_scale_bytes(g->kv_dtype))
         return error_set(err, ST_UNSUPPORTED,
-                         "KV type %s: the cuda backend keeps bfloat16; use --dtype bfloat16, or "
-                         "--backend cpu",
+                         "KV type %s: the cuda backend keeps bfloat16, fp8_e4m3 or int8; use "
+                         "--kv-cache-dtype auto, or --backend cpu",
                          dtype_long_name(g->kv_dtype));
     if (l->block_size != OPS_BLOCK_SIZE)
         return error_set(
@@ -312,7 +312,7 @@ static void set_widths(struct backend_model *m) {
     m->vocab_stride = m->shard.vocab_stride * m->shard.size;
     m->head_width = ALIGN_UP(m->shard.vocab, 8u);
     m->head_rows = MIN(CUDA_HEAD_ROWS, m->host.limits.max_outputs);
-    m->host.block_bytes = 2ull * m->g.n_layers * m->kv_width * OPS_BLOCK_SIZE * sizeof(uint16_t);
+    m->host.block_bytes = kv_layout_block_bytes(&m->g, OPS_BLOCK_SIZE);
     m->is_deterministic = m->host.limits.is_deterministic;
     for (uint32_t i = 0; i < m->g.n_layers; i++)
         m->has_kind[cuda_has_window(&m->g, i)] = true;

@@ -339,7 +339,7 @@ static void run_attention(struct bench *b, const struct op_args *a, uint64_t n_t
 
 static void check_pool(struct bench *b, const struct op_args *a) {
     if (a->block_size != OPS_BLOCK_SIZE) refuse(b, "a block size of", a->block_size, "16");
-    if (a->pool_dtype != DTYPE_BF16 && (a->kind == OP_ATTENTION || !kv_scale_bytes(a->pool_dtype)))
+    if (a->pool_dtype != DTYPE_BF16 && !kv_scale_bytes(a->pool_dtype))
         refuse(b, "a pool of type", a->pool_dtype, "bf16, e4m3 and int8");
 }
 

@@ -30,6 +30,8 @@
 #define CUDA_FIXTURE_TOP     5u
 #define CUDA_FIXTURE_BOUND   0.10  /* of a logprob: a layer rounds a dozen times to 8 bits */
 #define CUDA_FIXTURE_MEAN    0.015 /* of the root mean square: a mistake moves all */
+#define CUDA_FIXTURE_E4M3    2.0   /* times as much: bf16 that differ may become other codes */
+#define CUDA_FIXTURE_I8      1.5
 
 struct cuda_fixture_side {
     const struct backend_ops *ops;
@@ -68,7 +70,8 @@ struct cuda_fixture {
     struct backend_step step;  /* that ran last */
     double worst, sum_squares; /* of the differences met, */
     uint32_t n_compared;       /* so many */
-    double scale;              /* of logits: 1, or more where the embedding is the head */
+    double scale;              /* of logits: 1, or more where the embedding is the head; and of
+                                * quantised caches */
 };
 
 static const struct tiny_shape UNUSED cuda_fixture_llama = {.n_layers = 2,
@@ -151,6 +154,8 @@ static UNUSED struct cuda_fixture *cuda_fixture_open_alone(const struct tiny_sha
 
     s->shape = *shape;
     s->scale = shape->is_tied ? 0.3 * sqrt((double)shape->d_model) : 1;
+    if (shape->kv_dtype == DTYPE_F8E4M3) s->scale *= CUDA_FIXTURE_E4M3;
+    if (shape->kv_dtype == DTYPE_I8) s->scale *= CUDA_FIXTURE_I8;
     s->setup = *setup;
     if (s->setup.n_blocks == 0) s->setup.n_blocks = setup->max_rows * CUDA_FIXTURE_TABLE + 1;
     rng_seed(&s->rng, seed);

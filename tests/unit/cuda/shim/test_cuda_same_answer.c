@@ -2,8 +2,9 @@
  * however it comes.
  *
  * The watched sequence is computed whole, in chunks, token by token, alone, beside others, after a
- * prefix that another sequence left in the pool, and again after a preemption: tokens, logprobs and
- * alternatives must be equal to the bit, under other seeds of the shim too. */
+ * prefix that another sequence left in the pool, and again after a preemption: tokens, logprobs,
+ * alternatives and the bytes of its K and V must be equal to the bit, under other seeds of the shim
+ * too. */
 #include "tests/support/quant_matrix.h"
 #include "tests/unit/cuda/shim/cuda_fixture.h"
 
@@ -13,6 +14,7 @@
 struct answer {
     int32_t token[N_NEW];
     float logprob[N_NEW], top[N_NEW][CUDA_FIXTURE_TOP];
+    uint64_t kv; /* a hash of its K and V, scales included */
 };
 
 struct way {
@@ -59,6 +61,46 @@ static void note(struct cuda_fixture *s, struct answer *a) {
     }
 }
 
+static uint64_t hash_bytes(uint64_t hash, const uint8_t *p, size_t n) { /* FNV-1a */
+    for (size_t i = 0; i < n; i++)
+        hash = (hash ^ p[i]) * 0x100000001B3u;
+    return hash;
+}
+
+/* Of all positions that row 0 has computed, wherever its blocks are. */
+static uint64_t hash_kv(struct cuda_fixture *s) {
+    struct geometry g = {.n_layers = s->shape.n_layers,
+                         .n_kv_heads = s->shape.n_kv_heads,
+                         .head_dim = s->shape.head_dim,
+                         .kv_dtype = s->shape.kv_dtype};
+    size_t vector_bytes = g.head_dim * dtype_bytes(g.kv_dtype);
+    uint8_t *block = mem_alloc(s->cuda.block_bytes);
+    uint64_t hash = 0xCBF29CE484222325u;
+
+    for (uint32_t t = 0; t < s->seq[0].n_computed; t++) {
+        uint32_t at = t % CUDA_FIXTURE_BLOCK, scale = kv_scale_bytes(g.kv_dtype);
+
+        assert_int_equal(backend_cuda.kv_read(s->cuda.model,
+                                              s->seq[0].block[t / CUDA_FIXTURE_BLOCK], block,
+                                              s->cuda.block_bytes),
+                         ST_OK);
+        for (uint32_t i = 0; i < g.n_layers * g.n_kv_heads * 2; i++) {
+            uint32_t layer = i / 2 / g.n_kv_heads, head = i / 2 % g.n_kv_heads;
+
+            hash = hash_bytes(hash,
+                              block + kv_tile_at(&g, CUDA_FIXTURE_BLOCK, layer, i & 1, head) +
+                                  at * vector_bytes,
+                              vector_bytes);
+            hash = hash_bytes(hash,
+                              block + kv_scales_at(&g, CUDA_FIXTURE_BLOCK, layer, i & 1, head) +
+                                  (size_t)at * scale,
+                              scale);
+        }
+    }
+    mem_free(block);
+    return hash;
+}
+
 static void run_way(const struct tiny_shape *shape, const struct way *w, uint64_t seed,
                     struct answer *a) {
     struct cuda_fixture *s = cuda_fixture_open_alone(shape, &setup, 7);
@@ -88,6 +130,7 @@ static void run_way(const struct tiny_shape *shape, const struct way *w, uint64_
         cuda_fixture_step(s);
         note(s, a);
     }
+    a->kv = hash_kv(s);
     cuda_fixture_close(s);
 }
 
@@ -146,6 +189,20 @@ static void quantised_too(void **state) {
     }
 }
 
+static void of_quantised_caches_too(void **state) {
+    static const enum dtype types[] = {DTYPE_F8E4M3, DTYPE_I8};
+    struct tiny_shape shape = cuda_fixture_llama;
+
+    (void)state;
+    for (uint32_t i = 0; i < ARRAY_LEN(types); i++) {
+        shape.kv_dtype = types[i];
+        shape.n_heads = i ? 4 : 2;
+        shape.n_kv_heads = i ? 2 : 1;
+        shape.sliding_window = i ? 13 : 0;
+        check_ways(&shape);
+    }
+}
+
 static void only_a_deterministic_model_reports_it(void **state) {
     struct backend_info info;
     struct cuda_fixture_setup loose = setup;
@@ -168,6 +225,7 @@ int main(void) {
         cmocka_unit_test(with_windows_too),
         cmocka_unit_test(without_a_library_too),
         cmocka_unit_test(quantised_too),
+        cmocka_unit_test(of_quantised_caches_too),
         cmocka_unit_test(only_a_deterministic_model_reports_it),
     };
 

@@ -66,6 +66,20 @@ static void two_devices_share_a_kv_head(void **state) {
     check_shape(&shape);
 }
 
+/* Two KV heads, of which each device has one with its scales; then one that both have. */
+static void two_devices_have_quantised_caches(void **state) {
+    struct tiny_shape shape = cuda_fixture_llama;
+
+    (void)state;
+    shape.n_heads = 4;
+    shape.n_kv_heads = 2;
+    shape.kv_dtype = DTYPE_F8E4M3;
+    check_shape(&shape);
+    shape.n_kv_heads = 1;
+    shape.kv_dtype = DTYPE_I8;
+    check_shape(&shape);
+}
+
 /* Ranks time their products together, and may choose alike or not: here their clocks agree. */
 static void two_devices_choose_their_products_together(void **state) {
     (void)state;
@@ -81,15 +95,15 @@ static void two_devices_choose_their_products_together(void **state) {
 }
 
 /* Blocks are whole on the outside: out of one device into two, and back. */
-static void blocks_move_between_one_device_and_two(void **state) {
+static void move_blocks(enum dtype kv) {
     struct cuda_fixture_setup one = setup;
     struct cuda_fixture *a, *b;
     uint8_t *block, *back;
     uint64_t n;
     struct tiny_shape shape = cuda_fixture_llama;
 
-    (void)state;
     shape.n_kv_heads = 2;
+    shape.kv_dtype = kv;
     one.tp_size = 0;
     a = cuda_fixture_open(&shape, &one, 5);
     b = cuda_fixture_open(&shape, &setup, 5);
@@ -111,6 +125,13 @@ static void blocks_move_between_one_device_and_two(void **state) {
     mem_free(back);
     cuda_fixture_close(a);
     cuda_fixture_close(b);
+}
+
+static void blocks_move_between_one_device_and_two(void **state) {
+    (void)state;
+    move_blocks(DTYPE_BF16);
+    move_blocks(DTYPE_F8E4M3);
+    move_blocks(DTYPE_I8);
 }
 
 /* Whichever device it is and wherever in the step: the call that sees it ends, and so does all
@@ -141,6 +162,7 @@ int main(void) {
         cmocka_unit_test(two_devices_agree_with_the_reference),
         cmocka_unit_test(two_devices_divide_quantised_matrices),
         cmocka_unit_test(two_devices_share_a_kv_head),
+        cmocka_unit_test(two_devices_have_quantised_caches),
         cmocka_unit_test(two_devices_choose_their_products_together),
         cmocka_unit_test(blocks_move_between_one_device_and_two),
         cmocka_unit_test(a_device_that_fails_leaves_no_rank_waiting),
