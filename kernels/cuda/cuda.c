@@ -114,6 +114,7 @@ static void cuda_close(struct backend_device *dev) {
     for (uint32_t i = 0; i < CUDA_FENCES; i++)
         gpu_event_close(dev->fence[i]);
     gpu_event_close(dev->compute_now);
+    cuda_peers_close(dev);
     comm_close(dev->comm);
     gpu_stream_close(dev->compute);
     gpu_stream_close(dev->copy_in);
@@ -154,6 +155,7 @@ static enum status cuda_open(struct backend_device **out, const struct backend_c
     if (st == ST_OK && dev->tp_size > 1) {
         dev->group = config->group;
         st = comm_open(&dev->comm, dev->gpu, config->group, dev->tp_rank, err);
+        if (st == ST_OK) st = cuda_peers_open(dev, ordinal, err);
     }
     if (st != ST_OK) {
         cuda_close(dev);

@@ -35,13 +35,21 @@
 
 extern const struct backend_ops backend_cuda;
 
+/* How ranks sum through each other's memory: peers.c. */
+struct cuda_peers {
+    bool is_there; /* every rank reaches all others */
+    void *memory;  /* this rank's slots, flags and epochs */
+    struct sum_args args;
+};
+
 struct backend_device {
     struct host_device host; /* first; memory_limit UINT64_MAX: what there is */
     struct gpu *gpu;
     struct gpu_stream *compute, *copy_in, *copy_out;
     struct gpu_event *compute_now; /* where it was when another stream began to wait */
     struct gpu_event *fence[CUDA_FENCES];
-    struct comm *comm;      /* NULL with one rank; */
+    struct comm *comm; /* NULL with one rank; */
+    struct cuda_peers peers;
     struct tp_group *group; /* NULL for one rank */
     uint32_t n_devices, tp_rank, tp_size;
     uint64_t bytes; /* taken by its models */
@@ -261,6 +269,14 @@ void cuda_row_free(struct backend_model *m, uint32_t row);
 /* Pinned bytes that stay as they are until what is put on `compute` now is done. At most
  * CUDA_RING_BYTES, or what a history takes. NULL when the device is lost. */
 void *cuda_borrow(struct backend_model *m, uint64_t n_bytes);
+
+/* --- peers.c: sums over the ranks */
+/* All ranks call, once there is `comm`. */
+MUST_USE enum status cuda_peers_open(struct backend_device *dev, uint32_t ordinal,
+                                     struct error *err);
+void cuda_peers_close(struct backend_device *dev);
+/* y (n) becomes, at every rank, the sum over the ranks; of one rank it stays. */
+void cuda_sum_ranks(struct backend_model *m, uint16_t *y, uint64_t n);
 
 /* --- step.c */
 MUST_USE enum status cuda_step_init(struct backend_model *m, struct error *err);

@@ -200,10 +200,6 @@ static void attend(struct backend_model *m, const struct cuda_forward *f, uint32
                  f->list[has_window], &f->grid[has_window]);
 }
 
-static void sum_over_ranks(struct backend_model *m, uint16_t *y, uint64_t n) {
-    if (m->dev->comm) comm_sum(m->dev->comm, m->dev->compute, y, n);
-}
-
 /* --- layers ----------------------------------------------------------------------------------- */
 
 static void run_layer(struct backend_model *m, const struct cuda_forward *f, uint32_t layer) {
@@ -215,14 +211,14 @@ static void run_layer(struct backend_model *m, const struct cuda_forward *f, uin
     rope(m, f, layer);
     attend(m, f, layer);
     multiply(m, o_product(m, l), f->n_tokens);
-    sum_over_ranks(m, m->y, n);
+    cuda_sum_ranks(m, m->y, n);
     norm(m, f, m->y, l->o_bias, l->ffn_norm);
     multiply(m, gate_up_product(m, l), f->n_tokens);
     ops_swiglu(m->dev->compute,
                &(struct swiglu_args){
                    .gate_up = m->gate_up, .act = m->act, .n_tokens = f->n_tokens, .f = m->g.d_ff});
     multiply(m, down_product(m, l), f->n_tokens);
-    sum_over_ranks(m, m->y, n);
+    cuda_sum_ranks(m, m->y, n);
 }
 
 /* A product that takes the norm of x on the way. */

@@ -377,7 +377,7 @@ enum status cuda_load_end(struct backend_model *m, struct error *err) {
     if ((st = cuda_tune(m, err)) != ST_OK) return st;
     if ((st = cuda_profile(m, err)) != ST_OK) return st;
     /* two parts have one sum; of more, NCCL may choose the order by their length */
-    m->dev->is_invariant = m->is_deterministic && m->shard.size <= 2;
+    m->dev->is_invariant = m->is_deterministic && (m->shard.size <= 2 || m->dev->peers.is_there);
     m->dev->has_own_products = gemm_n_own(m->gemm) > 0;
     return ST_OK;
 }

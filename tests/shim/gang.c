@@ -118,12 +118,14 @@ struct call {
     const void *key;
     uint32_t rank, size;
 };
+enum state { AWAY, WAITS, SERVED };
 struct place {
     const void *key; /* NULL: free */
-    uint32_t n_waiting, n_passed;
-    bool is_served, is_broken;
-    struct gpu *gpu[SHIM_MAX_RANKS];
-    struct call *call[SHIM_MAX_RANKS];
+    struct {
+        enum state state;
+        struct gpu *gpu;
+        struct call *call;
+    } rank[SHIM_MAX_RANKS];
 };
 static struct place places_[MAX_PLACES];
 
@@ -138,40 +140,52 @@ static struct place *place_of(const void *key) {
     free->key = key;
     return free;
 }
+/* A device that closes takes its places along. */
+void shim_forget_places(const struct gpu *gpu) {
+    for (struct place *p = places_; p < places_ + MAX_PLACES; p++)
+        for (uint32_t r = 0; r < SHIM_MAX_RANKS; r++)
+            if (p->rank[r].gpu == gpu) memset(p, 0, sizeof(*p));
+}
+static bool have_all_come(const struct place *p, uint32_t size) {
+    for (uint32_t r = 0; r < size; r++)
+        if (p->rank[r].state != WAITS) return false;
+    return true;
+}
 static void serve(struct place *p, uint32_t size) {
     struct queue queues[SHIM_MAX_RANKS] = {{0}};
+    bool is_done;
 
     for (uint32_t r = 0; r < size; r++) {
-        shim_memory_enter(p->gpu[r]);
-        p->call[r]->launch.args = p->call[r] + 1;
-        queues[r] = (struct queue){.launch = &p->call[r]->launch, .n = 1};
+        struct call *c = p->rank[r].call;
+
+        shim_memory_enter(p->rank[r].gpu);
+        c->launch.args = c + 1;
+        queues[r] = (struct queue){.launch = &c->launch, .n = 1};
     }
-    if (!run_queues(queues, size))
-        for (uint32_t r = 0; r < size; r++)
-            shim_fail(p->gpu[r], "kernel %s has given up waiting", p->call[r]->launch.name);
-    p->is_served = true;
-}
-/* The last of them clears the place. */
-static bool pass(struct place *p, uint32_t size) {
-    if (++p->n_passed == size) memset(p, 0, sizeof(*p));
-    return true;
+    is_done = run_queues(queues, size);
+    for (uint32_t r = 0; r < size; r++) {
+        p->rank[r].state = SERVED;
+        if (!is_done) shim_fail(p->rank[r].gpu, "%s has given up waiting", queues[r].launch->name);
+    }
 }
 bool shim_run_together(struct gpu *gpu, void *args) {
     struct call *c = args;
     struct place *p = place_of(c->key);
+    uint32_t rank = c->rank;
 
-    if (gpu->has_failed) p->is_broken = true;
-    if (p->is_broken) {
-        shim_fail(gpu, "rank %u: another rank's device has failed", c->rank);
-        return pass(p, c->size);
+    if (shim_has_any_failed()) {
+        shim_fail(gpu, "rank %u: another rank's device has failed", rank);
+        return true;
     }
-    if (!p->call[c->rank]) {
-        p->call[c->rank] = c;
-        p->gpu[c->rank] = gpu;
-        p->n_waiting++;
+    if (p->rank[rank].state == AWAY) {
+        p->rank[rank].state = WAITS;
+        p->rank[rank].gpu = gpu;
+        p->rank[rank].call = c;
+        if (have_all_come(p, c->size)) serve(p, c->size);
     }
-    if (p->n_waiting == c->size && !p->is_served) serve(p, c->size);
-    return p->is_served ? pass(p, c->size) : false;
+    if (p->rank[rank].state != SERVED) return false;
+    p->rank[rank].state = AWAY;
+    return true;
 }
 
 void shim_launch_together(struct gpu_stream *s, const struct shim_launch *launch, const void *key,

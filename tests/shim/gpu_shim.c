@@ -36,6 +36,7 @@ enum {
 static pthread_mutex_t lock_ = PTHREAD_MUTEX_INITIALIZER;
 static struct gpu *gpus_;
 static uint32_t n_devices_ = 1, sm_ = 90;
+static volatile bool has_no_peers_;
 static uint64_t memory_bytes_ = MEMORY_DEFAULT;
 static uint32_t product_us_;
 static struct shim_calls calls_;
@@ -60,6 +61,9 @@ void shim_set_devices(uint32_t n) {
     shim_lock();
     n_devices_ = n;
     shim_unlock();
+}
+void shim_set_peers(bool are_reached) {
+    has_no_peers_ = !are_reached;
 }
 void shim_set_sm(uint32_t sm) {
     shim_lock();
@@ -137,6 +141,11 @@ void shim_fail(struct gpu *gpu, const char *fmt, ...) {
 }
 bool shim_has_failed(const struct gpu *gpu) {
     return gpu->has_failed;
+}
+bool shim_has_any_failed(void) {
+    for (const struct gpu *gpu = gpus_; gpu; gpu = gpu->next)
+        if (gpu->has_failed) return true;
+    return false;
 }
 void shim_not_while_recording(struct gpu *gpu, const char *what) {
     if (gpu->capture && !gpu->capture->fault) gpu->capture->fault = what;
@@ -427,6 +436,7 @@ void gpu_close(struct gpu *gpu) {
     while (*link != gpu)
         link = &(*link)->next;
     *link = gpu->next;
+    shim_forget_places(gpu);
     shim_unlock();
     memory_close(&gpu->memory);
     memory_close(&gpu->pinned);
@@ -438,6 +448,10 @@ const struct gpu_properties *gpu_properties(const struct gpu *gpu) {
 }
 uint64_t gpu_memory_free(struct gpu *gpu) {
     return gpu->memory.size - gpu->memory.used;
+}
+bool gpu_reach(struct gpu *gpu, uint32_t ordinal) {
+    (void)gpu, (void)ordinal; /* all memory is the host's */
+    return !has_no_peers_;
 }
 enum status gpu_status(struct gpu *gpu, struct error *err) {
     enum status st = ST_OK;

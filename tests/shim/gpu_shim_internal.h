@@ -78,7 +78,10 @@ bool shim_is_device_address(const void *p);
 /* Ends the process when an argument of a launch points to memory that a GPU cannot read. */
 void shim_check_pointers(struct gpu_stream *s, const struct shim_launch *launch);
 
-shim_work shim_run_together; /* a launch that waits for the other ranks': gang.c */
+/* gang.c: a launch that waits for the other ranks'; a device closes, under the lock. */
+shim_work shim_run_together;
+void shim_forget_places(const struct gpu *gpu);
+bool shim_has_any_failed(void); /* of the devices of the process */
 
 /* Around a kernel behind which another runs ahead: overlap.c. */
 void shim_veil_before(struct gpu *gpu);

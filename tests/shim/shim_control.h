@@ -54,6 +54,7 @@ bool shim_ranks_run(void);
 /* --- the devices of tests/shim/gpu_shim.c, in all threads */
 
 void shim_set_devices(uint32_t n);      /* 1 unless set */
+void shim_set_peers(bool are_reached);  /* a device's memory by the others: they are, unless set */
 void shim_set_sm(uint32_t sm);          /* compute capability: 90 unless set */
 void shim_set_memory(uint64_t n_bytes); /* of devices opened from now on: 256 MiB unless set */
 /* Whether gemm.h finds a library of products, in what is opened from now on: it does unless set. */

@@ -261,6 +261,18 @@ fail:
     return st;
 }
 
+bool gpu_reach(struct gpu *gpu, uint32_t ordinal) {
+    int can_access = 0;
+    cudaError_t code;
+
+    gpu_enter(gpu);
+    if (ordinal == gpu->ordinal) return false;
+    code = cudaDeviceCanAccessPeer(&can_access, (int)gpu->ordinal, (int)ordinal);
+    if (code == cudaSuccess && can_access) code = cudaDeviceEnablePeerAccess((int)ordinal, 0);
+    if (code != cudaSuccess) (void)cudaGetLastError(); /* not a mistake that sticks */
+    return can_access && (code == cudaSuccess || code == cudaErrorPeerAccessAlreadyEnabled);
+}
+
 /* --- memory ----------------------------------------------------------------------------------- */
 
 static double gib(uint64_t n_bytes) {

@@ -49,6 +49,9 @@ MUST_USE enum status gpu_open(struct gpu **out, uint32_t ordinal, struct error *
 void gpu_close(struct gpu *gpu); /* waits for its streams; NULL is fine */
 const struct gpu_properties *gpu_properties(const struct gpu *gpu); /* as gpu_open found them */
 uint64_t gpu_memory_free(struct gpu *gpu);
+/* Lets kernels of `gpu` read and write what gpu_alloc gives on another device of this process.
+ * false: they cannot, or it is the same device. */
+bool gpu_reach(struct gpu *gpu, uint32_t ordinal);
 /* ST_OK, or the first mistake that stuck. */
 MUST_USE enum status gpu_status(struct gpu *gpu, struct error *err);
 

@@ -140,6 +140,19 @@ cudaError_t cudaSetDevice(int device) {
     return answer((cudaError_t)fake_cuda.open_error);
 }
 
+cudaError_t cudaDeviceCanAccessPeer(int *can_access, int device, int peer) {
+    *can_access = !fake_cuda.has_no_peers && device != peer;
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
+    bool is_enabled = fake_cuda.peers_enabled >> peer & 1;
+
+    (void)flags;
+    fake_cuda.peers_enabled |= 1u << peer;
+    return answer(is_enabled ? cudaErrorPeerAccessAlreadyEnabled : cudaSuccess);
+}
+
 cudaError_t cudaDeviceSynchronize(void) {
     return cudaSuccess;
 }

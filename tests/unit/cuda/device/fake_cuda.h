@@ -13,6 +13,8 @@ struct fake_cuda {
     int n_devices, count_error; /* error: what cudaGetDeviceCount answers */
     int driver;                 /* 0: no driver */
     int open_error;
+    bool has_no_peers;      /* no device reaches another's memory */
+    uint32_t peers_enabled; /* bits: that the current device reaches */
     uint64_t memory_bytes;
     /* what goes wrong */
     int copy_error;   /* of the next copy */

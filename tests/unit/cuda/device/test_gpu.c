@@ -43,6 +43,24 @@ static void close_all(struct gpu *gpu, struct gpu_stream *s) {
     assert_int_equal(fake_cuda.allocated_bytes, 0);
 }
 
+/* --- other devices' memory */
+
+static void a_device_reaches_others_once_or_again_but_not_itself(void **state) {
+    struct gpu *gpu;
+
+    (void)state;
+    gpu = opened();
+    assert_true(gpu_reach(gpu, 3));
+    assert_int_equal(fake_cuda.peers_enabled, 1u << 3);
+    assert_true(gpu_reach(gpu, 3)); /* "already enabled" is no mistake */
+    assert_false(gpu_reach(gpu, 0));
+    fake_cuda.has_no_peers = true;
+    assert_false(gpu_reach(gpu, 2));
+    assert_int_equal(fake_cuda.peers_enabled, 1u << 3);
+    assert_int_equal(gpu_status(gpu, NULL), ST_OK);
+    gpu_close(gpu);
+}
+
 /* --- sentences */
 
 static void each_way_to_have_no_gpu_has_its_sentence(void **state) {
@@ -477,6 +495,7 @@ static void a_recording_without_room_is_no_fault_of_the_device(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_device_reaches_others_once_or_again_but_not_itself),
         cmocka_unit_test(each_way_to_have_no_gpu_has_its_sentence),
         cmocka_unit_test(a_busy_device_differs_from_a_missing_one),
         cmocka_unit_test(a_device_is_described),
