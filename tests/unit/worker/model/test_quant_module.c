@@ -1,136 +1,21 @@
 /* tests/unit/worker/model/test_quant_module.c - modules of quantised checkpoints: written by the
  * test from one line of specification, found, refused, loaded. */
-#include <dirent.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #include "common/base/mem.h"
 #include "kernels/quant.h"
 #include "tests/support/cm.h"
+#include "tests/support/spec_checkpoint.h"
 #include "worker/model/checkpoint/weights.h"
 #include "worker/model/quant/module.h"
-
-/* --- a checkpoint of one line ------------------------------------------------------------------*/
-/* "m.weight:F8_E4M3:4,8:r m.weight_scale:F32:4,1:1": name, type, shape, content; a shape of - is ().
- * Content: 1 one, 0 zero bytes, f bytes of ff, r varied codes without NaN, s scales of 1, 2, 3 ...,
- * e 1 2 4 8 and again, g groups of four, n the same from the end, p 0, 1, 2 ..., m minus one. */
-static uint32_t element_bytes(const char *type) {
-    if (strcmp(type, "I64") == 0) return 8;
-    if (strcmp(type, "F32") == 0 || strcmp(type, "I32") == 0) return 4;
-    if (strcmp(type, "F16") == 0 || strcmp(type, "BF16") == 0) return 2;
-    return 1;
-}
-
-static void put_number(struct buf *data, const char *type, double v) {
-    float f = (float)v;
-    int64_t whole = (int64_t)v;
-    uint8_t byte = (uint8_t)(strcmp(type, "F8_E8M0") == 0 ? 127 + (int)log2(v) : (int)v);
-    char scratch[4];
-
-    if (strcmp(type, "F32") == 0) {
-        buf_append(data, &f, 4);
-    } else if (type[0] == 'F' && element_bytes(type) == 2) {
-        dtype_put(DTYPE_F16, scratch, 0, f);
-        buf_append(data, scratch, 2);
-    } else if (type[0] == 'B') {
-        dtype_put(DTYPE_BF16, scratch, 0, f);
-        buf_append(data, scratch, 2);
-    } else if (type[0] == 'I' && type[1] != '8') {
-        buf_append(data, &whole, element_bytes(type));
-    } else {
-        buf_append(data, &byte, 1);
-    }
-}
-
-static void put_content(struct buf *data, const char *type, uint64_t n, char content) {
-    for (uint64_t i = 0; i < n; i++) {
-        static const uint8_t zeros[8], ones[8] = {255, 255, 255, 255, 255, 255, 255, 255};
-
-        switch (content) {
-        case '1': put_number(data, type, 1); break;
-        case 's': put_number(data, type, (double)i + 1); break;
-        case 'e': put_number(data, type, (double)(1u << i % 4)); break;
-        case 'n': put_number(data, type, (double)((n - 1 - i) / 4)); break;
-        case 'g': put_number(data, type, (double)(i / 4)); break;
-        case 'p': put_number(data, type, (double)i); break;
-        case 'm': put_number(data, type, -1); break;
-        case '0': buf_append(data, zeros, element_bytes(type)); break;
-        case 'f': buf_append(data, ones, element_bytes(type)); break;
-        default:
-            for (uint32_t b = 0; b < element_bytes(type); b++)
-                buf_append_char(data, (char)((i * 37 + b * 11 + 5) % 126));
-        }
-    }
-}
-
-static void put_tensor(struct buf *header, struct buf *data, char *spec) {
-    char *save = NULL, *name = strtok_r(spec, ":", &save), *type = strtok_r(NULL, ":", &save);
-    char *shape = strtok_r(NULL, ":", &save), *content = strtok_r(NULL, ":", &save);
-    size_t begin = buf_len(data);
-    uint64_t n = 1;
-
-    if (strcmp(shape, "-") == 0) *shape = '\0';
-    for (char *dim = shape; *dim; dim += strcspn(dim, ",") + (strchr(dim, ',') != NULL))
-        n *= strtoull(dim, NULL, 10);
-    put_content(data, type, n, content[0]);
-    buf_appendf(header, "%s\"%s\":{\"dtype\":\"%s\",\"shape\":[%s],\"data_offsets\":[%zu,%zu]}",
-                buf_len(header) > 1 ? "," : "", name, type, shape, begin, buf_len(data));
-}
-
-static void write_bytes(const char *folder, const char *name, struct str bytes) {
-    char path[512];
-    FILE *out;
-
-    snprintf(path, sizeof(path), "%s/%s", folder, name);
-    out = fopen(path, "wb");
-    assert_non_null(out);
-    assert_int_equal(fwrite(bytes.ptr, 1, bytes.len, out), bytes.len);
-    fclose(out);
-}
-
-static void write_tensors(const char *folder, const char *name, const char *specs) {
-    struct buf header, data, file;
-    char *copy = mem_strdup(specs), *save = NULL;
-    uint64_t n;
-
-    buf_init(&header, 0);
-    buf_init(&data, 0);
-    buf_init(&file, 0);
-    buf_append_char(&header, '{');
-    for (char *t = strtok_r(copy, " ", &save); t; t = strtok_r(NULL, " ", &save))
-        put_tensor(&header, &data, t);
-    buf_append_char(&header, '}');
-    n = buf_len(&header);
-    buf_append(&file, &n, 8);
-    buf_append_str(&file, buf_str(&header));
-    buf_append_str(&file, buf_str(&data));
-    write_bytes(folder, name, buf_str(&file));
-    buf_fini(&header);
-    buf_fini(&data);
-    buf_fini(&file);
-    mem_free(copy);
-}
 
 struct opened {
     char folder[64];
     struct weights *w;
     struct quant_config *c;
 };
-
-static void erase(const char *folder) {
-    DIR *dir = opendir(folder);
-    struct dirent *e;
-    char path[512];
-
-    while ((e = readdir(dir)) != NULL) {
-        snprintf(path, sizeof(path), "%s/%s", folder, e->d_name);
-        if (e->d_name[0] != '.') unlink(path);
-    }
-    closedir(dir);
-    rmdir(folder);
-}
 
 static enum status parse_config(struct quant_config **out, const char *quant, struct error *err) {
     char text[2048];
@@ -142,9 +27,8 @@ static enum status parse_config(struct quant_config **out, const char *quant, st
 static void open_files(struct opened *o, const char *quant, const char *specs) {
     struct error err = {0};
 
-    snprintf(o->folder, sizeof(o->folder), "/tmp/incipit-quant-XXXXXX");
-    assert_non_null(mkdtemp(o->folder));
-    write_tensors(o->folder, "model.safetensors", specs);
+    spec_folder(o->folder);
+    spec_write(o->folder, "model.safetensors", specs);
     if (parse_config(&o->c, quant, &err) != ST_OK) fail_msg("%s", err.message);
     if (weights_open(&o->w, o->folder, &err) != ST_OK) fail_msg("%s", err.message);
 }
@@ -152,7 +36,7 @@ static void open_files(struct opened *o, const char *quant, const char *specs) {
 static void close_files(struct opened *o) {
     weights_close(o->w);
     quant_config_free(o->c);
-    erase(o->folder);
+    spec_erase(o->folder);
 }
 
 /* --- what is loaded ----------------------------------------------------------------------------*/
