@@ -17,12 +17,24 @@ uint64_t quant_scratch_bytes(const struct packed_matrix *w, uint64_t m) {
     return m * w->k * sizeof(uint16_t);
 }
 
+/* Scratch: the scales of the inputs, then their codes. */
+static void run_rounded(struct gpu_stream *s, const struct quant_args *a) {
+    float *scale = a->scratch;
+    int8_t *codes = (int8_t *)a->scratch + ALIGN_UP(a->a.m * sizeof(*scale), 256);
+
+    quant_round_inputs(s, a, codes, scale);
+    if (a->a.m <= GEMV_MAX_ROWS && quant_groups(a->w.k, a->w.group_k) == 1)
+        quant_run_whole_gemv(s, a, codes, scale);
+    else
+        quant_run_tiles(s, a, codes, scale);
+}
+
 void quant_run(struct gpu_stream *s, const struct quant_args *a) {
     struct quant_args gathered = *a;
 
     if (a->a.m == 0) return;
-    if (a->w.inputs == QUANT_INPUTS_I8) { /* gathers by itself */
-        quant_run_tiles(s, a);
+    if (a->w.inputs == QUANT_INPUTS_I8) {
+        run_rounded(s, a);
         return;
     }
     if (a->w.order) {
@@ -33,5 +45,5 @@ void quant_run(struct gpu_stream *s, const struct quant_args *a) {
     if (a->a.m <= GEMV_MAX_ROWS && !a->is_deterministic)
         quant_run_gemv(s, &gathered);
     else
-        quant_run_tiles(s, &gathered);
+        quant_run_tiles(s, &gathered, NULL, NULL);
 }

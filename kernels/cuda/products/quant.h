@@ -67,9 +67,15 @@ void quant_run(struct gpu_stream *s, const struct quant_args *a);
 
 /* --- the parts of quant_run */
 void quant_run_gemv(struct gpu_stream *s, const struct quant_args *a); /* m <= GEMV_MAX_ROWS */
-void quant_run_tiles(struct gpu_stream *s, const struct quant_args *a);
-/* x_stride of the codes is quant_code_stride(k). */
+/* Of QUANT_INPUTS_I8 with one group, from codes and scales of the inputs; as quant_run_tiles to the
+ * bit, for sums are whole. */
+void quant_run_whole_gemv(struct gpu_stream *s, const struct quant_args *a, const int8_t *codes,
+                          const float *scale);
+/* codes and scale: of QUANT_INPUTS_I8, else NULL. */
+void quant_run_tiles(struct gpu_stream *s, const struct quant_args *a, const int8_t *codes,
+                     const float *scale);
 void quant_gather_inputs(struct gpu_stream *s, const struct quant_args *a, uint16_t *gathered);
+/* codes (m, quant_code_stride(k)), scale (m) */
 void quant_round_inputs(struct gpu_stream *s, const struct quant_args *a, int8_t *codes,
                         float *scale);
 

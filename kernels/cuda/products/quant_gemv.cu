@@ -16,9 +16,12 @@
 
 #define X_ROWS 8 /* per tile */
 
-/* STREAMS: row blocks of a warp. */
-template <int TILES_, int DTYPE_, bool IS_NORM_, bool IS_SWIGLU_> struct quant_gemv {
+/* STREAMS: row blocks of a warp. IS_S8: x is int8 codes, and of a matrix with one group; the bits of
+ * a sum are an int32's, and warps add them before anything is rounded. */
+template <int TILES_, int DTYPE_, bool IS_NORM_, bool IS_SWIGLU_, bool IS_S8_ = false>
+struct quant_gemv {
     static constexpr int TILES = TILES_, DTYPE = DTYPE_;
+    static constexpr bool IS_S8 = IS_S8_;
     static constexpr bool IS_NORM = IS_NORM_, IS_SWIGLU = IS_SWIGLU_;
     static constexpr int STREAMS = IS_SWIGLU ? 2 : 1, UNITS = GEMV_PIECES / STREAMS;
     static constexpr int UNIT_STEPS = DTYPE == DTYPE_U4 ? 2 : 1;
@@ -29,11 +32,14 @@ struct quant_gemv_plan {
     struct gemv_args a;
     struct packed_matrix w;
     uint32_t log_split, n_groups, n_units, n_steps;
+    const int8_t *codes; /* (m, quant_code_stride) of x, */
+    const float *scale;  /* (m) and their scales */
 };
 
 /* A lane's part of a warp's sums; see gemv_tiles.cu. */
 template <class T> struct lane_sums {
     float sum[T::TILES][T::STREAMS][4], total[T::TILES][T::STREAMS][4];
+    int32_t whole[T::TILES][4]; /* IS_S8: the sums */
     float square[T::TILES];
 };
 
@@ -166,6 +172,35 @@ static __device__ __forceinline__ void add_step(struct lane_sums<T> *sums,
     }
 }
 
+/* The same with codes of x: whole sums, without groups. */
+template <class T>
+static __device__ __forceinline__ void add_whole_step(struct lane_sums<T> *sums,
+                                                      const struct quant_gemv_plan &p, uint4 unit,
+                                                      uint32_t step) {
+    uint32_t at = step * QUANT_STEP + threadIdx.x % 4 * 8, row = threadIdx.x % 32 / 4;
+    const uint32_t w[4] = {unit.x, unit.z, unit.y, unit.w};
+
+#pragma unroll
+    for (int t = 0; t < T::TILES; t++) {
+        size_t first = (size_t)MIN(t * X_ROWS + row, p.a.m - 1) * ALIGN_UP(p.a.k, 64u);
+        uint2 x = *(const uint2 *)(p.codes + first + at);
+
+        multiply_add_s8(sums->whole[t], w, x.x, x.y);
+    }
+}
+
+template <class T>
+static __device__ __forceinline__ void add_whole_stage(struct lane_sums<T> *sums,
+                                                       const struct quant_gemv_plan &p,
+                                                       const struct gemv_stage &stage,
+                                                       uint32_t from) {
+#pragma unroll
+    for (uint32_t s = 0; s < T::STEPS; s++) {
+        if (s + from >= p.n_steps) return;
+        add_whole_step<T>(sums, p, stage.piece[s][threadIdx.x % 32], from + s);
+    }
+}
+
 /* The steps of a stage; `from` is its first. */
 template <class T>
 static __device__ __forceinline__ void add_stage(struct lane_sums<T> *sums, struct warp_place<T> *w,
@@ -199,11 +234,14 @@ static __device__ __forceinline__ void add_stages(struct lane_sums<T> *sums,
                                                   struct gemv_stage *stages) {
     for (uint32_t i = 0, u = 0, from; (from = step_of<T>(p, w->share, i)) < p.n_steps; i++) {
         copy_wait<GEMV_STAGES - 1>();
-        add_stage<T>(sums, w, p, stages[u], from);
+        if constexpr (T::IS_S8)
+            add_whole_stage<T>(sums, p, stages[u], from);
+        else
+            add_stage<T>(sums, w, p, stages[u], from);
         ask<T>(&stages[u], p, *w, i + GEMV_STAGES);
         u = u + 1 == GEMV_STAGES ? 0 : u + 1;
     }
-    end_group<T>(sums, *w);
+    if (!T::IS_S8) end_group<T>(sums, *w);
 }
 
 /* Lays a lane's sums where all find them. */
@@ -222,7 +260,7 @@ static __device__ __forceinline__ void lay_out(struct warp_sums<T> *to,
 #pragma unroll
         for (int i = 0; i < T::STREAMS * 4; i++)
             to->product[t * X_ROWS + column + i % 2][i / 4 * QUANT_ROWS + row + i % 4 / 2 * 8] =
-                sums.total[t][i / 4][i % 4];
+                T::IS_S8 ? __int_as_float(sums.whole[t][i % 4]) : sums.total[t][i / 4][i % 4];
     }
 }
 
@@ -242,6 +280,19 @@ static __device__ float finish_sum(struct gemv_stage *stages, uint32_t first,
     return T::IS_NORM ? product * gemv_scale(square, p.a) : product;
 }
 
+/* The same of whole sums: as kernels/ref rounds them. n: the output. */
+template <class T>
+static __device__ float finish_whole(struct gemv_stage *stages, uint32_t first,
+                                     const struct quant_gemv_plan &p, uint32_t m, uint32_t r,
+                                     uint32_t n) {
+    float w_scale = quant_scales_at(p.w, 1, n / QUANT_ROWS, 0)[p.w.has_row_scales ? r : 0];
+    int32_t sum = 0;
+
+    for (uint32_t i = 0; i < 1u << p.log_split; i++)
+        sum += __float_as_int(gemv_found<struct warp_sums<T>>(stages, first + i)->product[m][r]);
+    return __fmul_rn(__fmul_rn((float)sum, w_scale), p.scale[m]);
+}
+
 /* The block's outputs, each by one thread: (group of warps, m, output). */
 template <class T>
 static __device__ __forceinline__ void store_all(const struct quant_gemv_plan &p,
@@ -251,10 +302,15 @@ static __device__ __forceinline__ void store_all(const struct quant_gemv_plan &p
     for (uint32_t i = threadIdx.x; i < groups * p.a.m * QUANT_ROWS; i += GEMV_THREADS) {
         uint32_t group = i / (p.a.m * QUANT_ROWS), m = i / QUANT_ROWS % p.a.m, r = i % QUANT_ROWS;
         uint32_t n = (blockIdx.x * groups + group) * QUANT_ROWS + r, part = group << p.log_split;
-        float y = finish_sum<T>(stages, part, p, m, r);
+        float y;
 
+        if (n >= p.a.n) continue;
+        if (T::IS_S8)
+            y = finish_whole<T>(stages, part, p, m, r, n);
+        else
+            y = finish_sum<T>(stages, part, p, m, r);
         if (T::IS_SWIGLU) y = gemv_silu(y) * finish_sum<T>(stages, part, p, m, r + QUANT_ROWS);
-        if (n < p.a.n) gemv_store(p.a, y, gemv_load_addends(p.a, m, n), m, n);
+        gemv_store(p.a, y, gemv_load_addends(p.a, m, n), m, n);
     }
 }
 
@@ -287,14 +343,18 @@ static __global__ void __launch_bounds__(GEMV_THREADS, 2)
 
 /* --- launching -------------------------------------------------------------------------------- */
 
-template <class T> static void launch(struct gpu_stream *s, const struct quant_args *a) {
+template <class T>
+static void launch(struct gpu_stream *s, const struct quant_args *a, const int8_t *codes = NULL,
+                   const float *scale = NULL) {
     uint32_t n_blocks = CEIL_DIV(a->a.n, QUANT_ROWS);
     struct quant_gemv_plan p = {a->a,
                                 a->w,
                                 gemv_log_split(n_blocks, a->w.k, T::STEPS * QUANT_STEP),
                                 quant_groups(a->w.k, a->w.group_k),
                                 CEIL_DIV(a->w.k, quant_unit_k(a->w.dtype)),
-                                CEIL_DIV(a->w.k, QUANT_STEP)};
+                                CEIL_DIV(a->w.k, QUANT_STEP),
+                                codes,
+                                scale};
 
     LAUNCH(quant_gemv_kernel<T>, dim3(CEIL_DIV(n_blocks, GEMV_WARPS >> p.log_split)), GEMV_THREADS,
            0, s, p);
@@ -324,4 +384,13 @@ extern "C" void quant_run_gemv(struct gpu_stream *s, const struct quant_args *a)
         launch_type<1>(s, a);
     else
         launch_type<2>(s, a);
+}
+
+extern "C" void quant_run_whole_gemv(struct gpu_stream *s, const struct quant_args *a,
+                                     const int8_t *codes, const float *scale) {
+    assert(a->a.m >= 1 && a->a.m <= GEMV_MAX_ROWS && quant_groups(a->w.k, a->w.group_k) == 1);
+    if (a->a.m <= X_ROWS)
+        launch<quant_gemv<1, DTYPE_I8, false, false, true>>(s, a, codes, scale);
+    else
+        launch<quant_gemv<2, DTYPE_I8, false, false, true>>(s, a, codes, scale);
 }

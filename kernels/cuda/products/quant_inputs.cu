@@ -31,9 +31,8 @@ extern "C" void quant_gather_inputs(struct gpu_stream *s, const struct quant_arg
 
 struct round_args {
     const uint16_t *x;
-    const uint32_t *order; /* (k) or NULL */
-    int8_t *codes;         /* (m, stride), zeros from k on */
-    float *scale;          /* (m) */
+    int8_t *codes; /* (m, stride), zeros from k on */
+    float *scale;  /* (m) */
     uint32_t x_stride, k, stride;
 };
 
@@ -65,6 +64,16 @@ static __device__ __forceinline__ int8_t code_of(float x, float scale) {
     return scale == scale ? (int8_t)fminf(fmaxf(code, -127.0f), 127.0f) : (int8_t)0;
 }
 
+static __device__ __forceinline__ uint32_t four_codes(const uint16_t *x, uint32_t at, uint32_t k,
+                                                      float scale) {
+    uint32_t codes = 0;
+
+#pragma unroll
+    for (uint32_t i = 0; i < 4; i++)
+        if (at + i < k) codes |= (uint32_t)(uint8_t)code_of(low_of(x[at + i]), scale) << 8 * i;
+    return codes;
+}
+
 static __global__ void __launch_bounds__(THREADS)
     quant_round_kernel(const __grid_constant__ struct round_args a) {
     const uint16_t *x = a.x + (size_t)blockIdx.x * a.x_stride;
@@ -76,18 +85,14 @@ static __global__ void __launch_bounds__(THREADS)
     for (uint32_t i = threadIdx.x; i < a.k; i += THREADS)
         max = MAX(max, (uint32_t)(x[i] & 0x7FFFu) << 16);
     scale = scale_of(block_max(max));
-    for (uint32_t i = threadIdx.x; i < a.stride; i += THREADS) {
-        uint32_t from = a.order && i < a.k ? a.order[i] : i;
-
-        to[i] = i < a.k ? code_of(low_of(x[from]), scale) : (int8_t)0;
-    }
+    for (uint32_t i = threadIdx.x * 4; i < a.stride; i += THREADS * 4)
+        *(uint32_t *)(to + i) = four_codes(x, i, a.k, scale);
     if (threadIdx.x == 0) a.scale[blockIdx.x] = scale;
 }
 
 extern "C" void quant_round_inputs(struct gpu_stream *s, const struct quant_args *a, int8_t *codes,
                                    float *scale) {
-    struct round_args r = {
-        a->a.x, a->w.order, codes, scale, a->a.x_stride, a->a.k, quant_code_stride(a->a.k)};
+    struct round_args r = {a->a.x, codes, scale, a->a.x_stride, a->a.k, quant_code_stride(a->a.k)};
 
     LAUNCH(quant_round_kernel, dim3(a->a.m), THREADS, 0, s, r);
 }

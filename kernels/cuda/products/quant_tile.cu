@@ -29,7 +29,7 @@ template <int DTYPE_, bool IS_S8_, class Shape> struct quant_tile : Shape {
 };
 
 typedef tile_shape<128, 128, SLICE, 2, 4, 4, 1> shape_large;
-typedef tile_shape<32, 64, SLICE, 1, 4, 4, 4> shape_small;
+typedef tile_shape<32, 64, SLICE, 1, 4, 8, 2> shape_small;
 
 struct quant_tile_args {
     struct gemm_args y; /* x and w are not looked at */
@@ -318,21 +318,17 @@ static struct gemm_args y_of(const struct gemv_args *a) {
     return y;
 }
 
-extern "C" void quant_run_tiles(struct gpu_stream *s, const struct quant_args *q) {
+extern "C" void quant_run_tiles(struct gpu_stream *s, const struct quant_args *q,
+                                const int8_t *codes, const float *scale) {
     struct quant_tile_args a = {};
-    uint32_t code_stride = quant_code_stride(q->a.k);
 
     a.y = y_of(&q->a);
     a.w = q->w;
     a.n_groups = quant_groups(q->w.k, q->w.group_k);
     a.n_units = CEIL_DIV(q->w.k, quant_unit_k(q->w.dtype));
-    if (q->w.inputs == QUANT_INPUTS_I8) {
-        float *scale = (float *)q->scratch; /* (m), then the codes */
-        uint8_t *codes = (uint8_t *)q->scratch + ALIGN_UP((uint64_t)q->a.m * 4, 256);
-
-        quant_round_inputs(s, q, (int8_t *)codes, scale);
-        a.x = codes;
-        a.x_row_bytes = code_stride;
+    if (codes) {
+        a.x = (const uint8_t *)codes;
+        a.x_row_bytes = quant_code_stride(q->a.k);
         a.x_scale = scale;
         launch_shape<DTYPE_I8, true>(s, &a);
         return;

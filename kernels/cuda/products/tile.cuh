@@ -28,9 +28,9 @@ template <int BM_, int BN_, int BK_, int WM_, int WN_, int STAGES_, int BLOCKS_>
     static constexpr int BYTES = STAGE * STAGES * 2;
 };
 
-/* Many rows, and few. */
+/* Many rows, and few: those are a stream of W, of which 40 KiB are on their way for each block. */
 typedef tile_shape<128, 128, 32, 2, 2, 4, 2> tile_large;
-typedef tile_shape<32, 64, 64, 1, 4, 4, 4> tile_small;
+typedef tile_shape<32, 64, 64, 1, 4, 6, 2> tile_small;
 
 /* The element of a slice where piece `piece` of row `row` lies. */
 template <class T> static __device__ __forceinline__ int tile_at(int row, int piece) {
