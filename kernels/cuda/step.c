@@ -1,12 +1,12 @@
 /* kernels/cuda/step.c - a step, from the engine's arrays to its fence.
  *
- *      engine fills slot k ─▶ checks ─▶ packed (stage.c) ── one copy ──▶ staged
+ *      engine fills slot k ─▶ checks ─▶ packed in pinned memory (stage.c)
  *                                                                         │ compute stream:
  *                     moves that this step must come after (kv.c) ───────▶│
- *                                                          block tables   │ update kernel
+ *                                            staged arrays, block tables  │ a kernel that reads packed
  *                                                          decoder, head  │ a graph, or call by call
  *                                                          sampling       │ one to eight launches
- *                     slot k's out arrays ◀───── one copy ─────────────── out
+ *                     slot k's out arrays ◀───────────────────────── out  │ a kernel that writes them
  *                                                                         ▼ ended, fence
  *
  * Nothing waits: while the device runs one step the engine fills the other slot and submits it. Its
@@ -107,19 +107,20 @@ void cuda_step_fini(struct backend_model *m) {
 
 static void send(struct backend_model *m, uint32_t slot, const struct backend_step *step,
                  const struct cuda_packed *p) {
-    struct gpu_stream *s = m->dev->compute;
+    const uint8_t *packed = m->slot[slot].packed;
+    uint64_t updates_at = (uint64_t)((const uint8_t *)p->update - m->staged);
 
-    gpu_copy(s, m->staged, m->slot[slot].packed, p->n_bytes);
     if (step->n_masks)
-        gpu_copy(s, m->mask, m->host.slot[slot].mask,
+        gpu_copy(m->dev->compute, m->mask, m->host.slot[slot].mask,
                  (uint64_t)step->n_masks * CEIL_DIV(m->g.vocab, 32) * sizeof(*m->mask));
-    if (step->n_updates)
-        ops_update_tables(
-            s, &(struct update_tables_args){.table = m->table,
-                                            .update = p->update,
-                                            .n_updates = &p->piece->n_updates,
-                                            .table_stride = m->host.limits.max_blocks_per_row,
-                                            .max_updates = step->n_updates});
+    ops_stage(m->dev->compute,
+              &(struct stage_args){.from = packed,
+                                   .to = m->staged,
+                                   .n_bytes = p->n_bytes,
+                                   .table = m->table,
+                                   .update = (const void *)(packed + updates_at),
+                                   .n_updates = step->n_updates,
+                                   .table_stride = m->host.limits.max_blocks_per_row});
 }
 
 static void sample_piece(struct backend_model *m, uint32_t slot, const struct backend_step *step,
@@ -176,17 +177,23 @@ static bool wants_alternatives(const struct backend_stage *s, const struct backe
     return false;
 }
 
+static void add_piece(struct fetch_args *a, const void *from, void *to, uint32_t n) {
+    a->piece[a->n_pieces++] = (struct fetch_piece){from, to, n};
+}
+
 static void fetch(struct backend_model *m, uint32_t slot, const struct backend_step *step) {
     const struct backend_stage *s = &m->host.slot[slot];
-    uint64_t pitch = m->host.limits.max_outputs * sizeof(int32_t);
-    uint64_t n_top = (uint64_t)step->n_outputs * m->host.limits.max_logprobs * sizeof(int32_t);
+    uint32_t pitch = m->host.limits.max_outputs, n = step->n_outputs;
+    struct fetch_args a = {.n_pieces = 0};
 
-    if (step->n_outputs == 0) return;
-    gpu_copy_2d(m->dev->compute, m->slot[slot].out, pitch, m->out, pitch,
-                step->n_outputs * sizeof(int32_t), 4);
-    if (!wants_alternatives(s, step)) return;
-    gpu_copy(m->dev->compute, s->out_top_token, m->out_top_token, n_top);
-    gpu_copy(m->dev->compute, s->out_top_logprob, m->out_top_logprob, n_top);
+    if (n == 0) return;
+    for (uint32_t i = 0; i < 4; i++)
+        add_piece(&a, m->out + i * pitch, (int32_t *)m->slot[slot].out + i * pitch, n);
+    if (wants_alternatives(s, step)) {
+        add_piece(&a, m->out_top_token, s->out_top_token, n * m->host.limits.max_logprobs);
+        add_piece(&a, m->out_top_logprob, s->out_top_logprob, n * m->host.limits.max_logprobs);
+    }
+    ops_fetch(m->dev->compute, &a);
 }
 
 /* --- submit ----------------------------------------------------------------------------------- */

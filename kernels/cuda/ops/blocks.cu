@@ -1,14 +1,13 @@
-/* kernels/cuda/ops/blocks.cu - moving KV blocks, and updating block tables; see ops.h.
+/* kernels/cuda/ops/blocks.cu - moving KV blocks; see ops.h.
  *
  * A block of all layers is 0.5 to 2 MiB in one piece: the copy is cut into chunks of 16 KiB, one
  * per thread block, each thread with four loads on their way before its first store. */
 #include "kernels/cuda/device/simt.h"
 #include "kernels/cuda/ops/ops.h"
 
-#define N_THREADS        256u
-#define LOADS            4u
-#define CHUNK            (N_THREADS * LOADS) /* in pieces of 16 bytes */
-#define MAX_TABLE_BLOCKS 32u                 /* most steps change a few entries: no need for more */
+#define N_THREADS 256u
+#define LOADS     4u
+#define CHUNK     (N_THREADS * LOADS) /* in pieces of 16 bytes */
 
 static __global__ void __launch_bounds__(N_THREADS)
     copy_blocks_kernel(const __grid_constant__ struct copy_blocks_args a) {
@@ -35,24 +34,4 @@ extern "C" void ops_copy_blocks(struct gpu_stream *s, const struct copy_blocks_a
 
     if (a->n_pairs == 0) return;
     LAUNCH(copy_blocks_kernel, dim3(a->n_pairs * n_chunks), N_THREADS, 0, s, *a);
-}
-
-static __global__ void __launch_bounds__(N_THREADS)
-    update_tables_kernel(const __grid_constant__ struct update_tables_args a) {
-    simt_wait_for_primary();
-
-    uint32_t n = *a.n_updates;
-
-    for (uint32_t i = blockIdx.x * N_THREADS + threadIdx.x; i < n; i += gridDim.x * N_THREADS) {
-        struct backend_table_update u = a.update[i];
-
-        a.table[(size_t)u.row * a.table_stride + u.index] = u.block;
-    }
-}
-
-extern "C" void ops_update_tables(struct gpu_stream *s, const struct update_tables_args *a) {
-    uint32_t n_blocks = MIN(MAX_TABLE_BLOCKS, CEIL_DIV(a->max_updates, N_THREADS));
-
-    if (a->max_updates == 0) return;
-    LAUNCH(update_tables_kernel, dim3(n_blocks), N_THREADS, 0, s, *a);
 }

@@ -167,17 +167,34 @@ struct copy_blocks_args {
 
 void ops_copy_blocks(struct gpu_stream *s, const struct copy_blocks_args *a);
 
-/* table[row][index] = block for each update, in no order: no (row, index) twice in one call. The
- * number of updates is read on the device, so that one graph serves every step. */
-struct update_tables_args {
+/* --- edges.cu */
+
+/* to = from, and table[row][index] = block for each update, in no order: no (row, index) twice in
+ * one call. `from` and `update` are pinned memory of the host, which stays as it is until this is
+ * done. */
+struct stage_args {
+    const void *from; /* (n_bytes) at a multiple of 16 */
+    void *to;
+    uint64_t n_bytes;                          /* a multiple of 16 */
     uint32_t *table;                           /* (max_rows, table_stride) */
-    const struct backend_table_update *update; /* (max_updates) */
-    const uint32_t *n_updates;                 /* (1) */
-    uint32_t table_stride;
-    uint32_t max_updates; /* the launch is sized by it; n_updates is at most that */
+    const struct backend_table_update *update; /* (n_updates) */
+    uint32_t n_updates, table_stride;
 };
 
-void ops_update_tables(struct gpu_stream *s, const struct update_tables_args *a);
+void ops_stage(struct gpu_stream *s, const struct stage_args *a);
+
+/* Up to six arrays of 32-bit numbers to pinned memory of the host. */
+struct fetch_piece {
+    const uint32_t *from;
+    uint32_t *to;
+    uint32_t n;
+};
+struct fetch_args {
+    struct fetch_piece piece[6];
+    uint32_t n_pieces;
+};
+
+void ops_fetch(struct gpu_stream *s, const struct fetch_args *a);
 
 #ifdef __cplusplus
 }
