@@ -114,9 +114,12 @@ static void cuda_close(struct backend_device *dev) {
     for (uint32_t i = 0; i < CUDA_FENCES; i++)
         gpu_event_close(dev->fence[i]);
     gpu_event_close(dev->compute_now);
+    gpu_event_close(dev->parted);
+    gpu_event_close(dev->joined);
     cuda_peers_close(dev);
     comm_close(dev->comm);
     gpu_stream_close(dev->compute);
+    gpu_stream_close(dev->beside);
     gpu_stream_close(dev->copy_in);
     gpu_stream_close(dev->copy_out);
     gpu_close(dev->gpu);
@@ -124,12 +127,14 @@ static void cuda_close(struct backend_device *dev) {
 }
 
 static enum status open_streams(struct backend_device *dev, struct error *err) {
-    struct gpu_stream **streams[] = {&dev->compute, &dev->copy_in, &dev->copy_out};
+    struct gpu_stream **streams[] = {&dev->compute, &dev->copy_in, &dev->copy_out, &dev->beside};
+    struct gpu_event **events[] = {&dev->compute_now, &dev->parted, &dev->joined};
     enum status st = ST_OK;
 
     for (size_t i = 0; i < ARRAY_LEN(streams) && st == ST_OK; i++)
         st = gpu_stream_open(dev->gpu, streams[i], err);
-    if (st == ST_OK) st = gpu_event_open(dev->gpu, &dev->compute_now, err);
+    for (size_t i = 0; i < ARRAY_LEN(events) && st == ST_OK; i++)
+        st = gpu_event_open(dev->gpu, events[i], err);
     for (size_t i = 0; i < CUDA_FENCES && st == ST_OK; i++)
         st = gpu_event_open(dev->gpu, &dev->fence[i], err);
     return st;

@@ -47,6 +47,8 @@ struct backend_device {
     struct gpu *gpu;
     struct gpu_stream *compute, *copy_in, *copy_out;
     struct gpu_event *compute_now; /* where it was when another stream began to wait */
+    struct gpu_stream *beside;     /* of `compute`, within a step: */
+    struct gpu_event *parted, *joined;
     struct gpu_event *fence[CUDA_FENCES];
     struct comm *comm; /* NULL with one rank; */
     struct cuda_peers peers;

@@ -172,32 +172,53 @@ static void rope(struct backend_model *m, const struct cuda_forward *f, uint32_t
                                                   .eps = m->g.rms_eps});
 }
 
+/* Rows of one token beside rows of several: the one reads memory, the other computes, so they run at
+ * the same time. They write different rows of mix, and different parts. */
+static void attend_beside(struct backend_model *m, const struct attend_args *a, const void *list,
+                          const struct attend_grid *grid) {
+    struct backend_device *dev = m->dev;
+    uint32_t list_bytes = grid->n_decode * (uint32_t)sizeof(struct attend_item);
+    struct attend_grid decode = *grid, rest = *grid;
+
+    decode.n_prefill = decode.n_merge = rest.n_decode = 0;
+    rest.merge_offset -= list_bytes;
+    gpu_event_record(dev->parted, dev->compute);
+    gpu_stream_wait_event(dev->beside, dev->parted);
+    attend_layer(dev->beside, a, list, &decode);
+    gpu_event_record(dev->joined, dev->beside);
+    attend_layer(dev->compute, a, (const uint8_t *)list + list_bytes, &rest);
+    gpu_stream_wait_event(dev->compute, dev->joined);
+}
+
 static void attend(struct backend_model *m, const struct cuda_forward *f, uint32_t layer) {
     const struct geometry *g = &m->g;
     bool has_window = cuda_has_window(g, layer);
+    const struct attend_grid *grid = &f->grid[has_window];
+    const struct attend_args a = {
+        .qkv = m->qkv,
+        .k = m->kv + kv_tile_at(g, OPS_BLOCK_SIZE, layer, 0, 0),
+        .v = m->kv + kv_tile_at(g, OPS_BLOCK_SIZE, layer, 1, 0),
+        .scales = m->kv + kv_scales_at(g, OPS_BLOCK_SIZE, layer, 0, 0),
+        .kv_dtype = g->kv_dtype,
+        .table = (const int32_t *)m->table,
+        .partial = m->partial,
+        .partial_state = m->partial_state,
+        .ended = m->ended,
+        .mix = m->mix,
+        .qkv_stride = m->qkv_width,
+        .block_stride = (int64_t)m->host.block_bytes,
+        .table_stride = (int32_t)m->host.limits.max_blocks_per_row,
+        .n_heads = (int32_t)g->n_heads,
+        .n_kv_heads = (int32_t)g->n_kv_heads,
+        .head_dim = (int32_t)g->head_dim,
+        .window = has_window ? (int32_t)g->sliding_window : 0,
+        .scale_log2 = (float)(1.4426950408889634 / sqrt((double)g->head_dim)),
+    };
 
-    attend_layer(m->dev->compute,
-                 &(struct attend_args){
-                     .qkv = m->qkv,
-                     .k = m->kv + kv_tile_at(g, OPS_BLOCK_SIZE, layer, 0, 0),
-                     .v = m->kv + kv_tile_at(g, OPS_BLOCK_SIZE, layer, 1, 0),
-                     .scales = m->kv + kv_scales_at(g, OPS_BLOCK_SIZE, layer, 0, 0),
-                     .kv_dtype = g->kv_dtype,
-                     .table = (const int32_t *)m->table,
-                     .partial = m->partial,
-                     .partial_state = m->partial_state,
-                     .ended = m->ended,
-                     .mix = m->mix,
-                     .qkv_stride = m->qkv_width,
-                     .block_stride = (int64_t)m->host.block_bytes,
-                     .table_stride = (int32_t)m->host.limits.max_blocks_per_row,
-                     .n_heads = (int32_t)g->n_heads,
-                     .n_kv_heads = (int32_t)g->n_kv_heads,
-                     .head_dim = (int32_t)g->head_dim,
-                     .window = has_window ? (int32_t)g->sliding_window : 0,
-                     .scale_log2 = (float)(1.4426950408889634 / sqrt((double)g->head_dim)),
-                 },
-                 f->list[has_window], &f->grid[has_window]);
+    if (grid->n_decode && grid->n_prefill)
+        attend_beside(m, &a, f->list[has_window], grid);
+    else
+        attend_layer(m->dev->compute, &a, f->list[has_window], grid);
 }
 
 /* --- layers ----------------------------------------------------------------------------------- */

@@ -308,8 +308,10 @@ void shim_put_again(struct gpu_stream *s, const char *what, shim_work *run, cons
 
     shim_lock();
     if (s->capture) {
+        op->branch = s->branch;
+        memcpy(op->after, s->after, sizeof(op->after));
         list_push(&s->capture->ops, op);
-        s->n_captured++;
+        s->after[s->branch] = ++s->n_captured;
     } else {
         list_push(&s->ops, op);
         if (shim_is_shuffled() && shim_chance() % 8 == 0) {

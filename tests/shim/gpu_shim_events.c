@@ -3,10 +3,11 @@
  * An event counts how often it was recorded, and how far that has come; what waits for it holds the
  * count of when it was put there. Looking at an event makes the device go on, by a little.
  *
- * A graph is a list of work, replayed in the order in which it was recorded. LIMIT: a graph made
- * from several streams keeps that one order; that every stream comes back to the first is
- * checked. */
+ * A graph is a list of work, replayed in the order in which it was recorded, or, made from several
+ * streams and under a seed, in any order that the streams' waits allow. That every stream comes
+ * back to the first is checked. */
 #include <stdlib.h>
+#include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -71,6 +72,7 @@ void gpu_event_record(struct gpu_event *e, struct gpu_stream *s) {
     if (s->capture) {
         e->stream = s;
         e->n_captured = s->n_captured;
+        memcpy(e->after, s->after, sizeof(e->after));
     } else {
         e->n_recorded++;
         put_event(s, "record", run_record, e);
@@ -80,9 +82,14 @@ void gpu_event_record(struct gpu_event *e, struct gpu_stream *s) {
 /* A stream that waits for recorded work is recorded from then on. */
 static void join_capture(struct gpu_stream *s, struct gpu_event *e) {
     if (!s->capture) {
+        if (e->capture->n_branches == SHIM_BRANCHES) shim_fault("a graph of over 4 streams");
         s->capture = e->capture;
         s->n_captured = s->n_joined = 0;
+        s->branch = s->capture->n_branches++;
+        memset(s->after, 0, sizeof(s->after));
     }
+    for (uint32_t i = 0; i < SHIM_BRANCHES; i++)
+        s->after[i] = MAX(s->after[i], e->after[i]);
     e->stream->n_joined = MAX(e->stream->n_joined, e->n_captured);
 }
 void gpu_stream_wait_event(struct gpu_stream *s, struct gpu_event *e) {
@@ -154,6 +161,9 @@ void gpu_capture_begin(struct gpu_stream *s) {
     s->capture = s->gpu->capture = g;
     s->has_kernel_last = false;
     s->n_captured = s->n_joined = 0;
+    g->n_branches = 1;
+    s->branch = 0;
+    memset(s->after, 0, sizeof(s->after));
     shim_unlock();
 }
 static void end_capture(struct gpu_stream *s) {
@@ -185,12 +195,48 @@ enum status gpu_capture_end(struct gpu_stream *s, struct gpu_graph **out, struct
     *out = g;
     return ST_OK;
 }
+/* Where each branch of a graph stands that is being put on a stream. */
+struct replay {
+    const struct op *next[SHIM_BRANCHES];
+    uint64_t n_done[SHIM_BRANCHES];
+    uint32_t n_branches;
+};
+static const struct op *of_branch(const struct op *op, uint32_t branch) {
+    while (op && op->branch != branch)
+        op = op->next;
+    return op;
+}
+static bool is_ready(const struct replay *r, const struct op *op) {
+    for (uint32_t i = 0; op && i < r->n_branches; i++)
+        if (r->n_done[i] < op->after[i]) return false;
+    return op != NULL;
+}
+/* The next of a branch that may go on, from a random one on; NULL: all is done. */
+static const struct op *replay_next(struct replay *r) {
+    uint32_t first = (uint32_t)(shim_chance() % r->n_branches);
+
+    for (uint32_t i = 0; i < r->n_branches; i++) {
+        uint32_t b = (first + i) % r->n_branches;
+        const struct op *op = r->next[b];
+
+        if (!is_ready(r, op)) continue;
+        r->next[b] = of_branch(op->next, b);
+        r->n_done[b]++;
+        return op;
+    }
+    return NULL;
+}
 void gpu_graph_launch(struct gpu_graph *g, struct gpu_stream *s) {
+    struct replay r = {.n_branches = g->n_branches};
+    bool is_mixed = g->n_branches > 1 && shim_is_shuffled();
+    const struct op *op = g->ops.head;
     uint64_t n = 0;
 
     s->has_kernel_last = false;
     if (s->capture) shim_fault("gpu_graph_launch: into a stream that is being recorded");
-    for (const struct op *op = g->ops.head; op; op = op->next, n++)
+    for (uint32_t b = 0; b < r.n_branches; b++)
+        r.next[b] = of_branch(g->ops.head, b);
+    for (op = is_mixed ? replay_next(&r) : op; op; op = is_mixed ? replay_next(&r) : op->next, n++)
         shim_put_again(s, op->what, op->run, op->args, op->args_bytes);
     shim_count_graph(n);
 }

@@ -7,8 +7,11 @@
 #include "tests/shim/device.h"
 #include "tests/shim/memory.h"
 
+enum { SHIM_BRANCHES = 4 }; /* streams of one graph */
 struct op {
     struct op *next;
+    uint32_t branch;               /* of a graph: the stream, by when it joined, */
+    uint64_t after[SHIM_BRANCHES]; /* and how much of each must be done before */
     const char *what;
     shim_work *run;
     uint32_t args_bytes;
@@ -38,6 +41,8 @@ struct gpu_stream {
     bool has_kernel_last; /* what was put there last is a kernel or a product */
     struct gpu_graph *capture;
     uint64_t n_captured, n_joined; /* of this capture: work recorded; of that, waited for */
+    uint32_t branch;
+    uint64_t after[SHIM_BRANCHES]; /* of each branch: what its next work comes after */
 };
 struct gpu_event {
     struct gpu *gpu;
@@ -48,10 +53,12 @@ struct gpu_event {
     struct gpu_graph *capture; /* recorded in it, */
     struct gpu_stream *stream; /* here, */
     uint64_t n_captured;       /* after this much */
+    uint64_t after[SHIM_BRANCHES];
 };
 struct gpu_graph {
     struct gpu *gpu;
     struct gpu_stream *origin;
+    uint32_t n_branches;
     struct op_list ops;
     const char *fault; /* what must not be done while recording, and was */
 };
