@@ -1,7 +1,7 @@
 /* kernels/cpu/cpu.c - the CPU backend's table of operations: open, load, step.
  *
- * Weights are packed as they arrive, in geometry.weight_dtype, and the originals are not kept, so a
- * model takes its size in that type plus working memory. A tied embedding is stored once, as the
+ * Weights are packed as they arrive, in geometry.weight_dtype or as they are quantised, and the
+ * originals are not kept, so a model takes its size in that type plus working memory. A tied embedding is stored once, as the
  * panels of the head. submit runs the step to its end. Thread: the engine's; the
  * pool's threads work inside submit only. */
 #include <math.h>
@@ -86,6 +86,15 @@ static bool is_first_rank(const struct backend_model *m) {
     return m->host.shard.rank == 0;
 }
 
+static void free_weights(struct cpu_weights *w) {
+    for (uint32_t i = 0; i <= CPU_PARTS; i++) {
+        struct cpu_matrix *own = i ? &w->own[i - 1] : &w->all;
+
+        mem_free(own->w);
+        mem_free((void *)(uintptr_t)own->order);
+    }
+}
+
 static void cpu_unload(struct backend_model *m) {
     if (!m) return;
     for (uint32_t i = 0; m->layers && i < m->host.g.n_layers; i++) {
@@ -94,10 +103,17 @@ static void cpu_unload(struct backend_model *m) {
 
         for (size_t j = 0; j < ARRAY_LEN(all); j++)
             mem_free(all[j]);
+        if (m->weights) continue;
+        free_weights(&l->qkv);
+        free_weights(&l->o);
+        free_weights(&l->gate_up);
+        free_weights(&l->down);
     }
+    if (!m->weights) free_weights(&m->head);
     for (uint32_t i = 0; m->workers && i < cpu_pool_threads(m->dev->pool); i++) {
         mem_free(m->workers[i].y);
         mem_free(m->workers[i].attend);
+        mem_free(m->workers[i].quant);
         sample_scratch_destroy(m->workers[i].sample);
     }
     void *all[] = {m->weights, m->embed, m->final_norm, m->layers, m->x,      m->qkv,   m->cos,
@@ -105,6 +121,8 @@ static void cpu_unload(struct backend_model *m) {
 
     for (size_t i = 0; i < ARRAY_LEN(all); i++)
         mem_free(all[i]);
+    for (size_t i = 0; i <= CPU_PARTS; i++)
+        mem_free(m->prepared[i]);
     if (is_first_rank(m)) mem_free(m->logits);
     mem_free(m->sums[0]);
     mem_free(m->sums[1]);
@@ -123,39 +141,58 @@ static enum status alloc_zeroed(struct backend_model *m, void *out, uint64_t n_b
     return ST_OK;
 }
 
+static struct cpu_weights one_tensor(enum dtype dtype, uint32_t n, uint32_t k) {
+    return (struct cpu_weights){.all = cpu_matrix_shape(dtype, n, k), .n_parts = 1};
+}
+
+static void shape_layer(struct backend_model *m, struct cpu_layer *l) {
+    const struct geometry *g = &m->host.g;
+    uint32_t q = g->n_heads * g->head_dim, kv = g->n_kv_heads * g->head_dim;
+
+    l->qkv = one_tensor(g->weight_dtype, m->v_at + kv, g->d_model);
+    l->qkv.n_parts = 3;
+    l->qkv.first_panel[1] = m->k_at / PANEL;
+    l->qkv.first_panel[2] = m->v_at / PANEL;
+    l->o = one_tensor(g->weight_dtype, g->d_model, q);
+    l->gate_up = one_tensor(g->weight_dtype, 2 * m->ff_width, g->d_model);
+    l->gate_up.n_parts = 2;
+    l->gate_up.first_panel[1] = 1;
+    l->gate_up.is_alternating = true;
+    l->down = one_tensor(g->weight_dtype, g->d_model, g->d_ff);
+}
+
 static void shape_matrices(struct backend_model *m) {
     const struct geometry *g = &m->host.g;
     uint32_t q = g->n_heads * g->head_dim, kv = g->n_kv_heads * g->head_dim;
 
     m->d_width = ALIGN_UP(g->d_model, PANEL);
-    m->qkv_width = ALIGN_UP(q + 2 * kv, PANEL);
+    m->k_at = ALIGN_UP(q, PANEL);
+    m->v_at = m->k_at + ALIGN_UP(kv, PANEL);
+    m->qkv_width = m->v_at + ALIGN_UP(kv, PANEL);
     m->ff_width = ALIGN_UP(g->d_ff, PANEL);
     m->h_stride = m->d_width + ROW_PAD;
     m->mix_stride = ALIGN_UP(q, PANEL) + ROW_PAD;
     m->ff_stride = m->ff_width + ROW_PAD;
-    m->head =
-        cpu_matrix_shape(g->weight_dtype, g->is_tied ? g->vocab : m->host.shard.vocab, g->d_model);
     m->vocab_width = ALIGN_UP(g->vocab, PANEL);
-    for (uint32_t i = 0; i < g->n_layers; i++) {
-        m->layers[i].qkv = cpu_matrix_shape(g->weight_dtype, q + 2 * kv, g->d_model);
-        m->layers[i].o = cpu_matrix_shape(g->weight_dtype, g->d_model, q);
-        m->layers[i].gate_up = cpu_matrix_shape(g->weight_dtype, 2 * m->ff_width, g->d_model);
-        m->layers[i].down = cpu_matrix_shape(g->weight_dtype, g->d_model, g->d_ff);
-    }
+    m->head = one_tensor(g->weight_dtype, g->is_tied ? g->vocab : m->host.shard.vocab, g->d_model);
+    for (uint32_t i = 0; i < g->n_layers; i++)
+        shape_layer(m, &m->layers[i]);
 }
 
 /* A tied head is whole, for its rows are the embedding; pieces of a vocabulary are whole panels. */
-static struct cpu_matrix head_part(const struct backend_model *m) {
+static struct cpu_weights head_part(const struct backend_model *m) {
     const struct tp_shard *s = &m->host.shard;
-    struct cpu_matrix part = cpu_matrix_shape(m->host.g.weight_dtype, s->vocab, m->host.g.d_model);
+    struct cpu_weights part = m->head;
 
-    part.w = cpu_matrix_panel(&m->head, m->host.g.is_tied ? s->first_token / PANEL : 0);
+    if (!m->host.g.is_tied) return part;
+    part = one_tensor(m->host.g.weight_dtype, s->vocab, m->host.g.d_model);
+    part.all.w = cpu_matrix_panel(&m->head.all, s->first_token / PANEL);
     return part;
 }
 
-static void place(struct backend_model *m, struct cpu_matrix *w, uint64_t *n_bytes) {
-    if (m->weights) w->w = m->weights + *n_bytes;
-    *n_bytes += cpu_matrix_bytes(w);
+static void place(struct backend_model *m, struct cpu_weights *w, uint64_t *n_bytes) {
+    if (m->weights) w->all.w = m->weights + *n_bytes;
+    *n_bytes += cpu_matrix_bytes(&w->all);
 }
 
 /* Gives each matrix its place, in the order of use, once there is one; bytes of all. */
@@ -173,18 +210,20 @@ static uint64_t place_matrices(struct backend_model *m) {
 }
 
 /* One piece, so that all of it lies in huge pages: with small ones a product was measured to read
- * at 80 % of the speed. */
+ * at 80 % of the speed. Which matrices are quantised is not known before they arrive: then each gets
+ * its memory in take_matrix. */
 static enum status alloc_weights(struct backend_model *m, struct error *err) {
     const struct geometry *g = &m->host.g;
-    enum status st;
+    enum status st = ST_OK;
 
     m->layers = mem_calloc(g->n_layers, sizeof(*m->layers));
     shape_matrices(m);
     m->final_norm = mem_calloc(m->d_width, sizeof(float));
-    st = alloc_zeroed(m, &m->weights, place_matrices(m), "weights", err);
-    if (st != ST_OK) return st;
-    (void)place_matrices(m);
-    m->head_part = head_part(m);
+    if (!g->quant_types) {
+        st = alloc_zeroed(m, &m->weights, place_matrices(m), "weights", err);
+        if (st != ST_OK) return st;
+        (void)place_matrices(m);
+    }
     for (uint32_t i = 0; i < g->n_layers; i++) {
         struct cpu_layer *l = &m->layers[i];
 
@@ -241,6 +280,8 @@ static enum status alloc_work(struct backend_model *m, struct error *err) {
             st = alloc_zeroed(m, &w->attend,
                               attend_scratch_bytes(g->n_heads / g->n_kv_heads, g->head_dim),
                               "working memory", err);
+        if (st == ST_OK && g->quant_types)
+            st = alloc_zeroed(m, &w->quant, QUANT_SCRATCH, "working memory", err);
         if (st == ST_OK && !(w->sample = sample_scratch_create(g->vocab)))
             st = error_set(err, ST_NOMEM, "no memory to sample from %u tokens", g->vocab);
     }
@@ -253,7 +294,6 @@ static enum status check_model(const struct host_model *h, struct error *err) {
         return error_set(err, ST_UNSUPPORTED,
                          "weight type %s: the cpu backend has float32, float16 and bfloat16",
                          dtype_long_name(h->g.weight_dtype));
-    if (quant_check_types(&h->g, 0, "cpu", err) != ST_OK) return ST_UNSUPPORTED;
     if (h->shard.size > 1 && h->shard.d_ff % 2)
         return error_set(err, ST_UNSUPPORTED,
                          "d_ff %u over %u ranks is %u each: the cpu backend takes inputs in pairs; "
@@ -293,47 +333,96 @@ static void copy_vector(float *v, const struct backend_tensor *t) {
         v[i] = dtype_get(t->dtype, t->data, i);
 }
 
-static void copy_embedding(struct backend_model *m, const struct backend_tensor *t) {
+/* The matrix that takes a tensor: that of the product, if it is kept alike. */
+static enum status find_matrix(struct cpu_matrix **out, struct backend_model *m,
+                               struct cpu_weights *w, uint32_t part, const struct backend_tensor *t,
+                               struct error *err) {
+    const uint32_t *order = t->quant ? t->quant->order : NULL;
+    struct cpu_format f = {.dtype = m->host.g.weight_dtype};
+    struct cpu_matrix *all = &w->all;
+    enum status st;
+
+    if (t->quant && (st = cpu_format_of(&f, m->path, t, err)) != ST_OK) return st;
+    *out = all;
+    if (!all->w) {
+        *all = t->quant ? cpu_matrix_quant(&f, all->n, all->k)
+                        : cpu_matrix_shape(f.dtype, all->n, all->k);
+        return ST_OK;
+    }
+    if (t->quant ? cpu_format_equal(&f, &all->format) : all->dtype == f.dtype) {
+        if (!order && !all->order) return ST_OK;
+        if (order && all->order && memcmp(order, all->order, all->k * sizeof(*order)) == 0)
+            return ST_OK;
+    }
+    *out = &w->own[part];
+    **out = t->quant ? cpu_matrix_quant(&f, (uint32_t)t->shape[0], all->k)
+                     : cpu_matrix_shape(f.dtype, (uint32_t)t->shape[0], all->k);
+    return ST_OK;
+}
+
+/* Packs a tensor into its product's weights, as part 0, 1 or 2. */
+static enum status take_matrix(struct backend_model *m, struct cpu_weights *w, uint32_t part,
+                               const struct backend_tensor *t, struct error *err) {
+    struct cpu_matrix *to = &w->all;
+    uint64_t n_order = t->quant && t->quant->order ? (uint64_t)t->shape[1] * sizeof(uint32_t) : 0;
+    bool is_apart;
+    enum status st = ST_OK;
+
+    if (m->host.g.quant_types) st = find_matrix(&to, m, w, part, t, err);
+    if (st == ST_OK && !to->w) {
+        st = alloc_zeroed(m, &to->w, cpu_matrix_bytes(to), "weights", err);
+        if (st == ST_OK && n_order) {
+            st = alloc_zeroed(m, &to->order, n_order, "weights", err);
+            if (st == ST_OK) memcpy((void *)(uintptr_t)to->order, t->quant->order, n_order);
+        }
+    }
+    if (st != ST_OK) return st;
+    is_apart = to != &w->all;
+    cpu_pack(to, t, is_apart ? 0 : w->first_panel[part] * PANEL,
+             w->is_alternating && !is_apart ? 2 : 1);
+    return ST_OK;
+}
+
+static enum status take_embedding(struct backend_model *m, const struct backend_tensor *t,
+                                  struct error *err) {
     size_t n = (size_t)(t->shape[0] * t->shape[1]);
     enum dtype to = m->host.g.weight_dtype;
 
-    if (m->host.g.is_tied) {
-        cpu_pack(&m->head, t, 0, 1);
-        return;
-    }
+    if (m->host.g.is_tied) return take_matrix(m, &m->head, 0, t, err);
     if (t->dtype == to)
         memcpy(m->embed, t->data, n * dtype_bytes(to));
     else
         for (size_t i = 0; i < n; i++)
             dtype_put(to, m->embed, i, dtype_get(t->dtype, t->data, i));
+    return ST_OK;
 }
 
-static void keep(struct backend_model *m, const struct backend_tensor *t) {
-    const struct geometry *g = &m->host.g;
-    uint32_t q = g->n_heads * g->head_dim, kv = g->n_kv_heads * g->head_dim;
+static enum status keep(struct backend_model *m, const struct backend_tensor *t,
+                        struct error *err) {
     struct cpu_layer *l = &m->layers[host_role_is_per_layer(t->role) ? t->layer : 0];
 
     switch (t->role) {
-    case ROLE_EMBED: copy_embedding(m, t); break;
-    case ROLE_LM_HEAD: cpu_pack(&m->head, t, 0, 1); break;
+    case ROLE_EMBED: return take_embedding(m, t, err);
+    case ROLE_LM_HEAD: return take_matrix(m, &m->head, 0, t, err);
     case ROLE_FINAL_NORM: copy_vector(m->final_norm, t); break;
     case ROLE_ATTN_NORM: copy_vector(l->attn_norm, t); break;
     case ROLE_FFN_NORM: copy_vector(l->ffn_norm, t); break;
-    case ROLE_Q: cpu_pack(&l->qkv, t, 0, 1); break;
-    case ROLE_K: cpu_pack(&l->qkv, t, q, 1); break;
-    case ROLE_V: cpu_pack(&l->qkv, t, q + kv, 1); break;
-    case ROLE_O: cpu_pack(&l->o, t, 0, 1); break;
+    case ROLE_Q: return take_matrix(m, &l->qkv, 0, t, err);
+    case ROLE_K: return take_matrix(m, &l->qkv, 1, t, err);
+    case ROLE_V: return take_matrix(m, &l->qkv, 2, t, err);
+    case ROLE_O: return take_matrix(m, &l->o, 0, t, err);
     case ROLE_Q_BIAS: copy_vector(l->qkv_bias, t); break;
-    case ROLE_K_BIAS: copy_vector(l->qkv_bias + q, t); break;
-    case ROLE_V_BIAS: copy_vector(l->qkv_bias + q + kv, t); break;
+    case ROLE_K_BIAS: copy_vector(l->qkv_bias + m->k_at, t); break;
+    case ROLE_V_BIAS: copy_vector(l->qkv_bias + m->v_at, t); break;
     case ROLE_O_BIAS: copy_vector(l->o_bias, t); break;
     case ROLE_Q_NORM: copy_vector(l->q_norm, t); break;
     case ROLE_K_NORM: copy_vector(l->k_norm, t); break;
-    case ROLE_GATE: cpu_pack(&l->gate_up, t, 0, 2); break;
-    case ROLE_UP: cpu_pack(&l->gate_up, t, PANEL, 2); break;
-    case ROLE_DOWN: cpu_pack(&l->down, t, 0, 1); break;
+    case ROLE_GATE: return take_matrix(m, &l->gate_up, 0, t, err);
+    case ROLE_UP: return take_matrix(m, &l->gate_up, 1, t, err);
+    case ROLE_DOWN: return take_matrix(m, &l->down, 0, t, err);
     case ROLE_COUNT: break;
     }
+    return ST_OK;
 }
 
 static enum status cpu_load_tensor(struct backend_model *m, const struct backend_tensor *t,
@@ -344,30 +433,61 @@ static enum status cpu_load_tensor(struct backend_model *m, const struct backend
 
     if (st == ST_OK) st = host_rank_part(&m->host, t, &part, &scratch, err);
     if (st != ST_OK) return st;
-    keep(m, &part);
+    st = keep(m, &part, err);
     mem_free(scratch);
-    return ST_OK;
+    return st;
+}
+
+/* The longest row that each place for prepared inputs is asked for. */
+static void measure_rows(const struct backend_model *m, const struct cpu_weights *w,
+                         uint64_t *row_bytes) {
+    for (uint32_t i = 0; i <= CPU_PARTS; i++) {
+        const struct cpu_matrix *own = i ? &w->own[i - 1] : &w->all;
+
+        if (own->w && quant_is_type(own->dtype))
+            row_bytes[i] = MAX(row_bytes[i], cpu_inputs_bytes(own, m->path->act_bytes));
+    }
+}
+
+static enum status alloc_prepared(struct backend_model *m, struct error *err) {
+    uint64_t n_rows = MAX(m->host.limits.max_step_tokens, HEAD_ROWS),
+             row_bytes[CPU_PARTS + 1] = {0};
+    enum status st = ST_OK;
+
+    for (uint32_t i = 0; i < m->host.g.n_layers; i++) {
+        measure_rows(m, &m->layers[i].qkv, row_bytes);
+        measure_rows(m, &m->layers[i].o, row_bytes);
+        measure_rows(m, &m->layers[i].gate_up, row_bytes);
+        measure_rows(m, &m->layers[i].down, row_bytes);
+    }
+    measure_rows(m, &m->head, row_bytes);
+    for (uint32_t i = 0; i <= CPU_PARTS && st == ST_OK; i++) {
+        if (row_bytes[i])
+            st = alloc_zeroed(m, &m->prepared[i], n_rows * row_bytes[i], "working memory", err);
+    }
+    return st;
 }
 
 /* --- how fast is it here --------------------------------------------------------------------- */
 
 /* Multiply-adds per second of one thread in a matrix product of the first layer. */
 static double measure_product(struct backend_model *m) {
-    const struct cpu_matrix *w = &m->layers[0].gate_up;
+    const struct cpu_weights *w = &m->layers[0].gate_up;
     uint32_t n_rows = MIN(48u, m->host.limits.max_step_tokens),
-             n_panels = MIN(w->n_panels, CHUNK_PANELS);
+             n_panels = MIN(w->all.n_panels, CHUNK_PANELS);
     uint64_t start_us = clock_now_us(), round_us, best_us = UINT64_MAX, now_us = start_us;
-    uint32_t repeats = 1 + (uint32_t)(20000000 / ((uint64_t)n_rows * n_panels * PANEL * w->k));
+    uint32_t repeats = 1 + (uint32_t)(20000000 / ((uint64_t)n_rows * n_panels * PANEL * w->all.k));
 
+    cpu_prepare_inputs(m, w, m->h, m->h_stride, n_rows);
     while (now_us < start_us + CALIBRATION_US) {
         round_us = now_us;
         for (uint32_t i = 0; i < repeats; i++)
-            m->path->gemm[w->dtype](w->w, n_panels, w->k_pairs, m->h, m->h_stride, n_rows,
-                                    m->workers[0].y, CHUNK_PANELS * PANEL, false);
+            cpu_multiply(m, w, 0, n_panels, m->h, m->h_stride, 0, n_rows, m->workers[0].y,
+                         CHUNK_PANELS * PANEL, false, 0);
         now_us = clock_now_us();
         best_us = MIN(best_us, MAX(now_us - round_us, 1u));
     }
-    return (double)repeats * n_rows * n_panels * PANEL * w->k * 1e6 / (double)best_us;
+    return (double)repeats * n_rows * n_panels * PANEL * w->all.k * 1e6 / (double)best_us;
 }
 
 /* Multiply-adds per second of one thread in attention, on a pool of zeros. */
@@ -408,13 +528,16 @@ static double measure_attention(struct backend_model *m) {
     return 2.0 * n * heads * g->head_dim * CONTEXT * 1e6 / (double)best_us;
 }
 
+static double weights_of(const struct cpu_weights *w) {
+    return (double)w->all.n * w->all.k;
+}
+
 /* The buffers are all zeros here and are zeros again after; only the two estimates remain. */
 static void calibrate(struct backend_model *m) {
     const struct geometry *g = &m->host.g;
     const struct cpu_layer *l = &m->layers[0];
-    double weights =
-        (double)g->n_layers * ((double)l->qkv.n * l->qkv.k + (double)l->o.n * l->o.k +
-                               (double)l->gate_up.n * l->gate_up.k + (double)l->down.n * l->down.k);
+    double weights = (double)g->n_layers * (weights_of(&l->qkv) + weights_of(&l->o) +
+                                            weights_of(&l->gate_up) + weights_of(&l->down));
     double per_context = 2.0 * g->n_layers * g->n_heads * g->head_dim;
     double product_rate = measure_product(m), attention_rate = measure_attention(m);
 
@@ -435,7 +558,9 @@ static enum status join_ranks(struct backend_model *m, struct error *err) {
 static enum status cpu_load_end(struct backend_model *m, struct error *err) {
     enum status st = host_check_loaded(&m->host, err);
 
+    if (st == ST_OK) st = alloc_prepared(m, err);
     if (st != ST_OK) return st;
+    m->head_part = head_part(m);
     calibrate(m);
     return m->host.shard.size > 1 ? join_ranks(m, err) : ST_OK;
 }

@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "kernels/cpu/cpu_internal.h"
-#include "kernels/dtype.h"
+#include "kernels/quant.h"
 #include "kernels/kv_quant.h"
 
 #define ROWS_PER_CHUNK 16u    /* of norm, rope and embed */
@@ -40,7 +40,7 @@ enum epilogue {
 
 struct product {
     struct backend_model *m;
-    const struct cpu_matrix *w;
+    const struct cpu_weights *w;
     const void *x; /* act (n_rows, stride) */
     const float *bias;
     enum epilogue epilogue;
@@ -48,6 +48,87 @@ struct product {
     size_t stride; /* acts */
     float *sums;   /* (n_rows, d_width) of TO_SUM */
 };
+
+struct preparation {
+    struct backend_model *m;
+    const struct cpu_matrix *w;
+    const void *x;
+    size_t stride;
+    char *rows;
+    uint32_t n_rows;
+};
+
+static void run_prepare(void *arg, uint32_t chunk, uint32_t worker) {
+    const struct preparation *j = arg;
+    const struct cpu_path *path = j->m->path;
+    size_t row_bytes = cpu_inputs_bytes(j->w, path->act_bytes);
+    uint32_t end = MIN((chunk + 1) * ROWS_PER_CHUNK, j->n_rows);
+
+    (void)worker;
+    for (uint32_t t = chunk * ROWS_PER_CHUNK; t < end; t++)
+        path->prepare(j->rows + t * row_bytes, j->w, act_row(j->m, j->x, j->stride, t));
+}
+
+void cpu_prepare_inputs(struct backend_model *m, const struct cpu_weights *w, const void *x,
+                        size_t x_stride, uint32_t n_rows) {
+    uint32_t n_chunks = CEIL_DIV(n_rows, ROWS_PER_CHUNK);
+
+    for (uint32_t i = 0; i <= w->n_parts; i++) {
+        const struct cpu_matrix *own = i ? &w->own[i - 1] : &w->all;
+        struct preparation j = {m, own, x, x_stride, m->prepared[i], n_rows};
+
+        if (own->w && quant_is_type(own->dtype))
+            cpu_pool_run(m->dev->pool, n_chunks, n_chunks < 2, run_prepare, &j);
+    }
+}
+
+static bool is_one_matrix(const struct cpu_weights *w) {
+    for (uint32_t i = 0; i < w->n_parts; i++) {
+        if (w->own[i].w) return false;
+    }
+    return true;
+}
+
+/* Which matrix has panel *p of the product: 0 `all`, else own[it - 1]. *p becomes its panel, *n how
+ * many lie there from that on, at most *n. */
+static uint32_t matrix_of(const struct cpu_weights *w, uint32_t *p, uint32_t *n) {
+    uint32_t part = 0, next = 1;
+
+    if (is_one_matrix(w)) return 0;
+    if (w->is_alternating) {
+        part = *p % 2;
+        *n = 1;
+        if (w->own[part].w) *p /= 2;
+    } else {
+        while (next < w->n_parts && w->first_panel[next] <= *p)
+            part = next++;
+        if (next < w->n_parts) *n = MIN(*n, w->first_panel[next] - *p);
+        if (w->own[part].w) *p -= w->first_panel[part];
+    }
+    return w->own[part].w ? part + 1 : 0;
+}
+
+void cpu_multiply(const struct backend_model *m, const struct cpu_weights *w, uint32_t p,
+                  uint32_t n_panels, const void *x, size_t x_stride, uint32_t r, uint32_t n_rows,
+                  float *y, size_t y_stride, bool continues, uint32_t worker) {
+    const struct cpu_path *path = m->path;
+
+    for (uint32_t end = p + n_panels, n; p < end; p += n, y += n * PANEL) {
+        uint32_t at = p, which;
+        const struct cpu_matrix *own;
+
+        n = end - p;
+        which = matrix_of(w, &at, &n);
+        own = which ? &w->own[which - 1] : &w->all;
+        if (quant_is_type(own->dtype))
+            path->quant(own, at, n, m->prepared[which] + r * cpu_inputs_bytes(own, path->act_bytes),
+                        n_rows, y, y_stride, continues, m->workers[worker].quant);
+        else
+            path->gemm[own->dtype](cpu_matrix_panel(own, at), n, own->k_pairs,
+                                   act_row(m, x, x_stride, r), x_stride, n_rows, y, y_stride,
+                                   continues);
+    }
+}
 
 /* Rows [r, r + n_rows) of panels [p, p + n_panels) into the place they belong. */
 static void finish_product(const struct product *j, const float *y, size_t stride, uint32_t r,
@@ -79,7 +160,7 @@ static void run_product(void *arg, uint32_t chunk, uint32_t worker) {
     struct backend_model *m = j->m;
     uint32_t p = chunk % j->n_panel_chunks * j->panels_per_chunk;
     uint32_t r = chunk / j->n_panel_chunks * j->rows_per_chunk;
-    uint32_t n_panels = MIN(j->panels_per_chunk, j->w->n_panels - p);
+    uint32_t n_panels = MIN(j->panels_per_chunk, j->w->all.n_panels - p);
     uint32_t n_rows = MIN(j->rows_per_chunk, j->n_rows - r);
     float *y = m->workers[worker].y;
     size_t stride = (size_t)j->panels_per_chunk * PANEL;
@@ -94,16 +175,15 @@ static void run_product(void *arg, uint32_t chunk, uint32_t worker) {
         stride = m->vocab_width;
         y = m->logits + r * stride + m->host.shard.first_token + p * PANEL;
     }
-    m->path->gemm[j->w->dtype](cpu_matrix_panel(j->w, p), n_panels, j->w->k_pairs,
-                               act_row(m, j->x, j->stride, r), j->stride, n_rows, y, stride,
-                               j->epilogue == TO_SUM && m->host.shard.rank > 0);
+    cpu_multiply(m, j->w, p, n_panels, j->x, j->stride, r, n_rows, y, stride,
+                 j->epilogue == TO_SUM && m->host.shard.rank > 0, worker);
     if (j->epilogue == TO_SUM || j->epilogue == TO_LOGITS) return; /* they are where they belong */
     finish_product(j, y, stride, r, n_rows, p, n_panels);
 }
 
 static void run(struct product *j) {
     struct backend_model *m = j->m;
-    const struct cpu_matrix *w = j->w;
+    const struct cpu_matrix *w = &j->w->all;
     uint32_t n_threads = cpu_pool_threads(m->dev->pool);
     uint32_t n_row_chunks = CEIL_DIV(j->n_rows, ROW_BLOCK);
 
@@ -116,7 +196,7 @@ static void run(struct product *j) {
                  (uint64_t)j->n_rows * w->n * w->k < SMALL_WORK, run_product, j);
 }
 
-static void product(struct backend_model *m, const struct cpu_matrix *w, const void *x,
+static void product(struct backend_model *m, const struct cpu_weights *w, const void *x,
                     size_t x_stride, uint32_t n_rows, const float *bias, enum epilogue epilogue) {
     struct product j = {.m = m,
                         .w = w,
@@ -126,6 +206,7 @@ static void product(struct backend_model *m, const struct cpu_matrix *w, const v
                         .n_rows = n_rows,
                         .stride = x_stride};
 
+    cpu_prepare_inputs(m, w, x, x_stride, n_rows);
     run(&j);
 }
 
@@ -148,7 +229,7 @@ static void run_addition(void *arg, uint32_t chunk, uint32_t worker) {
 }
 
 /* x += in W^T + bias. The inputs of W are divided over the ranks: kernels/tp/sum.h. */
-static enum status add_product(struct backend_model *m, const struct cpu_matrix *w, const void *in,
+static enum status add_product(struct backend_model *m, const struct cpu_weights *w, const void *in,
                                size_t stride, uint32_t n_rows, const float *bias) {
     struct product j = {.m = m, .w = w, .x = in, .epilogue = TO_SUM, .n_rows = n_rows};
     struct addition addition = {.m = m, .bias = bias, .n_rows = n_rows};
@@ -159,6 +240,7 @@ static enum status add_product(struct backend_model *m, const struct cpu_matrix 
         return ST_OK;
     }
     j.stride = stride;
+    cpu_prepare_inputs(m, w, in, stride, n_rows);
     if (!(j.sums = tp_sum_begin(&m->sum))) return ST_CLOSED;
     run(&j);
     if (!(addition.sums = tp_sum_end(&m->sum))) return ST_CLOSED;
@@ -186,7 +268,7 @@ static void run_embed(void *arg, uint32_t chunk, uint32_t worker) {
         float *x = m->x + (size_t)t * m->d_width;
         size_t first = (size_t)m->host.ids[t] * g->d_model;
 
-        if (!m->embed) cpu_unpack_row(x, &m->head, m->host.ids[t]);
+        if (!m->embed) cpu_unpack_row(x, &m->head.all, m->host.ids[t]);
         for (uint32_t i = 0; m->embed && i < g->d_model; i++)
             x[i] = dtype_get(g->weight_dtype, m->embed, first + i);
         for (uint32_t i = 0; i < half; i++) {
@@ -261,16 +343,16 @@ static void run_rope(void *arg, uint32_t chunk, uint32_t worker) {
 
     (void)worker;
     for (uint32_t t = chunk * ROWS_PER_CHUNK; t < end; t++) {
-        float *q = m->qkv + (size_t)t * m->qkv_width, *k = q + g->n_heads * hd;
+        float *row = m->qkv + (size_t)t * m->qkv_width, *k = row + m->k_at;
 
         for (uint32_t h = 0; h < g->n_heads + g->n_kv_heads; h++) {
             const float *w = h < g->n_heads ? l->q_norm : l->k_norm;
+            float *x = h < g->n_heads ? row + h * hd : k + (h - g->n_heads) * hd;
 
-            if (w) norm_head(q + h * hd, w, hd, g->rms_eps);
-            cpu_rope_head(q + h * hd, m->cos + (size_t)t * hd / 2, m->sin + (size_t)t * hd / 2, hd);
+            if (w) norm_head(x, w, hd, g->rms_eps);
+            cpu_rope_head(x, m->cos + (size_t)t * hd / 2, m->sin + (size_t)t * hd / 2, hd);
         }
-        if (j->s->kv_slot[t] >= 0)
-            write_kv(m, j->layer, j->s->kv_slot[t], k, k + g->n_kv_heads * hd);
+        if (j->s->kv_slot[t] >= 0) write_kv(m, j->layer, j->s->kv_slot[t], k, row + m->v_at);
     }
 }
 

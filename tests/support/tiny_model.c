@@ -43,7 +43,9 @@ struct geometry tiny_geometry(const struct tiny_shape *s, float *inv_freq, uint8
                          .rope_scale = 1.0f,
                          .weight_dtype = s->weight_dtype,
                          .kv_dtype = s->kv_dtype,
-                         .quant_types = s->quant ? QUANT_TYPE(s->quant->dtype) : 0,
+                         .quant_types = s->quant ? QUANT_TYPE(s->quant->dtype) |
+                                                       s->is_quant_mixed * QUANT_TYPE(DTYPE_F8E4M3)
+                                                 : 0,
                          .has_qkv_bias = s->has_qkv_bias,
                          .has_o_bias = s->has_o_bias,
                          .has_qk_norm = s->has_qk_norm,
@@ -121,6 +123,14 @@ static enum status load_one(const struct backend_ops *ops, struct backend_model 
     return st;
 }
 
+/* How a matrix is quantised, or NULL. */
+static const struct quant_kind *kind_of(const struct tiny_shape *s, enum tensor_role role) {
+    if (!s->quant || role == ROLE_EMBED || s->plain_roles >> role & 1) return NULL;
+    if (!s->is_quant_mixed) return s->quant;
+    if (role == ROLE_K || role == ROLE_UP || role == ROLE_LM_HEAD) return NULL;
+    return role == ROLE_V ? &quant_kinds[0] : s->quant;
+}
+
 enum status tiny_load(const struct backend_ops *ops, struct backend_model *model,
                       const struct tiny_shape *s, uint64_t seed, enum tensor_role skip,
                       struct error *err) {
@@ -158,13 +168,12 @@ enum status tiny_load(const struct backend_ops *ops, struct backend_model *model
             bool is_matrix = all[i].k > 0, is_embed = all[i].role == ROLE_EMBED;
             bool is_norm = !is_matrix && (all[i].role < ROLE_Q || all[i].role >= ROLE_Q_NORM);
             float scale = is_embed ? 0.3f : is_matrix ? 1.0f / sqrtf((float)all[i].k) : 0.1f;
-            enum status st =
-                s->quant && is_matrix && !is_embed && !(s->plain_roles >> all[i].role & 1)
-                    ? load_quantised(ops, model, all[i].role, l, all[i].n, all[i].k, s->quant, seed,
-                                     err)
-                    : load_one(ops, model, all[i].role, l, all[i].n, all[i].k,
-                               is_matrix ? file_dtype : DTYPE_F32, is_norm ? 1.0f : 0.0f, scale,
-                               seed, err);
+            const struct quant_kind *kind = is_matrix ? kind_of(s, all[i].role) : NULL;
+            enum status st = kind ? load_quantised(ops, model, all[i].role, l, all[i].n, all[i].k,
+                                                   kind, seed, err)
+                                  : load_one(ops, model, all[i].role, l, all[i].n, all[i].k,
+                                             is_matrix ? file_dtype : DTYPE_F32,
+                                             is_norm ? 1.0f : 0.0f, scale, seed, err);
 
             if (st != ST_OK) return st;
         }

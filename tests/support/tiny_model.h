@@ -8,8 +8,7 @@
 #define TESTS_SUPPORT_TINY_MODEL_H
 
 #include "kernels/backend.h"
-
-struct quant_kind; /* tests/support/quant_matrix.h */
+#include "tests/support/quant_matrix.h"
 
 struct tiny_shape {
     uint32_t n_layers, d_model, n_heads, n_kv_heads, head_dim, d_ff, vocab, max_context;
@@ -19,6 +18,7 @@ struct tiny_shape {
     const enum dtype *file_dtype;   /* in which matrices are given; NULL: weight_dtype */
     const struct quant_kind *quant; /* how matrices but the embedding are quantised; NULL: not */
     uint32_t plain_roles;           /* 1 << role: these are not */
+    bool is_quant_mixed;            /* and k, up and the head are not, v is of e4m3 */
 };
 
 /* Eight heads on four KV heads, and sizes that four ranks can divide. */

@@ -197,6 +197,69 @@ static void every_path_agrees_with_the_reference(void **state) {
     }
 }
 
+/* Every kind of quantised matrix; the last shape has tensors of one product that differ. */
+static struct tiny_shape quantised(size_t i) {
+    struct tiny_shape shape = llama;
+
+    shape.quant = &quant_kinds[i % QUANT_KINDS];
+    shape.is_quant_mixed = i >= QUANT_KINDS;
+    shape.is_tied = i % 2;
+    shape.d_model = i % 3 ? 64 : 72;
+    shape.d_ff = 144;
+    shape.has_qkv_bias = i % 2;
+    if (i % 4 == 3) shape.head_dim = 18, shape.n_heads = 6;
+    return shape;
+}
+
+/* Cases 61, 66: threads, batches and chunks. */
+static void quantised_weights_give_one_answer(void **state) {
+    static const struct variant some[] = {{16, 1, 512, 1}, {16, 1, 1, 1},  {16, 1, 33, 8},
+                                          {16, 2, 512, 8}, {16, 3, 16, 8}, {5, 3, 64, 8}};
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(paths) * QUANT_KINDS * 2; i++) {
+        struct tiny_shape shape = quantised(i / ARRAY_LEN(paths));
+        const char *path = paths[i % ARRAY_LEN(paths)];
+        struct answer want = {0}, got = {0};
+
+        if (!has_path(path) || (N_SHAPES == 1 && i / ARRAY_LEN(paths) % 5)) continue;
+        if (shape.is_quant_mixed && i / ARRAY_LEN(paths) % 3) continue;
+        for (size_t v = 0; v < ARRAY_LEN(some); v++) {
+            struct tiny_setup setup = {&backend_cpu,       path,   some[v].n_threads,
+                                       some[v].block_size, N_ROWS, 512};
+            struct tiny_model m;
+
+            tiny_open(&m, &setup, &shape, 5);
+            run_batch(&m, some[v].n_rows, some[v].chunk, v ? &got : &want);
+            tiny_close(&m);
+            if (v) check_same(&got, &want, path);
+        }
+    }
+}
+
+static void quantised_models_agree_with_the_reference(void **state) {
+    (void)state;
+    for (size_t i = 0; i < QUANT_KINDS * 2; i++) {
+        struct tiny_shape shape = quantised(i);
+        float want[N_ROWS], got[N_ROWS];
+
+        if (N_SHAPES == 1 && i % 5) continue;
+        score_text(&backend_ref, NULL, &shape, want, 180);
+        for (size_t p = 0; p < ARRAY_LEN(paths); p++) {
+            /* Inputs that are rounded to int8 fall to other codes where sums differ. */
+            float bound = shape.quant->inputs == QUANT_INPUTS_I8 ? 0.2f : p == 0 ? 0.12f : 0.001f;
+
+            if (!has_path(paths[p])) continue;
+            score_text(&backend_cpu, paths[p], &shape, got, 180);
+            for (uint32_t o = 0; o < N_ROWS; o++) {
+                if (!(fabsf(got[o] - want[o]) <= bound))
+                    fail_msg("%s, kind %zu, output %u: logprob %g, reference %g", paths[p], i, o,
+                             (double)got[o], (double)want[o]);
+            }
+        }
+    }
+}
+
 /* Nothing is rounded but sums: weights in the file's type, or in a wider one. */
 static void checkpoints_of_every_type_are_computed_as_they_are(void **state) {
     static const enum dtype files[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
@@ -421,6 +484,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(same_answer_however_it_is_computed),
         cmocka_unit_test(every_path_agrees_with_the_reference),
+        cmocka_unit_test(quantised_weights_give_one_answer),
+        cmocka_unit_test(quantised_models_agree_with_the_reference),
         cmocka_unit_test(checkpoints_of_every_type_are_computed_as_they_are),
         cmocka_unit_test(a_pool_of_f16_is_near),
         cmocka_unit_test(a_quantised_pool_is_the_same_however_it_was_filled),

@@ -352,6 +352,27 @@ static void ranks_of_ref_are_one(void **state) {
     }
 }
 
+/* Groups of inputs that ranks do not cut: the chains go on from rank to rank. */
+static void ranks_with_quantised_weights_are_one(void **state) {
+    static const struct quant_kind kinds[] = {
+        {DTYPE_U4, 1, 32, true, false, QUANT_INPUTS_PLAIN},
+        {DTYPE_U4, 1, 16, false, false, QUANT_INPUTS_PLAIN},
+        {DTYPE_I8, 1, 32, true, false, QUANT_INPUTS_PLAIN},
+        {DTYPE_F8E4M3, 16, 32, false, false, QUANT_INPUTS_PLAIN}};
+
+    (void)state;
+    for (uint32_t i = 0; i < ARRAY_LEN(paths) * ARRAY_LEN(kinds); i++) {
+        struct tiny_shape shape = shape_at(i % 2 ? 0 : 3);
+
+        if (!has_path(paths[i % ARRAY_LEN(paths)])) continue;
+        shape.quant = &kinds[i / ARRAY_LEN(paths)];
+        shape.d_ff = 128;
+        shape.n_kv_heads = 2;
+        if (shape.head_dim == 48) shape.head_dim = 64; /* a rank's inputs of o are whole groups */
+        check(&backend_cpu, paths[i % ARRAY_LEN(paths)], 2, &shape, support_seed() + i);
+    }
+}
+
 static void one_rank_may_be_all(void **state) {
     struct tiny_shape shape = shape_at(1);
 
@@ -363,6 +384,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ranks_of_the_cpu_are_one_on_every_path),
         cmocka_unit_test(ranks_of_ref_are_one),
+        cmocka_unit_test(ranks_with_quantised_weights_are_one),
         cmocka_unit_test(one_rank_may_be_all),
     };
 
