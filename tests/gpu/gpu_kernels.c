@@ -18,7 +18,7 @@
 #include "kernels/cuda/ops/ops.h"
 #include "kernels/cuda/products/product.h"
 #include "kernels/cuda/sampling/sampling.h"
-#include "kernels/dtype.h"
+#include "kernels/kv_layout.h"
 #include "tests/gpu/random_model.h"
 
 #define LAUNCHES    20u
@@ -345,15 +345,17 @@ struct attention {
     struct attend_args args;
     struct attend_grid grid;
     void *list;
-    uint64_t layer_elements; /* from one layer of the pool to the next: the sets */
+    const uint8_t *pool;
+    struct geometry g; /* of the pool, whose layers are the sets */
 };
 
 static void launch_attention(struct bench *b, void *args, uint32_t set) {
     const struct attention *t = args;
     struct attend_args a = t->args;
 
-    a.k = (const uint16_t *)a.k + set * t->layer_elements;
-    a.v = (const uint16_t *)a.v + set * t->layer_elements;
+    a.k = t->pool + kv_tile_at(&t->g, BLOCK, set, 0, 0);
+    a.v = t->pool + kv_tile_at(&t->g, BLOCK, set, 1, 0);
+    a.scales = t->pool + kv_scales_at(&t->g, BLOCK, set, 0, 0);
     attend_layer(b->s, &a, t->list, &t->grid);
 }
 
@@ -361,12 +363,13 @@ static void launch_rope(struct bench *b, void *args, uint32_t set) {
     struct rope_args a = *(const struct rope_args *)args;
 
     a.layer = set;
+    a.scales_at += set * 2ll * a.n_kv_heads * BLOCK * kv_scale_bytes(a.kv_dtype);
     ops_rope(b->s, &a);
 }
 
 /* The K and V that `rows` rows of context `context` write for their last `fresh` tokens. */
-static void measure_rope(struct bench *b, uint16_t *qkv, uint16_t *kv, int64_t block_stride,
-                         uint32_t n_layers, uint32_t n_tokens, const char *what) {
+static void measure_rope(struct bench *b, uint16_t *qkv, uint8_t *kv, const struct geometry *g,
+                         uint32_t n_tokens, const char *what) {
     const struct random_shape *s = b->shape;
     uint32_t width = (s->n_heads + 2 * s->n_kv_heads) * s->head_dim;
     uint32_t *position = mem_calloc(n_tokens, sizeof(*position));
@@ -374,8 +377,9 @@ static void measure_rope(struct bench *b, uint16_t *qkv, uint16_t *kv, int64_t b
     struct rope_args a = {.qkv = qkv,
                           .turn = random_room(b, (uint64_t)n_tokens * s->head_dim * 4),
                           .kv = kv,
-                          .block_stride = block_stride,
-                          .kv_dtype = DTYPE_BF16,
+                          .block_stride = (int64_t)kv_layout_block_bytes(g, BLOCK),
+                          .scales_at = (int64_t)kv_scales_at(g, BLOCK, 0, 0, 0),
+                          .kv_dtype = g->kv_dtype,
                           .n_tokens = n_tokens,
                           .n_heads = s->n_heads,
                           .n_kv_heads = s->n_kv_heads,
@@ -388,8 +392,8 @@ static void measure_rope(struct bench *b, uint16_t *qkv, uint16_t *kv, int64_t b
     }
     a.position = sent(b, position, n_tokens * sizeof(*position));
     a.kv_slot = sent(b, slot, n_tokens * sizeof(*slot));
-    print_row(b, "rope", what, time_launches(b, launch_rope, &a, n_layers), 4.0 * n_tokens * width,
-              0);
+    print_row(b, "rope", what, time_launches(b, launch_rope, &a, g->n_layers),
+              4.0 * n_tokens * width, 0);
     gpu_free(b->gpu, (void *)(uintptr_t)a.turn);
     gpu_free(b->gpu, (void *)(uintptr_t)a.position);
     gpu_free(b->gpu, (void *)(uintptr_t)a.kv_slot);
@@ -416,12 +420,16 @@ static int32_t *scatter(struct bench *b, uint32_t n_rows, uint32_t per_row) {
 
 /* `fresh` new tokens on each of n_rows rows whose contexts then have `context` tokens. The sets are
  * layers of a pool with the model's own strides: of as many layers as fit 24 GiB. */
-static void measure_attention(struct bench *b, uint32_t n_rows, uint32_t context, uint32_t fresh) {
+static void measure_attention(struct bench *b, uint32_t n_rows, uint32_t context, uint32_t fresh,
+                              enum dtype kv) {
     const struct random_shape *s = b->shape;
     uint32_t per_row = CEIL_DIV(context, BLOCK), n_blocks = n_rows * per_row + 1;
     uint32_t kv_width = s->n_kv_heads * s->head_dim, q_width = s->n_heads * s->head_dim;
-    uint64_t layer_elements = 2ull * kv_width * BLOCK, n_tokens = (uint64_t)n_rows * fresh;
-    uint64_t pool_layers = (UINT64_C(24) << 30) / (n_blocks * layer_elements * 2);
+    uint64_t n_tokens = (uint64_t)n_rows * fresh;
+    struct geometry g = {
+        .n_layers = 1, .n_kv_heads = s->n_kv_heads, .head_dim = s->head_dim, .kv_dtype = kv};
+    uint64_t layer_bytes = kv_layout_block_bytes(&g, BLOCK);
+    uint64_t pool_layers = (UINT64_C(24) << 30) / (n_blocks * layer_bytes);
     uint32_t n_layers = (uint32_t)MAX(MIN(MIN(pool_layers, s->n_layers), MAX_SETS), 1);
     struct attend_shape shape = {s->n_heads, s->n_kv_heads,      s->head_dim,
                                  n_rows,     (uint32_t)n_tokens, gpu_properties(b->gpu)->n_sm,
@@ -430,33 +438,38 @@ static void measure_attention(struct bench *b, uint32_t n_rows, uint32_t context
     struct backend_row *rows = mem_calloc(n_rows, sizeof(*rows));
     void *list = mem_alloc(attend_list_bytes(planner) + 16);
     int32_t *table = scatter(b, n_rows, per_row);
-    struct attention t = {.layer_elements = layer_elements};
+    struct attention t;
     uint64_t n_ended = (uint64_t)MAX(attend_max_partials(planner), 1) * s->n_kv_heads * 4;
-    uint16_t *pool, *qkv;
+    uint8_t *pool;
+    uint16_t *qkv;
     double pairs = (double)n_rows * ((double)fresh * (context - fresh) + fresh * (fresh + 1.0) / 2);
-    char what[48];
+    char what[64], type[16] = "";
 
-    snprintf(what, sizeof(what), fresh == 1 ? "B=%u L=%u" : "B=%u T=%u P=%u", n_rows,
-             fresh == 1 ? context : fresh, context - fresh);
+    g.n_layers = n_layers;
+    if (kv != DTYPE_BF16) snprintf(type, sizeof(type), " %s", dtype_name(kv));
+    if (fresh == 1)
+        snprintf(what, sizeof(what), "B=%u L=%u%s", n_rows, context, type);
+    else
+        snprintf(what, sizeof(what), "B=%u T=%u P=%u%s", n_rows, fresh, context - fresh, type);
     if (is_late(b, fresh == 1 ? "decode_attention" : "prefill_attention", what)) goto out;
     for (uint32_t i = 0; i < n_rows; i++)
         rows[i] = (struct backend_row){i, i * fresh, fresh, context};
     attend_plan(planner, rows, n_rows, (uint32_t)n_tokens, (uint32_t)n_tokens, 0, 0, list, &t.grid);
     t.list = sent(b, list, attend_list_bytes(planner));
-    pool = random_room(b, n_blocks * layer_elements * n_layers * 2);
+    pool = random_room(b, n_blocks * kv_layout_block_bytes(&g, BLOCK));
+    t.pool = pool;
+    t.g = g;
     qkv = random_room(b, n_tokens * (q_width + 2 * kv_width) * 2);
     t.args = (struct attend_args){
         .qkv = qkv,
-        .k = pool,
-        .v = pool + (uint64_t)kv_width * BLOCK,
         .table = sent(b, table, (uint64_t)n_rows * per_row * 4),
         .partial = room(b, (uint64_t)MAX(attend_max_partials(planner), 1) * q_width * 4),
         .partial_state = room(b, (uint64_t)MAX(attend_max_partials(planner), 1) * s->n_heads * 8),
         .ended = room(b, n_ended),
         .mix = room(b, n_tokens * q_width * 2),
         .qkv_stride = q_width + 2 * kv_width,
-        .block_stride = (int64_t)(layer_elements * n_layers * 2),
-        .kv_dtype = DTYPE_BF16,
+        .block_stride = (int64_t)kv_layout_block_bytes(&g, BLOCK),
+        .kv_dtype = kv,
         .table_stride = (int32_t)per_row,
         .n_heads = (int32_t)s->n_heads,
         .n_kv_heads = (int32_t)s->n_kv_heads,
@@ -465,10 +478,10 @@ static void measure_attention(struct bench *b, uint32_t n_rows, uint32_t context
     gpu_fill(b->s, t.args.ended, 0, n_ended);
     print_row(b, fresh == 1 ? "decode_attention" : "prefill_attention", what,
               time_launches(b, launch_attention, &t, n_layers),
-              4.0 * n_rows * (double)context * kv_width + 4.0 * (double)n_tokens * q_width,
+              (double)n_rows * context * (double)layer_bytes / BLOCK +
+                  4.0 * (double)n_tokens * q_width,
               4.0 * q_width * pairs);
-    measure_rope(b, qkv, pool, t.args.block_stride, n_layers,
-                 (uint32_t)MIN(n_tokens, (n_blocks - 1) * BLOCK), what);
+    measure_rope(b, qkv, pool, &g, (uint32_t)MIN(n_tokens, (n_blocks - 1) * BLOCK), what);
     gpu_free(b->gpu, t.list);
     gpu_free(b->gpu, pool);
     gpu_free(b->gpu, qkv);
@@ -487,15 +500,24 @@ out:
 static void measure_attentions(struct bench *b) {
     static const struct {
         uint32_t n_rows, context, fresh;
-    } full[] = {{1, 1024, 1},    {1, 8192, 1},    {32, 1024, 1},   {32, 8192, 1}, {256, 1024, 1},
-                {1, 1024, 1024}, {1, 8192, 8192}, {1, 8192, 2048}, {1, 8320, 128}},
-      tiny[] = {{3, 40, 1}, {2, 40, 7}};
+        enum dtype kv;
+    } full[] = {{1, 1024, 1, DTYPE_BF16},     {1, 8192, 1, DTYPE_BF16},
+                {32, 1024, 1, DTYPE_BF16},    {32, 8192, 1, DTYPE_BF16},
+                {256, 1024, 1, DTYPE_BF16},   {1, 1024, 1024, DTYPE_BF16},
+                {1, 8192, 8192, DTYPE_BF16},  {1, 8192, 2048, DTYPE_BF16},
+                {1, 8320, 128, DTYPE_BF16},   {32, 8192, 1, DTYPE_F8E4M3},
+                {256, 1024, 1, DTYPE_F8E4M3}, {1, 8320, 128, DTYPE_F8E4M3},
+                {32, 8192, 1, DTYPE_I8},      {256, 1024, 1, DTYPE_I8}},
+      tiny[] = {{3, 40, 1, DTYPE_BF16},
+                {2, 40, 7, DTYPE_BF16},
+                {3, 40, 1, DTYPE_F8E4M3},
+                {2, 40, 7, DTYPE_I8}};
 
     for (size_t i = 0; i < (b->is_tiny ? ARRAY_LEN(tiny) : ARRAY_LEN(full)); i++)
         if (b->is_tiny)
-            measure_attention(b, tiny[i].n_rows, tiny[i].context, tiny[i].fresh);
+            measure_attention(b, tiny[i].n_rows, tiny[i].context, tiny[i].fresh, tiny[i].kv);
         else
-            measure_attention(b, full[i].n_rows, full[i].context, full[i].fresh);
+            measure_attention(b, full[i].n_rows, full[i].context, full[i].fresh, full[i].kv);
 }
 
 /* --- sampling --------------------------------------------------------------------------------- */

@@ -34,7 +34,7 @@ static __device__ __forceinline__ const uint8_t *code_page_of(const void *layer,
 }
 
 /* Its scales: 16 of K, 16 of V. */
-template <kv_codes KV>
+template <int KV>
 static __device__ __forceinline__ const uint8_t *scales_of(const struct attend_args &a,
                                                            int32_t block, int kv_head) {
     return a.scales + block * a.block_stride + (int64_t)kv_head * 2 * CODE_PAGE * scale_bytes<KV>();
@@ -118,7 +118,7 @@ static __device__ __forceinline__ void load_value_codes(uint32_t words[HD / 32],
 }
 
 /* S (16, 16) of the queries and one page, not yet scaled. */
-template <int HD, kv_codes KV>
+template <int HD, int KV>
 static __device__ __forceinline__ void score_codes(float s[2][4], const uint32_t q[HD / 16][4],
                                                    const uint8_t *tile, int lane) {
 #pragma unroll
@@ -138,7 +138,7 @@ static __device__ __forceinline__ void score_codes(float s[2][4], const uint32_t
 }
 
 /* O (16, HD) += weights times one page, whose scales are in the weights already. */
-template <int HD, kv_codes KV>
+template <int HD, int KV>
 static __device__ __forceinline__ void add_code_values(float o[HD / 8][4],
                                                        const uint32_t weights[4],
                                                        const uint8_t *tile, int lane) {
@@ -165,7 +165,7 @@ static __device__ __forceinline__ void add_code_values(float o[HD / 8][4],
 struct slot_scales {
     float of[4];
 };
-template <kv_codes KV>
+template <int KV>
 static __device__ __forceinline__ struct slot_scales load_scales(const uint8_t *scales, int low,
                                                                  int high, int lane) {
     struct slot_scales by;

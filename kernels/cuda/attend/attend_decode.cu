@@ -44,11 +44,11 @@ struct decode_args {
     const struct attend_item *items; /* (gridDim.y) */
 };
 
-template <kv_codes KV> struct element_of { typedef uint8_t type; };
+template <int KV> struct element_of { typedef uint8_t type; };
 template <> struct element_of<KV_BF16> { typedef bf16 type; };
 
 /* Of one warp: STAGES times K (PAGE, HD), V (PAGE, HD), and, of codes, their scales. */
-template <int HD, kv_codes KV> struct ring {
+template <int HD, int KV> struct ring {
     typedef typename element_of<KV>::type element;
     static constexpr int STAGES = KV != KV_BF16 ? 4 : HD == 64 ? 3 : 2;
     static constexpr int SCALES = 2 * PAGE * HD;                        /* where they begin */
@@ -100,7 +100,7 @@ static __device__ __forceinline__ void copy_block(bf16 *stage, const struct atte
         copy_slots<HD, false>(stage + PAGE * HD, v, low, high, lane);
     }
 }
-template <int HD, kv_codes KV>
+template <int HD, int KV>
 static __device__ __forceinline__ void copy_code_block(uint8_t *stage, const struct attend_args &a,
                                                        int32_t block, int kv_head, int low,
                                                        int high, int lane) {
@@ -112,7 +112,7 @@ static __device__ __forceinline__ void copy_code_block(uint8_t *stage, const str
 }
 
 /* Copies the next page into a stage, and reads the id of the page after it. */
-template <int HD, kv_codes KV>
+template <int HD, int KV>
 static __device__ __forceinline__ void copy_page(typename ring<HD, KV>::element *stage,
                                                  const struct attend_args &a,
                                                  struct page_walk &walk, int kv_head, int lane) {
@@ -235,7 +235,7 @@ static __device__ __forceinline__ void add_page(float o[HD / 8][4], float max[2]
     weigh_page<HD>(o, max, sum, s, scale);
     add_values<HD>(o, s, stages, at + PAGE * HD + first_value<HD>(lane));
 }
-template <int HD, kv_codes KV>
+template <int HD, int KV>
 static __device__ __forceinline__ void add_code_page(float o[HD / 8][4], float max[2], float sum[2],
                                                      const uint32_t q[HD / 16][4],
                                                      const uint8_t *stage, int low, int high,
@@ -266,7 +266,7 @@ template <int HD> struct decode_parts {
     float max[WARPS][GROUP], sum[WARPS][GROUP];
 };
 
-template <int HD, kv_codes KV>
+template <int HD, int KV>
 static __device__ __forceinline__ void leave_part(struct decode_parts<HD> *parts,
                                                   const float o[HD / 8][4], const float max[2],
                                                   const float sum[2], int warp, int lane) {
@@ -340,7 +340,7 @@ static __device__ __forceinline__ void merge_row(const struct attend_args &a,
                         item.first_part, 1, item.n_parts);
 }
 
-template <int HD, kv_codes KV>
+template <int HD, int KV>
 static __global__ void __launch_bounds__(THREADS, (ring<HD, KV>::BLOCKS))
     decode_kernel(const __grid_constant__ struct decode_args args) {
     simt_wait_for_primary();
@@ -404,7 +404,7 @@ static __global__ void __launch_bounds__(THREADS, (ring<HD, KV>::BLOCKS))
     if (item.partial >= 0) merge_row<HD>(a, item, kv_head, group);
 }
 
-template <int HD, kv_codes KV>
+template <int HD, int KV>
 static void launch(struct gpu_stream *s, const struct decode_args &all, dim3 grid) {
     LAUNCH((decode_kernel<HD, KV>), grid, THREADS, (ring<HD, KV>::BYTES), s, all);
 }

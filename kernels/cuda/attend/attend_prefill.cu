@@ -66,7 +66,7 @@ struct prefill_args {
     const struct attend_item *items; /* (gridDim.y) */
 };
 
-template <int HD, int SLABS, bool CHUNKED, kv_codes KV> struct prefill_shape {
+template <int HD, int SLABS, bool CHUNKED, int KV> struct prefill_shape {
     static constexpr int TILE_ROWS = WARPS * SLABS * 16;
     /* Too many accumulators: queries and row sums stay in shared memory. */
     static constexpr bool IS_TIGHT = SLABS == 2 && HD > 64;
@@ -195,7 +195,7 @@ static __device__ __forceinline__ void copy_code_tile(uint8_t *stage, const stru
 
 /* The bytes of this thread's scale of a tile: of K in the first half of the block, of V in the
  * second. 1 outside the item's range, where what is stored may be anything. */
-template <kv_codes KV>
+template <int KV>
 static __device__ __forceinline__ uint32_t fetch_scale(const struct attend_args &a,
                                                        const struct attend_item &item,
                                                        const int32_t *table, int tile,
@@ -212,7 +212,7 @@ static __device__ __forceinline__ uint32_t fetch_scale(const struct attend_args 
 }
 
 /* Codes to a stage of bf16. */
-template <int HD, kv_codes KV>
+template <int HD, int KV>
 static __device__ __forceinline__ void widen_tile(bf16 *stage, const uint8_t *codes) {
     static_assert(2 * TILE == THREADS, "a thread has one scale of a tile");
 #pragma unroll 2
@@ -482,7 +482,7 @@ static __device__ __forceinline__ void store_row(const struct row_sums<HD> &sums
     }
 }
 
-template <int HD, int SLABS, bool CHUNKED, kv_codes KV>
+template <int HD, int SLABS, bool CHUNKED, int KV>
 static __global__ void __launch_bounds__(THREADS, (prefill_shape<HD, SLABS, CHUNKED, KV>::BLOCKS))
     prefill_kernel(const __grid_constant__ struct prefill_args args) {
     simt_wait_for_primary();
@@ -604,7 +604,7 @@ static __global__ void __launch_bounds__(THREADS, (prefill_shape<HD, SLABS, CHUN
     }
 }
 
-template <int HD, int SLABS, bool CHUNKED, kv_codes KV>
+template <int HD, int SLABS, bool CHUNKED, int KV>
 static void launch(struct gpu_stream *s, const struct prefill_args &all, uint32_t n_items) {
     using shape = prefill_shape<HD, SLABS, CHUNKED, KV>;
     dim3 grid((uint32_t)all.a.n_kv_heads, n_items);
@@ -644,7 +644,7 @@ extern "C" void attend_launch_prefill(struct gpu_stream *s, const struct attend_
     }
 }
 
-template <int HD, kv_codes KV> static void allow_type(void) {
+template <int HD, int KV> static void allow_type(void) {
     ALLOW_SHARED((prefill_kernel<HD, 1, false, KV>), (prefill_shape<HD, 1, false, KV>::BYTES));
     ALLOW_SHARED((prefill_kernel<HD, 2, false, KV>), (prefill_shape<HD, 2, false, KV>::BYTES));
     ALLOW_SHARED((prefill_kernel<HD, 1, true, KV>), (prefill_shape<HD, 1, true, KV>::BYTES));

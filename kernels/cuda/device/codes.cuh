@@ -8,7 +8,7 @@
 
 #include "kernels/cuda/device/simt.h"
 
-enum kv_codes { KV_BF16, KV_E4M3, KV_I8 }; /* of the pool, for templates */
+enum { KV_BF16, KV_E4M3, KV_I8 }; /* of the pool: the parameter KV of templates */
 
 #ifdef __CUDACC__
 #include <cuda_fp16.h>
@@ -60,7 +60,7 @@ static inline uint32_t subtract_bf16(uint32_t a, uint32_t b) {
 #endif
 
 /* Bytes of a scale. */
-template <kv_codes KV> static __host__ __device__ constexpr int scale_bytes(void) {
+template <int KV> static __host__ __device__ constexpr int scale_bytes(void) {
     return KV == KV_E4M3 ? 1 : KV == KV_I8 ? 2 : 0;
 }
 
@@ -75,7 +75,7 @@ static __device__ __forceinline__ uint32_t widen_e4m3_shifted(uint32_t halves) {
 }
 
 /* Four codes, the first in the lowest byte, to bf16: pairs[0] has the first two. */
-template <kv_codes KV>
+template <int KV>
 static __device__ __forceinline__ void widen_codes(uint32_t pairs[2], uint32_t four) {
     if constexpr (KV == KV_E4M3) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
@@ -100,12 +100,11 @@ static __device__ __forceinline__ void widen_codes(uint32_t pairs[2], uint32_t f
 }
 
 /* A scale from its bytes. */
-template <kv_codes KV> static __device__ __forceinline__ float scale_value(uint32_t bytes) {
+template <int KV> static __device__ __forceinline__ float scale_value(uint32_t bytes) {
     if constexpr (KV == KV_I8) return __uint_as_float(bytes << 16);
     return __uint_as_float(bytes == 0 ? 0x00400000u : bytes == 255 ? 0x7FC00000u : bytes << 23);
 }
-template <kv_codes KV>
-static __device__ __forceinline__ float scale_at(const uint8_t *scales, int i) {
+template <int KV> static __device__ __forceinline__ float scale_at(const uint8_t *scales, int i) {
     if constexpr (KV == KV_I8) return scale_value<KV>(((const uint16_t *)scales)[i]);
     return scale_value<KV>(scales[i]);
 }
@@ -113,7 +112,7 @@ static __device__ __forceinline__ float scale_at(const uint8_t *scales, int i) {
 /* --- writing */
 
 /* The bytes of a vector's scale, from the bits of its largest magnitude. */
-template <kv_codes KV> static __device__ __forceinline__ uint32_t scale_of_max(uint32_t max) {
+template <int KV> static __device__ __forceinline__ uint32_t scale_of_max(uint32_t max) {
     if constexpr (KV == KV_I8) {
         if (max >= 0x7F800000u) return 0x7FC0;
         if (max == 0) return 0x3F80;
@@ -138,7 +137,7 @@ static __device__ __forceinline__ uint32_t code_e4m3(float x) {
 }
 
 /* Codes of four elements of a vector whose scale and largest magnitude are these. */
-template <kv_codes KV>
+template <int KV>
 static __device__ __forceinline__ uint32_t code_four(const float *x, uint32_t scale, uint32_t max) {
     uint32_t four = 0;
 

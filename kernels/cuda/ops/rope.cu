@@ -32,7 +32,7 @@ static __device__ enum head_kind kind_of(const struct rope_args &a, uint32_t hea
 }
 
 /* Where this head of K or V goes; NULL: nowhere. */
-template <int HD, kv_codes KV>
+template <int HD, int KV>
 static __device__ uint8_t *place_of(const struct rope_args &a, uint32_t head, int64_t slot) {
     int64_t tile;
 
@@ -44,7 +44,7 @@ static __device__ uint8_t *place_of(const struct rope_args &a, uint32_t head, in
 }
 
 /* Its scale: those of K and V of a head lie beside each other. */
-template <kv_codes KV>
+template <int KV>
 static __device__ uint8_t *scale_place_of(const struct rope_args &a, uint32_t head, int64_t slot) {
     uint32_t h = (head - a.n_heads) % a.n_kv_heads, which = (head - a.n_heads) / a.n_kv_heads;
     int64_t at = (int64_t)(h * 2 + which) * OPS_BLOCK_SIZE + slot % OPS_BLOCK_SIZE;
@@ -138,7 +138,7 @@ template <int HD> static __device__ uint32_t round_and_find_max(float low[8], fl
 }
 
 /* The codes of this thread's elements; the first thread of a head leaves the scale. */
-template <int HD, kv_codes KV>
+template <int HD, int KV>
 static __device__ void store_codes(const struct rope_args &a, uint32_t head, int64_t slot,
                                    uint32_t at, const float low[8], const float high[8],
                                    uint32_t max) {
@@ -160,7 +160,7 @@ static __device__ void store_codes(const struct rope_args &a, uint32_t head, int
         *scale_place_of<KV>(a, head, slot) = (uint8_t)scale;
 }
 
-template <int HD, kv_codes KV>
+template <int HD, int KV>
 static __global__ void __launch_bounds__(N_THREADS)
     rope_kernel(const __grid_constant__ struct rope_args a) {
     simt_wait_for_primary();
@@ -209,7 +209,7 @@ static __global__ void __launch_bounds__(N_THREADS)
     eight_store(to + HD / 2 + at, eight_pack(high));
 }
 
-template <int HD, kv_codes KV> static void launch(struct gpu_stream *s, const struct rope_args *a) {
+template <int HD, int KV> static void launch(struct gpu_stream *s, const struct rope_args *a) {
     uint32_t n_heads = a->n_heads + 2 * a->n_kv_heads;
     dim3 grid(a->n_tokens, CEIL_DIV(n_heads * lanes_of<HD>(), N_THREADS));
 
