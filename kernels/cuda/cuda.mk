@@ -127,7 +127,7 @@ $(B)/gpu/obj/%.o: tests/unit/cuda/shim/%.c $(B)/flags
 # What `make gpu-check` and the kit run on a card. Tests that need the worker's libraries, or try the shim
 # itself, stay here.
 GPU_PROGRAMS := $(addprefix $(B)/gpu/,gpu_steps gpu_kernels gpu_products gpu_soak make_random_model)
-GPU_TESTS := $(filter-out %/test_shim %/test_gpu_shim,$(patsubst tests/unit/cuda/shim/%.c,$(B)/gpu/tests/%, \
+GPU_TESTS := $(filter-out %/test_shim %/test_gpu_shim %/test_overlap,$(patsubst tests/unit/cuda/shim/%.c,$(B)/gpu/tests/%, \
              $(shell grep -L engine_fixture.h tests/unit/cuda/shim/test_*.c)))
 
 .PHONY: gpu-programs gpu-rehearsals gpu-check gpu-soak gpu-kit gpu-kit-check

@@ -172,8 +172,8 @@ static void rope(struct backend_model *m, const struct cuda_forward *f, uint32_t
                                                   .eps = m->g.rms_eps});
 }
 
-/* Rows of one token beside rows of several: the one reads memory, the other computes, so they run at
- * the same time. They write different rows of mix, and different parts. */
+/* Rows of one token beside rows of several: the one reads memory, the other computes, so they run
+ * at the same time. They write different rows of mix, and different parts. */
 static void attend_beside(struct backend_model *m, const struct attend_args *a, const void *list,
                           const struct attend_grid *grid) {
     struct backend_device *dev = m->dev;

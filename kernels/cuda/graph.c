@@ -1,4 +1,4 @@
-/* kernels/cuda/graph.c - recorded steps: a graph for each bucket of rows, and two for each of tokens.
+/* kernels/cuda/graph.c - recorded steps: a graph for each bucket of rows, two for each of tokens.
  *
  * What depends on contents is in the staged arrays, at places that depend on the bucket alone
  * (stage.c).

@@ -128,6 +128,11 @@ void shim_set_library(bool is_there) {
     skip();
 }
 
+void shim_set_overlap(bool is_always) {
+    (void)is_always;
+    skip();
+}
+
 void shim_calls(struct shim_calls *out) {
     (void)out;
     skip();

@@ -16,8 +16,8 @@
  *      lets dependents begin before it.
  * What shows in the results, under some seed: shared memory read before it is written (it starts as
  * NaN), global memory read before simt_wait_for_primary that the kernel before has written
- * (overlap.c), or read or written where a barrier or a __syncwarp is missing; copies read before their
- * wait and buffers refilled too early (late and early copies).
+ * (overlap.c), or read or written where a barrier or a __syncwarp is missing; copies read before
+ * their wait and buffers refilled too early (late and early copies).
  *
  * LIMITS. Races are found by sampling schedules, not proved absent: a pair of accesses between the
  * same two meetings is seen in either order, but never halfway. Blocks of a launch run one after

@@ -336,10 +336,11 @@ static cublasStatus_t multiply(struct gemm *g, struct gpu_stream *s, const struc
                                const struct gemm_args *a, const void *w,
                                const cublasLtMatmulAlgo_t *algo) {
     const float alpha = 1, beta = p->shape.accumulates ? 1 : 0;
+    bool overlaps; /* of what comes next: the library launches its kernels as it likes */
+    void *stream = gpu_stream_launches(s, &overlaps);
 
     return g->lib.matmul(g->handle, p->product, &alpha, w, p->w, a->x, p->x, &beta, a->y, p->y,
-                         a->y, p->y, algo, g->workspace, WORKSPACE_BYTES,
-                         (cudaStream_t)gpu_stream_handle(s));
+                         a->y, p->y, algo, g->workspace, WORKSPACE_BYTES, (cudaStream_t)stream);
 }
 
 static uint32_t propose(struct gemm *g, const struct plan *p,

@@ -230,6 +230,13 @@ uint64_t gpu_memory_free(struct gpu *gpu) {
     return gpu_check(gpu, cudaMemGetInfo(&n_free, &n_total), "asking for its memory") ? n_free : 0;
 }
 
+/* INCIPIT_CUDA_OVERLAP=0: to see what it is worth, or whether a fault is due to it. */
+static bool is_overlap_off(void) {
+    const char *value = getenv("INCIPIT_CUDA_OVERLAP");
+
+    return value && !strcmp(value, "0");
+}
+
 enum status gpu_open(struct gpu **out, uint32_t ordinal, struct error *err) {
     struct gpu *gpu;
     uint32_t n = 0;
@@ -251,6 +258,7 @@ enum status gpu_open(struct gpu **out, uint32_t ordinal, struct error *err) {
     st = gpu_describe(ordinal, &gpu->properties, err);
     if (st != ST_OK) goto fail;
     gpu->has_batch_copy = gpu->properties.driver >= BATCH_DRIVER;
+    gpu->overlaps = gpu->properties.sm >= OVERLAPPING_SM && !is_overlap_off();
     gpu->properties.memory_free = gpu_memory_free(gpu);
     st = gpu_status(gpu, err);
     if (st != ST_OK) goto fail;
@@ -380,7 +388,7 @@ void *gpu_stream_handle(struct gpu_stream *s) {
 }
 
 void *gpu_stream_launches(struct gpu_stream *s, bool *overlaps) {
-    *overlaps = s && s->has_kernel_last && s->gpu->properties.sm >= OVERLAPPING_SM;
+    *overlaps = s && s->has_kernel_last && s->gpu->overlaps;
     if (!s) return NULL;
     gpu_enter(s->gpu);
     s->has_kernel_last = true;

@@ -32,6 +32,7 @@ struct gpu {
     struct gpu_block *blocks;
     struct gpu_watcher watcher;
     bool has_batch_copy;
+    bool overlaps; /* kernels may begin before the one before has ended */
     bool has_failed;
     char failure[ERROR_MESSAGE_MAX];
 };

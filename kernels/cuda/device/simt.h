@@ -10,14 +10,15 @@
  * and its kin, __syncthreads, __syncwarp, __shfl_xor_sync, __shfl_down_sync, __shfl_sync,
  * __ballot_sync (all with the whole warp as mask), __byte_perm, atomicAdd, atomicMax and atomicMin
  * on 32-bit numbers, __threadfence, int4, uint2, uint4, float2, float4, rsqrtf and the functions of
- * math.h in float. Shared memory only through SHARED and SHARED_DYNAMIC, which the shim poisons before each
- * block. Blocks are multiples of 32 threads. A launch is
+ * math.h in float. Shared memory only through SHARED and SHARED_DYNAMIC, which the shim poisons
+ * before each block. Blocks are multiples of 32 threads. A launch is
  *
  *      LAUNCH(kernel<64>, dim3(a, b), 128, shared_bytes, stream, args);
  *
- * (of a kernel that waits for the same kernel of other ranks LAUNCH_TOGETHER, without shared_bytes,
- * with an address that stands for their meeting place, rank and size before the arguments), or LAUNCH_ALONE,
- * for one that wants the whole multiprocessor and so begins after the one before it has ended,
+ * (of a kernel that wants the whole multiprocessor, and so begins after the one before it has ended,
+ * LAUNCH_ALONE; of one that waits for the same kernel of other ranks LAUNCH_TOGETHER, without
+ * shared_bytes, with an address that stands for their meeting place, rank and size before the
+ * arguments)
  *
  * with one argument that is a struct passed by value (const __grid_constant__), inside an extern
  * "C" function that takes `struct gpu_stream *`; above 48 KiB of shared memory the file's

@@ -18,6 +18,7 @@ static __global__ void __launch_bounds__(THREADS)
     uint16_t *to = a.gathered + (size_t)blockIdx.x * a.k;
 
     simt_wait_for_primary();
+    simt_launch_dependents();
     for (uint32_t i = threadIdx.x; i < a.k; i += THREADS)
         to[i] = x[a.order[i]];
 }
@@ -82,6 +83,7 @@ static __global__ void __launch_bounds__(THREADS)
     float scale;
 
     simt_wait_for_primary();
+    simt_launch_dependents();
     for (uint32_t i = threadIdx.x; i < a.k; i += THREADS)
         max = MAX(max, (uint32_t)(x[i] & 0x7FFFu) << 16);
     scale = scale_of(block_max(max));

@@ -420,6 +420,20 @@ static void a_kernel_overlaps_another_and_nothing_else(void **state) {
     close_all(gpu, s);
 }
 
+static void overlap_can_be_switched_off(void **state) {
+    struct gpu *gpu;
+    struct gpu_stream *s;
+
+    (void)state;
+    assert_int_equal(setenv("INCIPIT_CUDA_OVERLAP", "0", 1), 0);
+    gpu = opened();
+    s = stream_of(gpu);
+    assert_false(overlaps(s));
+    assert_false(overlaps(s));
+    close_all(gpu, s);
+    assert_int_equal(unsetenv("INCIPIT_CUDA_OVERLAP"), 0);
+}
+
 /* --- graphs */
 
 static void recorded_work_runs_at_each_launch(void **state) {
@@ -510,6 +524,7 @@ int main(void) {
         cmocka_unit_test(an_announced_event_makes_the_fd_readable),
         cmocka_unit_test(an_event_may_be_closed_while_it_is_announced),
         cmocka_unit_test(a_kernel_overlaps_another_and_nothing_else),
+        cmocka_unit_test(overlap_can_be_switched_off),
         cmocka_unit_test(recorded_work_runs_at_each_launch),
         cmocka_unit_test(a_failed_recording_is_reported),
         cmocka_unit_test(an_unrecordable_kernel_is_reported_first),

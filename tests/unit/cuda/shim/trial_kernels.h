@@ -35,7 +35,7 @@ struct trial_add {
 void trial_add(struct gpu_stream *s, const struct trial_add *p);
 
 /* y[i] = x[i] + before[i], where x is what the kernel before has written. Planted: early_read (x
- * before the wait), early_write (y), early_dependents, no_wait_at_the_tail (of threads from n on). */
+ * before the wait), early_write (y), early_dependents, no_wait_at_the_tail (threads from n on). */
 struct trial_behind {
     const float *before, *x;
     float *y;
