@@ -83,6 +83,62 @@ static void the_reference_multiplies_as_float64_does(void **state) {
     backend_ref.close(dev);
 }
 
+/* Columns in an order of their own, and inputs put into that order: one sum. */
+static void an_order_is_a_permutation_of_the_inputs(void **state) {
+    struct backend_device *dev;
+    struct quant_matrix m;
+    struct rng rng;
+    float *x, turned[256], y[2][70];
+
+    (void)state;
+    rng_seed(&rng, support_seed());
+    assert_int_equal(backend_ref.open(&dev, &(struct backend_config){0}, NULL), ST_OK);
+    quant_matrix_fill(&m, &quant_kinds[11], 70, 256, &rng);
+    x = random_inputs(256, &rng);
+    for (uint32_t i = 0; i < 256; i++)
+        turned[i] = x[m.quant.order[i]];
+    run_linear(&m.tensor, x, y[0], 1, dev);
+    mem_free((void *)(uintptr_t)m.quant.order);
+    m.quant.order = NULL;
+    run_linear(&m.tensor, turned, y[1], 1, dev);
+    assert_memory_equal(y[0], y[1], sizeof(y[0]));
+    mem_free(x);
+    quant_matrix_free(&m);
+    backend_ref.close(dev);
+}
+
+/* Three matrices of one scale each, and the three as one with a scale for each row. */
+static void fused_matrices_keep_their_own_scales(void **state) {
+    static const struct quant_kind kind = {DTYPE_F8E4M3, 1, 0, false, false, QUANT_INPUTS_PLAIN};
+    struct backend_device *dev;
+    struct quant_matrix m;
+    struct rng rng;
+    float *x, y[48], part[16], *scale;
+
+    (void)state;
+    rng_seed(&rng, support_seed());
+    assert_int_equal(backend_ref.open(&dev, &(struct backend_config){0}, NULL), ST_OK);
+    quant_matrix_fill(&m, &kind, 48, 200, &rng);
+    scale = (float *)(uintptr_t)m.quant.scale;
+    for (uint32_t i = 0; i < 48; i++)
+        scale[i] = scale[i / 16 * 16];
+    x = random_inputs(200, &rng);
+    run_linear(&m.tensor, x, y, 1, dev);
+    for (uint32_t i = 0; i < 3; i++) {
+        struct backend_quant q = m.quant;
+        struct backend_tensor t = m.tensor;
+
+        q.group_n = 16, q.scale = &scale[i * 16];
+        t.quant = &q, t.shape[0] = 16, t.n_bytes = 16 * 200;
+        t.data = (uint8_t *)m.tensor.data + i * 16 * 200;
+        run_linear(&t, x, part, 1, dev);
+        assert_memory_equal(part, y + i * 16, sizeof(part));
+    }
+    mem_free(x);
+    quant_matrix_free(&m);
+    backend_ref.close(dev);
+}
+
 static void inputs_that_are_not_finite_or_all_zero(void **state) {
     struct quant_matrix m;
     struct backend_device *dev;
@@ -347,6 +403,8 @@ static void a_backend_without_the_type_refuses_the_model(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_reference_multiplies_as_float64_does),
+        cmocka_unit_test(an_order_is_a_permutation_of_the_inputs),
+        cmocka_unit_test(fused_matrices_keep_their_own_scales),
         cmocka_unit_test(inputs_that_are_not_finite_or_all_zero),
         cmocka_unit_test(wrong_matrices_are_refused_with_a_sentence),
         cmocka_unit_test(the_ranks_parts_have_the_weights_of_the_matrix),

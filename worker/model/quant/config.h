@@ -3,8 +3,8 @@
  *
  * Read are the methods of the table `methods` in config.c, each with the kinds of it that the
  * kernels can compute; others are refused by name. A module is asked for by its name in the
- * checkpoint, "model.layers.3.mlp.up_proj". Lists of exceptions follow their writers' rules, some of
- * which leave a module open: then what the file has decides (module.h). */
+ * checkpoint, "model.layers.3.mlp.up_proj". Lists of exceptions follow the rules of their writers;
+ * some leave a module open: then what the file has decides (module.h). */
 #ifndef WORKER_MODEL_QUANT_CONFIG_H
 #define WORKER_MODEL_QUANT_CONFIG_H
 

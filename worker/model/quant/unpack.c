@@ -70,21 +70,35 @@ void unpack_rows_zeros(int16_t *zero, const uint8_t *packed, uint32_t bits, uint
 /* --- AWQ --------------------------------------------------------------------------------------*/
 static const uint8_t awq_nibble[8] = {0, 4, 1, 5, 2, 6, 3, 7}; /* of column j of eight */
 
-/* Inputs k and k + 1 (if there is one) of the eight outputs of word column c. */
+#define AWQ_INPUTS 16u /* unpacked at once: eight bytes of each of eight rows */
+#define LOW_HALVES 0x0F0F0F0Fu
+
+/* Up to 16 inputs from k on, of the eight outputs of word column c. A byte of two words' low halves
+ * put together has two inputs of one output; so has one of their high halves. */
 static void unpack_awq_words(uint8_t *codes, const uint8_t *packed, uint64_t n, uint64_t k,
                              uint64_t n_k, uint64_t c) {
-    uint32_t low = word_at(packed, k * (n / 8) + c);
-    uint32_t high = k + 1 < n_k ? word_at(packed, (k + 1) * (n / 8) + c) : 0;
-    uint64_t pitch = (n_k + 1) / 2;
+    static const uint8_t low_row[4] = {0, 4, 1, 5}, high_row[4] = {2, 6, 3, 7};
+    uint64_t count = MIN(AWQ_INPUTS, n_k - k), pitch = (n_k + 1) / 2;
+    uint8_t row[8][AWQ_INPUTS / 2];
 
+    for (uint64_t i = 0; i < count; i += 2) {
+        uint32_t even = word_at(packed, (k + i) * (n / 8) + c);
+        uint32_t odd = i + 1 < count ? word_at(packed, (k + i + 1) * (n / 8) + c) : 0;
+        uint32_t low = (even & LOW_HALVES) | (odd & LOW_HALVES) << 4;
+        uint32_t high = (even >> 4 & LOW_HALVES) | (odd & ~LOW_HALVES);
+
+        for (uint32_t b = 0; b < 4; b++) {
+            row[low_row[b]][i / 2] = (uint8_t)(low >> 8 * b);
+            row[high_row[b]][i / 2] = (uint8_t)(high >> 8 * b);
+        }
+    }
     for (uint64_t j = 0; j < 8; j++)
-        codes[(c * 8 + j) * pitch + k / 2] =
-            (uint8_t)(field(low, 4, awq_nibble[j]) | field(high, 4, awq_nibble[j]) << 4);
+        memcpy(codes + (c * 8 + j) * pitch + k / 2, row[j], (count + 1) / 2);
 }
 
 void unpack_awq(uint8_t *codes, const uint8_t *packed, uint64_t n, uint64_t k) {
     for (uint64_t tile = 0; tile < n / 8; tile += TILE_WORDS) {
-        for (uint64_t i = 0; i < k; i += 2) {
+        for (uint64_t i = 0; i < k; i += AWQ_INPUTS) {
             for (uint64_t c = tile; c < MIN(tile + TILE_WORDS, n / 8); c++)
                 unpack_awq_words(codes, packed, n, i, k, c);
         }
