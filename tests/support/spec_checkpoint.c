@@ -52,6 +52,11 @@ static void put_content(struct buf *data, const char *type, uint64_t n, char con
         case 'p': put_number(data, type, (double)i); break;
         case 'm': put_number(data, type, -1); break;
         case '0': buf_append(data, zeros, element_bytes(type)); break;
+        case 'h':
+        case 'i':
+            for (uint32_t b = 0; b < element_bytes(type); b++)
+                buf_append_char(data, (char)(content == 'h' ? 0x80 : 0x81));
+            break;
         case 'f': buf_append(data, ones, element_bytes(type)); break;
         default:
             for (uint32_t b = 0; b < element_bytes(type); b++)

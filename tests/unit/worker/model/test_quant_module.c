@@ -191,6 +191,14 @@ static void packed_formats_of_compressed_tensors(void **state) {
     assert_int_equal(((int8_t *)l.t.data)[9], (int)l.m.codes->data[9] - 128);
     assert_int_equal(l.d.quant.zero[2 * 3 + 1], (int)l.m.zero->data[4 + 3] - 128);
     unload(&l);
+    load(&l, CT_INT8,
+         "m.weight_packed:I32:4,2:r m.weight_scale:F16:4,2:1 m.weight_zero_point:I32:1,2:h", 4, 8);
+    assert_null(l.d.quant.zero); /* all are the middle */
+    unload(&l);
+    load(&l, CT_INT8,
+         "m.weight_packed:I32:4,2:r m.weight_scale:F16:4,2:1 m.weight_zero_point:I32:1,2:i", 4, 8);
+    assert_int_equal(l.d.quant.zero[0], 1);
+    unload(&l);
 }
 
 static void groups_of_compressed_tensors(void **state) {
@@ -321,6 +329,7 @@ static void wrong_modules_are_named(void **state) {
         {AWQ, "m.qweight:I32:8,2:r m.scales:F16:2,16:s", 16, 8, "has no tensor m.qzeros"},
         {AWQ, "m.qweight:I32:8,2:r m.qzeros:I32:2,1:r m.scales:F16:2,16:s", 16, 8, "want (2, 2)"},
         {AWQ, "m.qweight:I32:8,2:r m.qzeros:I32:2,2:r m.scales:F16:16,2:s", 16, 8, "want (2, 16)"},
+        {AWQ, "m.qweight:I32:8,2:r m.qzeros:I32:2,2:r m.scales:F16:3,16:s", 16, 8, "want (2, 16)"},
         {AWQ, "m.qweight:I32:7,2:r m.qzeros:I32:2,2:r m.scales:F16:2,16:s", 16, 8, "want (8, 2)"},
         {AWQ, "m.qweight:I32:8,1:r m.qzeros:I32:2,1:r m.scales:F16:2,12:s", 12, 8,
          "module m has 12 outputs, which do not fill words of 8 codes"},
@@ -498,6 +507,7 @@ static void modules_are_ignored_by_their_writers_rules(void **state) {
          "model.layers.1.mlp.gate_proj", QUANT_WANT_EITHER},
         {"{\"quant_method\":\"fp8\",\"modules_to_not_convert\":[\"model.layers.1\"]}",
          "model.layers.10.mlp.up_proj", QUANT_WANT_EITHER},
+        {"{\"quant_method\":\"fp8\",\"ignored_layers\":[\"layers.1.mlp\"]}", UP, QUANT_WANT_PLAIN},
         {FP8, "lm_head", QUANT_WANT_EITHER},
         {FP8, UP, QUANT_WANT_SCHEME},
         {"{\"quant_method\":\"awq\",\"modules_to_not_convert\":[\"visual\"]}", UP,

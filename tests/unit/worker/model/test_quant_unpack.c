@@ -30,6 +30,9 @@ static void compressed_tensors_rows(void **state) {
     unpack_rows(code, packed, 4, 1, 8, NULL);
     for (int i = 0; i < 8; i++)
         assert_int_equal(nibble(code, (uint64_t)i), i);
+    words(packed, (uint32_t[]){0xffffffff}, 1);
+    unpack_rows(code, packed, 4, 1, 3, NULL);
+    assert_int_equal(code[1], 0x0f); /* what follows a row's last code is 0 */
     words(packed, (uint32_t[]){0xff807f00}, 1);
     unpack_rows(code, packed, 8, 1, 4, NULL);
     for (int i = 0; i < 4; i++)
@@ -67,6 +70,10 @@ static void awq_words(void **state) {
     unpack_awq(code, packed, 8, 1);
     for (int n = 0; n < 8; n++)
         assert_int_equal(code[n], n);
+    words(packed, (uint32_t[]){0x76543210}, 1);
+    unpack_awq_zeros(zero, packed, 8, 1);
+    for (int n = 0; n < 8; n++)
+        assert_int_equal(zero[n], want[n]);
     words(packed, (uint32_t[]){0x08080808}, 1);
     unpack_awq_zeros(zero, packed, 8, 1);
     for (int n = 0; n < 8; n++) {
