@@ -160,6 +160,8 @@ struct backend_model {
     struct cuda_loader loader;
 
     /* T = max_step_tokens */
+    uint32_t n_slices;       /* of K in o and down: cuda_sum_slices */
+    float *parts[2];         /* (T, d) sums of two slices, or of one; NULL: there are none */
     uint16_t *x, *h, *y;     /* (T, d) the residual; normalised; what is added next */
     uint16_t *qkv, *mix;     /* (T, q + 2 kv), (T, q) */
     uint16_t *gate_up, *act; /* (T, 2 f), (T, f): in the same place */
@@ -279,6 +281,10 @@ MUST_USE enum status cuda_peers_open(struct backend_device *dev, uint32_t ordina
 void cuda_peers_close(struct backend_device *dev);
 /* y (n) becomes, at every rank, the sum over the ranks; of one rank it stays. */
 void cuda_sum_ranks(struct backend_model *m, uint16_t *y, uint64_t n);
+/* How many slices of K this rank has of the products that are summed; 0: they are not sliced. */
+uint32_t cuda_sum_slices(const struct backend_model *m);
+/* y (n) = the sum over all slices of all ranks, whose pairs are in m->parts. */
+void cuda_sum_parts(struct backend_model *m, uint16_t *y, uint64_t n);
 
 /* --- step.c */
 MUST_USE enum status cuda_step_init(struct backend_model *m, struct error *err);

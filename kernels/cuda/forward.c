@@ -100,11 +100,48 @@ static void multiply(struct backend_model *m, struct product p, uint32_t n_rows)
     }
 }
 
+/* Slice i of K of a product that is summed over the ranks: two of them make a part (peers.c). */
+static struct product slice_of(const struct backend_model *m, struct product p, uint32_t i) {
+    struct gemm_args *a = &p.args;
+
+    a->shape.k /= m->n_slices;
+    a->shape.is_f32_out = true;
+    a->shape.accumulates = i % 2 == 1;
+    a->x += (uint64_t)i * a->shape.k;
+    a->w += (uint64_t)i * a->shape.n * a->shape.k;
+    a->y = m->parts[i / 2];
+    return p;
+}
+
+/* y = the product of all ranks; p.y is m->y. */
+static void multiply_and_sum(struct backend_model *m, struct product p, uint32_t n_rows) {
+    uint64_t n = (uint64_t)n_rows * m->g.d_model;
+
+    if (m->n_slices == 0) {
+        multiply(m, p, n_rows);
+        cuda_sum_ranks(m, m->y, n);
+        return;
+    }
+    for (uint32_t i = 0; i < m->n_slices; i++)
+        multiply(m, slice_of(m, p, i), n_rows);
+    cuda_sum_parts(m, m->y, n);
+}
+
 static enum status tune(struct backend_model *m, struct product p, uint32_t max_rows,
                         struct error *err) {
     if (p.packed->codes) return ST_OK;
     p.args.m = max_rows;
     return gemm_tune(m->gemm, m->dev->compute, &p.args, max_rows, err);
+}
+
+static enum status tune_summed(struct backend_model *m, struct product p, uint32_t max_rows,
+                               struct error *err) {
+    enum status st = ST_OK;
+
+    if (m->n_slices == 0) return tune(m, p, max_rows, err);
+    for (uint32_t i = 0; i < MIN(m->n_slices, 2u) && st == ST_OK; i++)
+        st = tune(m, slice_of(m, p, i), max_rows, err);
+    return st;
 }
 
 /* Plans on the weights of the first layer where they are bf16: the shapes are those of all. */
@@ -116,9 +153,9 @@ enum status cuda_tune(struct backend_model *m, struct error *err) {
         const struct cuda_layer *l = &m->layers[i];
 
         st = tune(m, qkv_product(m, l), T, err);
-        if (st == ST_OK) st = tune(m, o_product(m, l), T, err);
+        if (st == ST_OK) st = tune_summed(m, o_product(m, l), T, err);
         if (st == ST_OK) st = tune(m, gate_up_product(m, l), T, err);
-        if (st == ST_OK) st = tune(m, down_product(m, l), T, err);
+        if (st == ST_OK) st = tune_summed(m, down_product(m, l), T, err);
     }
     return st == ST_OK ? tune(m, head_product(m), m->head_rows, err) : st;
 }
@@ -225,21 +262,18 @@ static void attend(struct backend_model *m, const struct cuda_forward *f, uint32
 
 static void run_layer(struct backend_model *m, const struct cuda_forward *f, uint32_t layer) {
     const struct cuda_layer *l = &m->layers[layer];
-    uint64_t n = (uint64_t)f->n_tokens * m->g.d_model;
 
     norm(m, f, layer ? m->y : NULL, NULL, l->attn_norm);
     multiply(m, qkv_product(m, l), f->n_tokens);
     rope(m, f, layer);
     attend(m, f, layer);
-    multiply(m, o_product(m, l), f->n_tokens);
-    cuda_sum_ranks(m, m->y, n);
+    multiply_and_sum(m, o_product(m, l), f->n_tokens);
     norm(m, f, m->y, l->o_bias, l->ffn_norm);
     multiply(m, gate_up_product(m, l), f->n_tokens);
     ops_swiglu(m->dev->compute,
                &(struct swiglu_args){
                    .gate_up = m->gate_up, .act = m->act, .n_tokens = f->n_tokens, .f = m->g.d_ff});
-    multiply(m, down_product(m, l), f->n_tokens);
-    cuda_sum_ranks(m, m->y, n);
+    multiply_and_sum(m, down_product(m, l), f->n_tokens);
 }
 
 /* A product that takes the norm of x on the way. */

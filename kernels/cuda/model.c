@@ -176,8 +176,8 @@ void cuda_load_send(struct backend_model *m, void *dst, uint64_t n_bytes) {
 
 /* The slice of a tensor to dst, without gaps. A row fits a buffer: host_init_checks bounds it. */
 static enum status send_slice(struct backend_model *m, uint16_t *dst,
-                              const struct backend_tensor *t, struct error *err) {
-    struct tp_slice s = tp_shard_slice(&m->shard, t);
+                              const struct backend_tensor *t, struct tp_slice s,
+                              struct error *err) {
     uint64_t width = t->n_dims > 1 ? t->shape[1] : 1, rows = m->loader.n_elements / s.n_columns, n;
     enum status st;
 
@@ -198,6 +198,20 @@ static enum status send_slice(struct backend_model *m, uint16_t *dst,
     return gpu_status(m->dev->gpu, err);
 }
 
+/* This rank's part of a tensor. Matrices whose K is sliced lie slice after slice. */
+static enum status send_part(struct backend_model *m, uint16_t *dst, const struct backend_tensor *t,
+                             struct error *err) {
+    struct tp_slice s = tp_shard_slice(&m->shard, t);
+    bool is_sliced = m->n_slices && (t->role == ROLE_O || t->role == ROLE_DOWN);
+    uint32_t n = is_sliced ? m->n_slices : 1;
+    enum status st = ST_OK;
+
+    s.n_columns /= n;
+    for (uint32_t i = 0; i < n && st == ST_OK; i++, s.first_column += s.n_columns)
+        st = send_slice(m, dst + i * s.n * s.n_columns, t, s, err);
+    return st;
+}
+
 enum status cuda_load_tensor(struct backend_model *m, const struct backend_tensor *t,
                              struct error *err) {
     enum status st = host_take_tensor(&m->host, t, err);
@@ -205,7 +219,7 @@ enum status cuda_load_tensor(struct backend_model *m, const struct backend_tenso
 
     if (st == ST_OK && m->g.quant_types) st = cuda_matrix_load(m, t, &is_plain, err);
     if (st != ST_OK || !is_plain) return st;
-    return send_slice(m, place_of(m, t->role, t->layer), t, err);
+    return send_part(m, place_of(m, t->role, t->layer), t, err);
 }
 
 static enum status load_start(struct backend_model *m, struct error *err) {
@@ -275,6 +289,8 @@ static enum status alloc_activations(struct backend_model *m, struct error *err)
     if (st == ST_OK) st = cuda_take(m, &m->h, T * d * 2, what, err);
     if (st == ST_OK) st = cuda_take(m, &m->y, T * d * 2, what, err);
     if (st == ST_OK) st = cuda_take(m, &m->qkv, work * 2, what, err);
+    for (uint32_t i = 0; i < CEIL_DIV(m->n_slices, 2u) && st == ST_OK; i++)
+        st = cuda_take(m, &m->parts[i], T * d * sizeof(float), "sums of slices", err);
     if (st != ST_OK) return st;
     m->gate_up = m->qkv;
     m->mix = m->qkv + mix_at;
@@ -314,6 +330,7 @@ static void set_widths(struct backend_model *m) {
     m->head_rows = MIN(CUDA_HEAD_ROWS, m->host.limits.max_outputs);
     m->host.block_bytes = kv_layout_block_bytes(&m->g, OPS_BLOCK_SIZE);
     m->is_deterministic = m->host.limits.is_deterministic;
+    m->n_slices = cuda_sum_slices(m);
     for (uint32_t i = 0; i < m->g.n_layers; i++)
         m->has_kind[cuda_has_window(&m->g, i)] = true;
 }

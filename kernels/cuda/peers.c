@@ -7,7 +7,18 @@
  *
  *      rank r's memory     slots | flags, set by the others | epochs
  *
- * Each rank takes one piece of memory, fills it with zeros, and hands its address round. */
+ * Each rank takes one piece of memory, fills it with zeros, and hands its address round.
+ *
+ * The same answer over any number of ranks. A sum over K that one rank makes as one chain cannot
+ * be made of the chains of several. So in deterministic mode o and down are computed in four slices
+ * of K, whatever the number of ranks, each as a product of its own in fp32, and added by pairs:
+ *
+ *      1 rank    (s0 + s1) + (s2 + s3)     the pairs by a product that adds to its output
+ *      2 ranks   (s0 + s1) | (s2 + s3)     each a part in fp32
+ *      4 ranks   s0 | s1 | s2 | s3
+ *
+ * The bits are then equal where a product's are equal for narrower matrices too: those of own
+ * kernels and of the shim. cuBLASLt may choose another algorithm for another width. */
 #include <string.h>
 
 #include "kernels/cuda/cuda_internal.h"
@@ -15,6 +26,7 @@
 #define SLOTS_BYTES (2 * OPS_SUM_SLOT_BYTES)
 #define FLAGS_BYTES (OPS_SUM_RANKS * OPS_SUM_BLOCKS * sizeof(uint32_t))
 #define BYTES       (SLOTS_BYTES + FLAGS_BYTES + OPS_SUM_BLOCKS * sizeof(uint32_t))
+#define N_SLICES    4u                           /* of K in deterministic mode */
 #define TIMEOUT_NS  (60ull * 1000 * 1000 * 1000) /* of a rank that should have come long ago */
 
 /* What a rank hands round. */
@@ -85,6 +97,31 @@ enum status cuda_peers_open(struct backend_device *dev, uint32_t ordinal, struct
 void cuda_peers_close(struct backend_device *dev) {
     if (dev->peers.memory) gpu_free(dev->gpu, dev->peers.memory);
     dev->peers = (struct cuda_peers){0};
+}
+
+uint32_t cuda_sum_slices(const struct backend_model *m) {
+    const struct geometry *g = &m->host.g; /* of the whole model */
+    uint32_t size = m->dev->tp_size, unit = 8 * N_SLICES;
+
+    if (!m->is_deterministic || g->quant_types || N_SLICES % size) return 0;
+    if (g->n_heads * g->head_dim % unit || g->d_ff % unit) return 0;
+    return size == 1 || m->dev->peers.is_there ? N_SLICES / size : 0;
+}
+
+void cuda_sum_parts(struct backend_model *m, uint16_t *y, uint64_t n) {
+    struct sum_args a = m->dev->peers.args;
+
+    if (m->dev->tp_size == 1) {
+        ops_sum_parts(m->dev->compute, &(struct sum_parts_args){{m->parts[0], m->parts[1]}, y, n});
+        return;
+    }
+    a.is_f32 = true;
+    for (uint64_t at = 0; at < n; at += OPS_SUM_MOST) {
+        a.x = m->parts[0] + at;
+        a.y = y + at;
+        a.n = (uint32_t)MIN(n - at, OPS_SUM_MOST);
+        ops_sum(m->dev->compute, &a);
+    }
 }
 
 void cuda_sum_ranks(struct backend_model *m, uint16_t *y, uint64_t n) {

@@ -150,6 +150,15 @@ struct sum_args {
     bool is_f32;
 };
 
+/* The same of two parts of one rank, fp32: y (n) = part[0] (n) + part[1] (n). */
+struct sum_parts_args {
+    const float *part[2]; /* at multiples of 16 bytes */
+    uint16_t *y;
+    uint64_t n; /* a multiple of 8 */
+};
+
+void ops_sum_parts(struct gpu_stream *s, const struct sum_parts_args *a);
+
 bool ops_can_sum(uint32_t size); /* 2, 4, 8 */
 void ops_sum(struct gpu_stream *s, const struct sum_args *a);
 

@@ -142,6 +142,32 @@ static __global__ void __launch_bounds__(N_THREADS)
         if (at + i < a.n) ((bf16 *)a.y)[at + i] = bf16_of(f[0][i]);
 }
 
+static __global__ void __launch_bounds__(N_THREADS)
+    sum_parts_kernel(const __grid_constant__ struct sum_parts_args a) {
+    simt_wait_for_primary();
+
+    uint64_t at = ((uint64_t)blockIdx.x * N_THREADS + threadIdx.x) * 8;
+    float f[2][8];
+
+    if (at >= a.n) return;
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const uint4 *from = (const uint4 *)(a.part[i] + at);
+        uint4 piece[2] = {from[0], from[1]};
+
+        memcpy(f[i], piece, sizeof(piece));
+    }
+    add_pairs<2>(f);
+    eight_store(a.y + at, eight_pack(f[0]));
+}
+
+extern "C" void ops_sum_parts(struct gpu_stream *s, const struct sum_parts_args *a) {
+    if (a->n == 0) return;
+    assert(a->n % 8 == 0);
+    LAUNCH(sum_parts_kernel, dim3((uint32_t)CEIL_DIV(a->n, (uint64_t)OPS_SUM_PIECE)), N_THREADS, 0,
+           s, *a);
+}
+
 template <int SIZE> static void launch(struct gpu_stream *s, const struct sum_args *a) {
     dim3 grid(CEIL_DIV(a->n, OPS_SUM_PIECE));
 

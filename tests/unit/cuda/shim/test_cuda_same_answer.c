@@ -21,6 +21,7 @@ struct way {
     const char *name;
     uint32_t chunk, n_beside, preempt_at; /* 0: not preempted */
     bool shares_prefix;
+    uint32_t n_ranks; /* 0: one device, without backend_tp */
 };
 
 static const struct cuda_fixture_setup setup = {
@@ -80,7 +81,7 @@ static uint64_t hash_kv(struct cuda_fixture *s) {
     for (uint32_t t = 0; t < s->seq[0].n_computed; t++) {
         uint32_t at = t % CUDA_FIXTURE_BLOCK, scale = kv_scale_bytes(g.kv_dtype);
 
-        assert_int_equal(backend_cuda.kv_read(s->cuda.model,
+        assert_int_equal(s->cuda.ops->kv_read(s->cuda.model,
                                               s->seq[0].block[t / CUDA_FIXTURE_BLOCK], block,
                                               s->cuda.block_bytes),
                          ST_OK);
@@ -103,10 +104,14 @@ static uint64_t hash_kv(struct cuda_fixture *s) {
 
 static void run_way(const struct tiny_shape *shape, const struct way *w, uint64_t seed,
                     struct answer *a) {
-    struct cuda_fixture *s = cuda_fixture_open_alone(shape, &setup, 7);
-    struct cuda_fixture_seq *q = &s->seq[0];
+    struct cuda_fixture_setup its = setup;
+    struct cuda_fixture *s;
+    struct cuda_fixture_seq *q;
     bool is_preempted = false;
 
+    its.tp_size = w->n_ranks;
+    s = cuda_fixture_open_alone(shape, &its, 7);
+    q = &s->seq[0];
     shim_set(seed, seed % 2 ? SHIM_COPIES_LATE : SHIM_COPIES_EARLY);
     s->how.temperature = 0.7f;
     s->how.top_p = 0.9f;
@@ -134,16 +139,10 @@ static void run_way(const struct tiny_shape *shape, const struct way *w, uint64_
     cuda_fixture_close(s);
 }
 
-static void check_ways(const struct tiny_shape *shape) {
-    static const struct way ways[] = {
-        {"whole", 48, 0, 0, false},         {"in chunks of 16", 16, 0, 0, false},
-        {"in chunks of 7", 7, 2, 0, false}, {"token by token", 1, 0, 0, false},
-        {"beside others", 24, 4, 0, false}, {"after a shared prefix", 48, 0, 0, true},
-        {"preempted", 16, 1, 3, false},
-    };
+static void compare_ways(const struct tiny_shape *shape, const struct way *ways, size_t n) {
     struct answer want, got;
 
-    for (size_t i = 0; i < ARRAY_LEN(ways); i++) {
+    for (size_t i = 0; i < n; i++) {
         memset(&got, 0, sizeof(got));
         run_way(shape, &ways[i], i, &got);
         if (i == 0) want = got;
@@ -152,6 +151,17 @@ static void check_ways(const struct tiny_shape *shape) {
                      got.token[0], want.token[0], (double)got.logprob[0], (double)want.logprob[0],
                      got.token[N_NEW - 1], want.token[N_NEW - 1]);
     }
+}
+
+static void check_ways(const struct tiny_shape *shape) {
+    static const struct way ways[] = {
+        {"whole", 48, 0, 0, false, 0},         {"in chunks of 16", 16, 0, 0, false, 0},
+        {"in chunks of 7", 7, 2, 0, false, 0}, {"token by token", 1, 0, 0, false, 0},
+        {"beside others", 24, 4, 0, false, 0}, {"after a shared prefix", 48, 0, 0, true, 0},
+        {"preempted", 16, 1, 3, false, 0},
+    };
+
+    compare_ways(shape, ways, ARRAY_LEN(ways));
 }
 
 static void the_answer_is_the_same_every_time(void **state) {
@@ -219,8 +229,30 @@ static void only_a_deterministic_model_reports_it(void **state) {
     }
 }
 
+static void over_any_number_of_ranks(void **state) {
+    static const struct way ways[] = {
+        {"one device", 48, 0, 0, false, 0},
+        {"two ranks", 48, 0, 0, false, 2},
+        {"two ranks in chunks beside others", 16, 2, 0, false, 2},
+        {"four ranks", 48, 0, 0, false, 4},
+        {"four ranks in chunks beside others", 7, 2, 0, false, 4},
+    };
+    struct tiny_shape shape = cuda_fixture_llama;
+
+    (void)state;
+    shape.n_heads = 4;
+    shape.n_kv_heads = 2;
+    shape.vocab = 500;
+    shape.has_qkv_bias = shape.has_o_bias = true;
+    compare_ways(&shape, ways, ARRAY_LEN(ways));
+    shim_set_library(false); /* own products */
+    compare_ways(&shape, ways, ARRAY_LEN(ways) - 1);
+    shim_set_library(true);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(over_any_number_of_ranks),
         cmocka_unit_test(the_answer_is_the_same_every_time),
         cmocka_unit_test(with_windows_too),
         cmocka_unit_test(without_a_library_too),

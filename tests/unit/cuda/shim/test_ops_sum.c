@@ -208,6 +208,28 @@ static void a_rank_that_does_not_come_ends_the_wait(void **state) {
     }
 }
 
+static void two_parts_of_one_rank_have_the_same_bits(void **state) {
+    static const uint32_t lengths[] = {8, 2048, 5000};
+
+    (void)state;
+    for (size_t k = 0; k < ARRAY_LEN(lengths); k++) {
+        uint32_t n = lengths[k];
+        float *part = malloc(2 * n * sizeof(float));
+        uint16_t *y = malloc((n + GUARD) * sizeof(uint16_t));
+        struct rng rng;
+
+        rng_seed(&rng, n);
+        memset(y, 0xFF, (n + GUARD) * sizeof(uint16_t));
+        for (uint32_t i = 0; i < 2 * n; i++)
+            part[i] = draw(&rng);
+        ops_sum_parts(NULL, &(struct sum_parts_args){{part, part + n}, y, n});
+        for (uint32_t i = 0; i < n + GUARD; i++)
+            assert_int_equal(y[i], i < n ? bf16_of_f32(part[i] + part[n + i]) : 0xFFFF);
+        free(part);
+        free(y);
+    }
+}
+
 static bool is_caught(const char *plant) {
     static const uint32_t lengths[] = {4096, 2048, 6000};
     bool are_right = true;
@@ -234,6 +256,7 @@ int main(void) {
         cmocka_unit_test(the_longest_sum_and_all_lengths_between_are_right),
         cmocka_unit_test(in_place_is_allowed),
         cmocka_unit_test(a_rank_that_does_not_come_ends_the_wait),
+        cmocka_unit_test(two_parts_of_one_rank_have_the_same_bits),
         cmocka_unit_test(planted_bugs_are_caught),
     };
 
