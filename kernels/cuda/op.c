@@ -148,6 +148,66 @@ static void multiply(struct bench *b, const struct gemm_args *e) {
     gemm_close(gemm);
 }
 
+/* Codes, scales and zeros of a matrix, row block by row block. */
+static struct packed_matrix send_packed(struct bench *b, const struct backend_tensor *t) {
+    const struct backend_quant *q = t->quant;
+    uint32_t n = (uint32_t)t->shape[0], k = (uint32_t)t->shape[1];
+    uint64_t n_blocks = CEIL_DIV(n, QUANT_ROWS), n_groups = quant_groups(k, q->group_k);
+    uint64_t code_bytes = quant_block_bytes(t->dtype, k), pitch = dtype_row_bytes(t->dtype, k);
+    struct packed_matrix w = {.dtype = t->dtype,
+                              .inputs =
+                                  q->inputs == QUANT_INPUTS_I8 ? q->inputs : QUANT_INPUTS_PLAIN,
+                              .n = n,
+                              .k = k,
+                              .group_k = q->group_k,
+                              .has_row_scales = quant_has_row_scales(q)};
+    uint64_t n_scales = n_groups * (w.has_row_scales ? QUANT_ROWS : 1);
+    uint64_t n_zeros = n_groups * QUANT_ROWS;
+    uint8_t *codes = mem_calloc(n_blocks, code_bytes);
+    float *scale = mem_calloc(n_blocks, n_scales * sizeof(*scale));
+    int16_t *zero = mem_calloc(n_blocks, n_zeros * sizeof(*zero));
+
+    for (uint32_t i = 0; i < n_blocks; i++) {
+        uint32_t first = i * QUANT_ROWS, n_rows = MIN(n - first, QUANT_ROWS);
+
+        quant_pack_codes(codes + i * code_bytes, t->dtype, (uint8_t *)t->data + first * pitch,
+                         pitch, n_rows, k);
+        quant_pack_scales(scale + i * n_scales, q, w.has_row_scales, first, n_rows, k);
+        quant_pack_zeros(zero + i * n_zeros, q, t->dtype, first, n_rows, k);
+    }
+    w.codes = send(b, codes, n_blocks * code_bytes);
+    w.scale = send(b, scale, n_blocks * n_scales * sizeof(*scale));
+    if (q->zero) w.zero = send(b, zero, n_blocks * n_zeros * sizeof(*zero));
+    if (q->order) w.order = send(b, q->order, k * sizeof(*q->order));
+    mem_free(codes);
+    mem_free(scale);
+    mem_free(zero);
+    return w;
+}
+
+static void multiply_packed(struct bench *b, const struct backend_tensor *t,
+                            const struct gemm_args *e) {
+    uint32_t group_k = t->quant->group_k;
+    struct quant_args q = {.a = {.x = e->x,
+                                 .bias = e->bias,
+                                 .y = e->y,
+                                 .m = e->m,
+                                 .n = e->shape.n,
+                                 .k = e->shape.k,
+                                 .x_stride = e->x_stride,
+                                 .y_stride = e->y_stride,
+                                 .is_f32_out = true}};
+
+    if (e->shape.n % 8) refuse(b, "a quantised product of", e->shape.n, "multiples of 8");
+    if (group_k < e->shape.k && group_k % QUANT_STEP)
+        refuse(b, "groups of inputs of", group_k, "multiples of 32");
+    q.w = send_packed(b, t);
+    q.scratch = take(b, quant_scratch_bytes(&q.w, e->m));
+    if (b->st != ST_OK) return;
+    quant_prepare();
+    quant_run(b->dev->compute, &q);
+}
+
 static void run_linear(struct bench *b, const struct op_args *a) {
     uint64_t n = a->matrix->shape[0], k = a->matrix->shape[1], T = a->n_tokens;
     struct gemm_args e = {
@@ -158,10 +218,13 @@ static void run_linear(struct bench *b, const struct op_args *a) {
 
     if (k % 8) refuse(b, "a product over", k, "multiples of 8");
     e.x = send_floats(b, a->x, T * k);
-    e.w = send_bf16(b, a->matrix->dtype, a->matrix->data, n * k);
+    if (!a->matrix->quant) e.w = send_bf16(b, a->matrix->dtype, a->matrix->data, n * k);
     if (a->vector) e.bias = send_floats(b, a->vector, n);
     e.y = take(b, T * e.y_stride * sizeof(float));
-    multiply(b, &e);
+    if (a->matrix->quant)
+        multiply_packed(b, a->matrix, &e);
+    else
+        multiply(b, &e);
     fetch_rows(b, a->y, e.y, T, n * sizeof(float), e.y_stride * sizeof(float));
 }
 
@@ -350,8 +413,6 @@ enum status cuda_op(struct backend_device *dev, const char *name, const struct b
 
     b.st = op_args_read(&a, name, in, n_in, out, n_out, err);
     if (b.st == ST_OK && (a.kind == OP_ATTENTION || a.kind == OP_KV_WRITE)) check_pool(&b, &a);
-    if (b.st == ST_OK && a.matrix && a.matrix->quant)
-        b.st = error_set(err, ST_UNSUPPORTED, "operator %s: cuda has no quantised matrices", name);
     if (b.st != ST_OK) return b.st;
     switch (a.kind) {
     case OP_EMBED: run_embed(&b, &a); break;

@@ -250,6 +250,59 @@ static void a_group_has_the_bits_of_a_product(void **state) {
     free(y);
 }
 
+/* What gemm.h gives on the shim with its library, and without, by the own kernel. */
+static void grouped_products_of_gemm_h_agree(void **state) {
+    static const uint32_t sizes[] = {0, 1, 17, 300};
+    struct gpu *gpu;
+    struct gpu_stream *s;
+    void *x, *w, *first, *y[2], *host;
+
+    (void)state;
+    assert_int_equal(gpu_open(&gpu, 0, NULL), ST_OK);
+    assert_int_equal(gpu_stream_open(gpu, &s, NULL), ST_OK);
+    assert_int_equal(gpu_alloc(gpu, &x, 318 * 40 * 2, "x", NULL), ST_OK);
+    assert_int_equal(gpu_alloc(gpu, &w, 4 * 72 * 40 * 2, "w", NULL), ST_OK);
+    assert_int_equal(gpu_alloc(gpu, &first, 5 * 4, "rows", NULL), ST_OK);
+    assert_int_equal(gpu_alloc_pinned(gpu, &host, 2 * 318 * 72 * 2, "host", NULL), ST_OK);
+    for (uint32_t i = 0; i < 318 * 40; i++)
+        ((uint16_t *)host)[i] = bf16_of_f32((float)(i * 7 % 23) - 11);
+    gpu_copy(s, x, host, 318 * 40 * 2);
+    gpu_copy(s, w, (uint16_t *)host + 100, 4 * 72 * 40 * 2);
+    assert_int_equal(gpu_stream_wait(s, NULL), ST_OK);
+    for (uint32_t i = 0, n = 0; i < 5; i++) {
+        ((uint32_t *)host)[i] = n;
+        if (i < 4) n += sizes[i];
+    }
+    gpu_copy(s, first, host, 5 * 4);
+    for (int i = 0; i < 2; i++) {
+        struct gemm *gemm;
+
+        shim_set_library(i == 0);
+        assert_int_equal(gpu_alloc(gpu, &y[i], 318 * 72 * 2, "y", NULL), ST_OK);
+        assert_int_equal(gemm_open(&gemm, gpu, &product_own, false, NULL), ST_OK);
+        gemm_run_grouped(gemm, s,
+                         &(struct gemm_grouped_args){.x = x,
+                                                     .w = w,
+                                                     .y = y[i],
+                                                     .first_row = first,
+                                                     .m = 318,
+                                                     .n_groups = 4,
+                                                     .n = 72,
+                                                     .k = 40,
+                                                     .x_stride = 40,
+                                                     .y_stride = 72});
+        assert_int_equal(gpu_stream_wait(s, NULL), ST_OK);
+        gemm_close(gemm);
+    }
+    shim_set_library(true);
+    for (int i = 0; i < 2; i++)
+        gpu_copy(s, (uint8_t *)host + i * 318 * 72 * 2, y[i], 318 * 72 * 2);
+    assert_int_equal(gpu_stream_wait(s, NULL), ST_OK);
+    assert_memory_equal(host, (uint8_t *)host + 318 * 72 * 2, 318 * 72 * 2); /* whole numbers */
+    gpu_stream_close(s);
+    gpu_close(gpu);
+}
+
 static void grouped_planted_bugs_are_caught(void **state) {
     static const uint32_t sizes[40] = {[1] = 1, [2] = 17, [31] = 40, [33] = 3};
     struct grouped_case c;
@@ -261,12 +314,6 @@ static void grouped_planted_bugs_are_caught(void **state) {
     kernel_fixture_fini(&c.fixture);
 }
 
-static int prepare(void **state) {
-    (void)state;
-    product_prepare();
-    return 0;
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(products_of_ragged_sizes_equal_the_reference),
@@ -276,8 +323,10 @@ int main(void) {
         cmocka_unit_test(product_planted_bugs_are_caught),
         cmocka_unit_test(grouped_products_take_groups_of_any_size),
         cmocka_unit_test(a_group_has_the_bits_of_a_product),
+        cmocka_unit_test(grouped_products_of_gemm_h_agree),
         cmocka_unit_test(grouped_planted_bugs_are_caught),
     };
 
-    return cmocka_run_group_tests(tests, prepare, NULL);
+    product_prepare();
+    return cmocka_run_group_tests(tests, NULL, NULL);
 }
