@@ -198,7 +198,7 @@ static void rope(struct backend_model *m, const struct cuda_forward *f, uint32_t
                                                   .turn = m->turn,
                                                   .kv = m->kv,
                                                   .block_stride = (int64_t)m->host.block_bytes,
-                                                  .scales_at = (int64_t)kv_scales_at(
+                                                  .scales_at = (uint32_t)kv_scales_at(
                                                       &m->g, OPS_BLOCK_SIZE, layer, 0, 0),
                                                   .kv_dtype = m->g.kv_dtype,
                                                   .layer = layer,

@@ -302,7 +302,7 @@ static void run_kv_write(struct bench *b, const struct op_args *a) {
     uint32_t *position = mem_calloc(T, sizeof(*position));
     int64_t *slot = mem_calloc(T, sizeof(*slot));
     struct rope_args e = {.block_stride = (int64_t)block_bytes,
-                          .scales_at = (int64_t)kv_scales_at(&g, a->block_size, 0, 0, 0),
+                          .scales_at = (uint32_t)kv_scales_at(&g, a->block_size, 0, 0, 0),
                           .kv_dtype = a->pool_dtype,
                           .n_tokens = a->n_tokens,
                           .n_heads = 1,

@@ -363,7 +363,7 @@ static void launch_rope(struct bench *b, void *args, uint32_t set) {
     struct rope_args a = *(const struct rope_args *)args;
 
     a.layer = set;
-    a.scales_at += set * 2ll * a.n_kv_heads * BLOCK * kv_scale_bytes(a.kv_dtype);
+    a.scales_at += set * 2 * a.n_kv_heads * BLOCK * kv_scale_bytes(a.kv_dtype);
     ops_rope(b->s, &a);
 }
 
@@ -378,7 +378,7 @@ static void measure_rope(struct bench *b, uint16_t *qkv, uint8_t *kv, const stru
                           .turn = random_room(b, (uint64_t)n_tokens * s->head_dim * 4),
                           .kv = kv,
                           .block_stride = (int64_t)kv_layout_block_bytes(g, BLOCK),
-                          .scales_at = (int64_t)kv_scales_at(g, BLOCK, 0, 0, 0),
+                          .scales_at = (uint32_t)kv_scales_at(g, BLOCK, 0, 0, 0),
                           .kv_dtype = g->kv_dtype,
                           .n_tokens = n_tokens,
                           .n_heads = s->n_heads,

@@ -134,6 +134,7 @@ struct attend_args {
     int32_t n_heads, n_kv_heads, head_dim;
     int32_t window;   /* 0: none; that of the list's plan */
     float scale_log2; /* log2(e) / sqrt(head_dim) */
+    int32_t unused;   /* in place of padding: the shim reads arguments word by word */
 };
 
 /* Once per device, before the first launch: allows the shared memory that the kernels take. */

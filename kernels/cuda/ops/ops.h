@@ -78,7 +78,7 @@ struct rope_args {
                                * times rope_scale, computed in fp32 as kernels/ref does */
     void *kv;             /* the pool */
     int64_t block_stride; /* bytes from block to block, a multiple of 16 */
-    int64_t scales_at;    /* bytes from a block's first to this layer's first scale; if quantised */
+    uint32_t scales_at;   /* bytes from a block's first to this layer's first scale; if quantised */
     enum dtype kv_dtype;  /* bf16, e4m3 or int8 */
     uint32_t layer, n_tokens, n_heads, n_kv_heads;
     uint32_t hd; /* ops_has_head_dim() */

@@ -42,7 +42,7 @@ static void expect_right(const struct attend_shape *shape, const struct backend_
         double worst;
 
         case_kv_dtype = types[i];
-        worst = layer_error(shape, rows, n_rows, n_padding, window, 2);
+        worst = layer_error(shape, rows, n_rows, n_padding, window, 1);
         if (!(worst <= CASE_BOUND))
             print_error("%s, head_dim %u, heads %u / %u, %u multiprocessors, window %u%s: %.2e\n",
                         dtype_name(types[i]), shape->head_dim, shape->n_heads, shape->n_kv_heads,

@@ -19,7 +19,7 @@ static void run_steps(struct cuda_fixture *s) {
     cuda_fixture_plan(s, 0, 1);
     cuda_fixture_plan(s, 5, 1);
     cuda_fixture_step(s);
-    for (int i = 0; i < 17; i++) {
+    for (int i = 0; i < 9; i++) {
         cuda_fixture_plan(s, 0, 1);
         cuda_fixture_plan(s, 3, 1);
         cuda_fixture_plan(s, 5, 1);

@@ -113,7 +113,7 @@ static bool codes_agree(struct codes_case *c) {
                           .turn = c->turn,
                           .kv = c->got,
                           .block_stride = (int64_t)c->block_bytes,
-                          .scales_at = (int64_t)kv_scales_at(&c->g, OPS_BLOCK_SIZE, LAYER, 0, 0),
+                          .scales_at = (uint32_t)kv_scales_at(&c->g, OPS_BLOCK_SIZE, LAYER, 0, 0),
                           .kv_dtype = c->g.kv_dtype,
                           .layer = LAYER,
                           .n_tokens = N_TOKENS,
