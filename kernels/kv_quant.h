@@ -11,7 +11,7 @@
  *
  * A vector with an infinity or a NaN is marked, so that answers which saw it are flagged: e4m3 has
  * the code 7f (a NaN) everywhere and the scale 1, int8 the code -128 everywhere and a NaN as scale.
- * So one code tells whether a vector is marked. In the pool the scale ff of e4m3 is a NaN too. A
+ * So one code shows whether a vector is marked. In the pool the scale ff of e4m3 is a NaN too. A
  * query that sees a marked K or V has NaNs as its result.
  *
  * What attention reads is code * scale, exact in f32 (barring underflow). Scales per (token, head):

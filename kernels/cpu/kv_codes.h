@@ -2,7 +2,7 @@
  *
  * Every finite code is exact in bf16, so K and V of a quantised pool become the panels that a bf16
  * pool has. Scales go elsewhere: K's multiplies the score, V's the weight of its position. A code
- * 7f of e4m3 becomes 480 here: whoever reads it replaces the vector's scale by a NaN.
+ * 7f of e4m3 becomes 480 here: its reader replaces the vector's scale by a NaN.
  * Included by path_body.inc, for its LANES. */
 #ifndef KERNELS_CPU_KV_CODES_H
 #define KERNELS_CPU_KV_CODES_H

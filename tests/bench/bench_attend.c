@@ -1,11 +1,11 @@
-/* tests/bench/bench_attend.c - attention of the CPU backend over each type of KV pool, against bf16's.
+/* tests/bench/bench_attend.c - the CPU backend's attention over each type of KV pool.
  *
  *      decode   one query, 4 heads of one KV head, over its whole context
  *      prefill  24 queries at its end, as a prompt's tile
  *
  * Contexts go round over several KV heads, so that the pool of bf16 is in L2 (256 KiB), or leaves
- * every cache (256 MiB). A round measures every type once; a figure is the median over the rounds of
- * the ratio to bf16 within a round, in processor time of one thread.
+ * every cache (256 MiB). A round measures every type once; a figure is the median over the rounds
+ * of the ratio to bf16 within a round, in processor time of one thread.
  * Usage: bench_attend [path] [seconds per row]. */
 #include <stdio.h>
 #include <stdlib.h>
