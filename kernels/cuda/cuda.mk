@@ -124,11 +124,15 @@ $(B)/gpu/tests/%: $(B)/gpu/obj/%.o $(call objs,$(addprefix tests/support/,tiny_m
 $(B)/gpu/obj/%.o: tests/unit/cuda/shim/%.c $(B)/flags
 	@mkdir -p $(@D); echo "  CC   $< for the device"; $(CC) $(CFLAGS_ALL) -Itests/gpu/cmocka -include tests/gpu/on_device.h -MMD -MP -c $< -o $@
 
-# What `make gpu-check` and the kit run on a card. Tests that need the worker's libraries, or try the shim
-# itself, stay here.
+# What `make gpu-check` and the kit run on a card. Tests that only the shim can run are listed with the reason.
 GPU_PROGRAMS := $(addprefix $(B)/gpu/,gpu_steps gpu_kernels gpu_products gpu_soak make_random_model)
-GPU_TESTS := $(filter-out %/test_shim %/test_gpu_shim %/test_overlap,$(patsubst tests/unit/cuda/shim/%.c,$(B)/gpu/tests/%, \
-             $(shell grep -L engine_fixture.h tests/unit/cuda/shim/test_*.c)))
+GPU_TESTS := $(filter-out $(addprefix %/,$(shell awk '!/^\#/ {print $$1}' tests/gpu/only_shim.txt)), \
+             $(patsubst tests/unit/cuda/shim/%.c,$(B)/gpu/tests/%,$(wildcard tests/unit/cuda/shim/test_*.c)))
+
+# Compiled for a card in every build of tests, since that needs no toolkit: a test that cannot be is found here.
+ifeq ($(SAN)$(CROSS),)
+unit-build check: $(GPU_TESTS:$(B)/gpu/tests/%=$(B)/gpu/obj/%.o)
+endif
 
 .PHONY: gpu-programs gpu-rehearsals gpu-check gpu-soak gpu-kit gpu-kit-check
 gpu-programs: $(GPU_LIBRARY) $(GPU_PROGRAMS) $(GPU_TESTS) $(B)/incipit_cuda.so

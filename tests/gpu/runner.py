@@ -47,13 +47,13 @@ class Places:
         self.expected = here / "expected.json"
 
     def tests(self):
-        """Names of the tests of kernels and of the backend: not those of the shim itself, nor those that need the
-        worker's libraries."""
+        """Names of the tests of kernels and of the backend that a card can run."""
         if self.is_kit:
             return sorted(t.name for t in (self.programs / "tests").glob("test_*"))
+        lines = (self.scripts / "only_shim.txt").read_text().splitlines()
+        left_out = {line.split("\t")[0] for line in lines if not line.startswith("#")}
         tests = (self.root / "tests/unit/cuda/shim").glob("test_*.c")
-        return sorted(t.stem for t in tests
-                      if t.stem not in {"test_shim", "test_gpu_shim"} and "engine_fixture.h" not in t.read_text())
+        return sorted(t.stem for t in tests if t.stem not in left_out)
 
 
 def is_kernel_test(name):
@@ -166,8 +166,12 @@ class Check:
         """Goes on with the state of an earlier run. The phases that are done, or a sentence why it is not taken."""
         try:
             state = json.loads((self.out / "state.json").read_text())
-        except (OSError, ValueError):
+        except FileNotFoundError:
             return None
+        except (OSError, ValueError):
+            return "the state of the run before cannot be read: a run from the start"
+        if not isinstance(state, dict) or not {"machine", "running", "phases", "rows", "device", "why_no_gpu"} <= set(state):
+            return "the state of the run before is another version's: a run from the start"
         if self.options.fresh or state.get("machine") != self.machine():
             return "a run from the start" if self.options.fresh else "the cards or the programs are others than last time"
         self.rows, self.phases = state["rows"], state["phases"]

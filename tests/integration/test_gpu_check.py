@@ -194,6 +194,24 @@ def test_the_tests_that_are_sanitized_first_exist():
     assert set(gpu_check.SANITIZED) <= {t for t in runner.Places(ROOT / "tests/gpu").tests() if runner.is_kernel_test(t)}
 
 
+def test_what_only_the_shim_can_run_is_left_out():
+    lines = (ROOT / "tests/gpu/only_shim.txt").read_text().splitlines()
+    left_out = {line.split("\t")[0] for line in lines if not line.startswith("#")}
+    sources = {t.stem: t.read_text() for t in (ROOT / "tests/unit/cuda/shim").glob("test_*.c")}
+    assert left_out <= set(sources)
+    for name, text in sources.items():
+        if any(word in text for word in ("engine_fixture.h", "trial_kernels.h", "gang.c")):
+            assert name in left_out, f"{name}: list it in tests/gpu/only_shim.txt"
+    assert not left_out & set(runner.Places(ROOT / "tests/gpu").tests())
+
+
+def test_the_device_has_every_function_that_drives_the_shim():
+    """Without one, no test of kernels links for a card."""
+    declared = set(re.findall(r"(?m)^[a-z].*?\b(shim_\w+)\(", (ROOT / "tests/shim/shim_control.h").read_text()))
+    defined = set(re.findall(r"(?m)^[a-z].*?\b(shim_\w+)\(", (ROOT / "tests/gpu/on_device.c").read_text()))
+    assert declared <= defined, declared - defined
+
+
 def test_the_served_prompts_fit_the_random_model():
     """What the server phase asks for, and what make_random_model writes."""
     config = re.search(r'max_position_embeddings\\":(\d+)', (ROOT / "tests/gpu/make_random_model.c").read_text())
@@ -282,6 +300,14 @@ def test_a_finished_kit_repeats_nothing_unless_asked(kit):
     before = kit.ran()
     assert "goes on after device" in kit.run()[1] and kit.ran() == before
     assert "from the start" in kit.run("--fresh")[1] and len(kit.ran()) == 2 * len(before)
+
+
+@pytest.mark.parametrize("state", ["", "{", "[]", '{"phases": 3}', "null", "\x00\xff"])
+def test_a_broken_state_begins_again(kit, state):
+    (kit.folder / "out").mkdir()
+    (kit.folder / "out/state.json").write_bytes(state.encode("latin-1"))
+    code, out = kit.run("--phases", "device")
+    assert code == 0 and "a run from the start" in out and len(kit.ran()) == 1
 
 
 def test_a_small_budget_takes_the_phases_of_most_value(kit):

@@ -38,10 +38,13 @@ extern jmp_buf cm_end; /* of the test that runs; tests/gpu/on_device.c */
         long long cm_a = (long long)(a), cm_b = (long long)(b);                                    \
         if (cm_a != cm_b) fail_msg("%s = %lld, not %lld", #a, cm_a, cm_b);                         \
     } while (0)
-#define assert_int_not_equal(a, b)    assert_true((long long)(a) != (long long)(b))
-#define assert_in_range(x, low, high) assert_true((x) >= (low) && (x) <= (high))
-#define assert_memory_equal(a, b, n)  assert_true(memcmp(a, b, n) == 0)
-#define assert_string_equal(a, b)     assert_true(strcmp(a, b) == 0)
+#define assert_int_not_equal(a, b)       assert_true((long long)(a) != (long long)(b))
+#define assert_in_range(x, low, high)    assert_true((x) >= (low) && (x) <= (high))
+#define assert_memory_equal(a, b, n)     assert_true(memcmp(a, b, n) == 0)
+#define assert_memory_not_equal(a, b, n) assert_true(memcmp(a, b, n) != 0)
+#define assert_ptr_equal(a, b)           assert_true((const void *)(a) == (const void *)(b))
+#define assert_float_equal(a, b, e)      assert_true((a) - (b) <= (e) && (b) - (a) <= (e))
+#define assert_string_equal(a, b)        assert_true(strcmp(a, b) == 0)
 
 int cm_run(const struct CMUnitTest *tests, size_t n);
 #define cmocka_run_group_tests(tests, setup, teardown)                                             \
