@@ -123,10 +123,6 @@ void shim_set_sm(uint32_t sm) {
     skip();
 }
 
-void shim_set_overlap(bool is_always) {
-    (void)is_always; /* the device overlaps as it can */
-}
-
 void shim_set_library(bool is_there) {
     (void)is_there;
     skip();

@@ -208,8 +208,9 @@ def test_what_only_the_shim_can_run_is_left_out():
 def test_the_device_has_every_function_that_drives_the_shim():
     """Without one, no test of kernels links for a card."""
     declared = set(re.findall(r"(?m)^[a-z].*?\b(shim_\w+)\(", (ROOT / "tests/shim/shim_control.h").read_text()))
-    defined = set(re.findall(r"(?m)^[a-z].*?\b(shim_\w+)\(", (ROOT / "tests/gpu/on_device.c").read_text()))
-    assert declared <= defined, declared - defined
+    defined = re.findall(r"(?m)^[a-z].*?\b(shim_\w+)\(", (ROOT / "tests/gpu/on_device.c").read_text())
+    assert declared <= set(defined), declared - set(defined)
+    assert len(defined) == len(set(defined)), sorted(defined)
 
 
 def test_the_served_prompts_fit_the_random_model():
