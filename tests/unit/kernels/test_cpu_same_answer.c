@@ -480,6 +480,37 @@ static void every_refused_allocation_is_survived(void **state) {
     assert_in_range(n_failed, 20, 200);
 }
 
+/* A matrix gets its memory when it arrives. */
+static void refused_memory_for_quantised_weights_is_survived(void **state) {
+    float inv_freq[64];
+    uint8_t kind[8];
+    struct tiny_setup setup = {&backend_cpu, NULL, 2, 16, 2, 64};
+    struct tiny_shape shape = quantised(11 + QUANT_KINDS); /* zeros, order, matrices apart */
+    struct geometry g = tiny_geometry(&shape, inv_freq, kind);
+    struct backend_limits limits = tiny_limits(&setup, &shape);
+    struct backend_config config = {.n_threads = 2};
+    enum status st = ST_NOMEM;
+    uint32_t n_failed = 0;
+
+    (void)state;
+    for (uint64_t n = 1; st != ST_OK; n++) {
+        struct backend_device *dev = NULL;
+        struct backend_model *m = NULL;
+
+        assert_int_equal(backend_cpu.open(&dev, &config, NULL), ST_OK);
+        mem_fail_at(n);
+        st = backend_cpu.load_begin(dev, &m, &g, &limits, NULL);
+        if (st == ST_OK) st = tiny_load(&backend_cpu, m, &shape, 5, ROLE_COUNT, NULL);
+        if (st == ST_OK) st = backend_cpu.load_end(m, NULL);
+        mem_fail_at(0);
+        assert_true(st == ST_OK || st == ST_NOMEM);
+        n_failed += st != ST_OK;
+        backend_cpu.unload(m);
+        backend_cpu.close(dev);
+    }
+    assert_in_range(n_failed, 40, 400);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(same_answer_however_it_is_computed),
@@ -494,6 +525,7 @@ int main(void) {
         cmocka_unit_test(an_unloadable_model_is_refused),
         cmocka_unit_test(a_check_reports_what_loading_would),
         cmocka_unit_test(every_refused_allocation_is_survived),
+        cmocka_unit_test(refused_memory_for_quantised_weights_is_survived),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
