@@ -1,9 +1,9 @@
 /* kernels/cpu/cpu.c - the CPU backend's table of operations: open, load, step.
  *
  * Weights are packed as they arrive, in geometry.weight_dtype or as they are quantised, and the
- * originals are not kept, so a model takes its size in that type plus working memory. A tied embedding is stored once, as the
- * panels of the head. submit runs the step to its end. Thread: the engine's; the
- * pool's threads work inside submit only. */
+ * originals are not kept, so a model takes its size in that type plus working memory. A tied
+ * embedding is stored once, as the panels of the head. submit runs the step to its end. Thread:
+ * the engine's; the pool's threads work inside submit only. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -210,8 +210,8 @@ static uint64_t place_matrices(struct backend_model *m) {
 }
 
 /* One piece, so that all of it lies in huge pages: with small ones a product was measured to read
- * at 80 % of the speed. Which matrices are quantised is not known before they arrive: then each gets
- * its memory in take_matrix. */
+ * at 80 % of the speed. Which matrices are quantised is not known before they arrive: then each
+ * gets its memory in take_matrix. */
 static enum status alloc_weights(struct backend_model *m, struct error *err) {
     const struct geometry *g = &m->host.g;
     enum status st = ST_OK;

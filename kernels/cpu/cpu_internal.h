@@ -25,8 +25,9 @@ struct backend_device {
     double prefill_tokens_per_s, attn_context; /* of the model loaded last; 0 before */
 };
 
-/* The weights of one product: one tensor, q, k and v one behind the other, or gate and up with their
- * panels in turns. Those that are quantised as the first that came, or as little, are one matrix. */
+/* The weights of one product: one tensor, q, k and v one behind the other, or gate and up with
+ * their panels in turns. Those that are quantised as the first that came, or as little, are one
+ * matrix. */
 #define CPU_PARTS 3u
 struct cpu_weights {
     struct cpu_matrix all;

@@ -5,13 +5,13 @@
  *
  *      scales   of 64 outputs, f32 or f16; or one line that begins with a float for all of them
  *      zeros    of 64 outputs, int8, where the matrix has some
- *      start    int32, of products with rounded inputs: -128 * (sum of the output's codes)
+ *      start    int32, of products with rounded inputs: -128 * (sum of its codes)
  *      codes    of the group's inputs, 8 at a time, zeros behind the last:
  *
  *      u4           [k / 8][output] words: bit 16 * (k % 2) + 4 * (k % 8 / 2) is the first of code k
  *      i8           [k / 4][output][k % 4]
  *      e4m3, pairs  [k / 2][output][k % 2]
- *      e4m3, quads  [k / 4][output / 4][k / 2 % 2][output % 4][k % 2]: unpacked with its other half,
+ *      e4m3, quads  [k / 4][output / 4][k / 2 % 2][output % 4][k % 2]: unpacked with the other,
  *                   a half of 16 bytes is a vector's quarter of pairs of bf16 */
 #ifndef KERNELS_CPU_PACK_H
 #define KERNELS_CPU_PACK_H
@@ -33,7 +33,7 @@ struct cpu_format {
 
 struct cpu_matrix {
     void *w;          /* bf16 (n_panels, k_pairs, 64, 2); f16, f32 (n_panels, 2 k_pairs, 64) */
-    enum dtype dtype; /* bf16, f16 or f32; or a quantised type, and the rest says how */
+    enum dtype dtype; /* bf16, f16, f32; or a quantised type: see format */
     uint32_t n, k;    /* outputs and inputs that are real */
     uint32_t n_panels, k_pairs;
     struct cpu_format format;

@@ -76,10 +76,10 @@ typedef void cpu_gemm_fn(const void *w, uint32_t n_panels, uint32_t k_pairs,
                          const void *x /* act */, size_t x_stride, uint32_t n_rows, float *y,
                          size_t y_stride, bool continues);
 
-/* Products with quantised matrices; kernels/cpu/pack.h has their panels. Rows of inputs are prepared
- * once for all panels: put into the matrix's order, rounded to int8 where it wants that, summed over
- * groups where it has zeros. `y` as above, for n_panels panels from `panel` on. n_panels at most
- * QUANT_PANELS, n_rows at most QUANT_ROWS; scratch: QUANT_SCRATCH bytes. */
+/* Products with quantised matrices; kernels/cpu/pack.h has their panels. Rows of inputs are
+ * prepared once for all panels: put into the matrix's order, rounded to int8 where it wants that,
+ * summed over groups where it has zeros. `y` as above, for n_panels panels from `panel` on.
+ * n_panels at most QUANT_PANELS, n_rows at most QUANT_ROWS; scratch: QUANT_SCRATCH bytes. */
 typedef void cpu_prepare_fn(void *row, const struct cpu_matrix *w, const void *x /* act */);
 typedef void cpu_quant_fn(const struct cpu_matrix *w, uint32_t panel, uint32_t n_panels,
                           const void *rows, uint32_t n_rows, float *y, size_t y_stride,

@@ -3,11 +3,11 @@
  *      M=1, 4, 16, 512   weights per second, over those of bf16 on the same path
  *      beside llama.cpp  over its Q8_0 (int8, e4m3) and Q4_K_M (int4), where it is linked
  *
- * One pass is the four products of a layer of Llama-3.2-1B, inputs prepared too, cycling over layers
- * that leave every cache. A round measures every format once, one after the other; a figure is the
- * median over the rounds of the ratios within a round, and the ratio of the best passes. With one
- * thread, time is processor time. Usage: bench_quant [threads] [path] [seconds] [gate]; with `gate`
- * the exit status is 1 where a median at M=1 is below 0.9 of its bar. */
+ * One pass is the four products of a layer of Llama-3.2-1B, inputs prepared too, cycling over
+ * layers that leave every cache. A round measures every format once, one after the other; a figure
+ * is the median over the rounds of the ratios within a round, and the ratio of the best passes.
+ * With one thread, time is processor time. Usage: bench_quant [threads] [path] [seconds] [gate];
+ * with `gate` the exit status is 1 where a median at M=1 is below 0.9 of its bar. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
