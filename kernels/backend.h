@@ -41,7 +41,8 @@ struct backend_model;  /* weights, KV pool and rows on one device */
 struct tp_group;       /* kernels/tp/group.h */
 struct backend_ops;
 
-/* DTYPE_U4: two codes of 0 to 15 in a byte, the even element in the low half; rows begin at bytes. */
+/* DTYPE_U4: two codes of 0 to 15 in a byte, the even element in the low half; rows begin at
+ * bytes. */
 enum dtype {
     DTYPE_F32,
     DTYPE_F16,

@@ -58,7 +58,8 @@ static inline uint16_t f16_of_f32(float f) {
     return (uint16_t)(sign | (a - 0x38000000u + 0xFFFu + (a >> 13 & 1u)) >> 13);
 }
 
-/* e4m3: 1 sign, 4 exponent (bias 7) and 3 mantissa bits; largest 448, no infinity, NaN 7f and ff. */
+/* e4m3: 1 sign, 4 exponent (bias 7) and 3 mantissa bits; largest 448, no infinity, NaN 7f and
+ * ff. */
 #define E4M3_MAX 448.0f
 #define E4M3_NAN 0x7Fu
 

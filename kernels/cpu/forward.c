@@ -12,8 +12,8 @@
 #include <string.h>
 
 #include "kernels/cpu/cpu_internal.h"
-#include "kernels/quant.h"
 #include "kernels/kv_quant.h"
+#include "kernels/quant.h"
 
 #define ROWS_PER_CHUNK 16u    /* of norm, rope and embed */
 #define SMALL_WORK     400000 /* multiply-adds: 10 us of one thread, less than waking another */

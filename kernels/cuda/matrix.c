@@ -3,8 +3,8 @@
  * What type a matrix has is known when its first tensor arrives: then it takes its memory, of bf16
  * for a matrix that the checkpoint left plain, else of codes, scales, zeros and order, packed as
  * kernels/cuda/products/quant.h has it. q, k and v lie under each other as one matrix, gate and up
- * another; each keeps its own scales, but they must agree in type, groups of inputs, zeros and order,
- * as they do where one program wrote them.
+ * another; each keeps its own scales, but they must agree in type, groups of inputs, zeros and
+ * order, as they do where one program wrote them.
  *
  * A tensor goes row block by row block through the two pinned buffers of model.c: sixteen rows are
  * packed while others are copied. */

@@ -1,9 +1,9 @@
 /* kernels/cuda/peers.c - sums over the ranks of a model: through the devices' own memory
  * (ops/sum.cu) where every device reaches every other's, and there are 2, 4 or 8; else by NCCL.
  *
- * What a sum takes is then one launch instead of the library's two or three, and its order is fixed.
- * Longer sums than OPS_SUM_MOST go to NCCL, which needs less of the links between the devices; in
- * deterministic mode they are cut, so that the order stays.
+ * What a sum takes is then one launch instead of the library's two or three, and its order is
+ * fixed. Longer sums than OPS_SUM_MOST go to NCCL, which needs less of the links between the
+ * devices; in deterministic mode they are cut, so that the order stays.
  *
  *      rank r's memory     slots | flags, set by the others | epochs
  *

@@ -3,9 +3,10 @@
  *      gpu_products [MODEL]        MODEL: any; "tiny" is a rehearsal
  *
  * The shim's tests cover every kernel of ours, but its library of products is plain loops: what
- * cuBLASLt makes of our plans shows only here. Own products, which take its place, come last. For each shape and many m: some hundred elements beside their
- * float64 sums, two runs to the same bits; with deterministic plans, each row to the same bits for
- * every m. Exit code 1 with a sentence at the first difference. */
+ * cuBLASLt makes of our plans shows only here. Own products, which take its place, come last. For
+ * each shape and many m: some hundred elements beside their float64 sums, two runs to the same
+ * bits; with deterministic plans, each row to the same bits for every m. Exit code 1 with a
+ * sentence at the first difference. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

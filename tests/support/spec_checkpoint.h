@@ -3,8 +3,8 @@
  *      "m.weight:F8_E4M3:4,6:r m.weight_scale:F32:-:1"
  *
  * name, type, shape and content of each tensor; a shape of - is (). Content: 1 one, m minus one, 0
- * bytes of zero, h of 80, i of 81, f of ff, r varied without a NaN of e4m3, s the numbers 1, 2, 3 ..., p 0, 1, 2 ...,
- * e 1 2 4 8 and again, g 0 0 0 0 1 1 1 1 2 ..., n the same from the end. */
+ * bytes of zero, h of 80, i of 81, f of ff, r varied without a NaN of e4m3, s the numbers 1, 2, 3
+ * ..., p 0, 1, 2 ..., e 1 2 4 8 and again, g 0 0 0 0 1 1 1 1 2 ..., n the same from the end. */
 #ifndef TESTS_SUPPORT_SPEC_CHECKPOINT_H
 #define TESTS_SUPPORT_SPEC_CHECKPOINT_H
 

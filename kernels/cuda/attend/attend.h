@@ -25,9 +25,10 @@
  * A quantised pool is as kernels/kv_quant.h defines. Scores are scaled in fp32, weights before they
  * are rounded to bf16; scales of what no query sees may be anything.
  *
- * LIMITS: K and V in bf16, e4m3 or int8, else bf16; pages of 16 tokens; head_dim 64, 96 or 128; 1 to 16 query heads per KV head.
- * Threads: the planner belongs to one thread. Follows: Dao, FlashAttention-2, 2023, for tiles and
- * running softmax; Ye et al., FlashInfer, MLSys 2025, for lists planned on the host. */
+ * LIMITS: K and V in bf16, e4m3 or int8, else bf16; pages of 16 tokens; head_dim 64, 96 or 128; 1
+ * to 16 query heads per KV head. Threads: the planner belongs to one thread. Follows: Dao,
+ * FlashAttention-2, 2023, for tiles and running softmax; Ye et al., FlashInfer, MLSys 2025, for
+ * lists planned on the host. */
 #ifndef KERNELS_CUDA_ATTEND_ATTEND_H
 #define KERNELS_CUDA_ATTEND_ATTEND_H
 

@@ -13,10 +13,10 @@
  * which is the rule of FlashAttention-3, for spans of any lengths. Counting parts(c) is a multiply
  * and a shift per span; some twenty counts make a plan.
  *
- * Prefill tiles have 64 or 128 packed rows. 128 read K and V half as often and keep the tensor units
- * busier, so that a unit takes 4/3 of the time for twice the work; two such blocks fit on an sm_90
- * as well. They are few, but where keys are long, splits make up for it: both plans are estimated,
- * and the shorter one counts.
+ * Prefill tiles have 64 or 128 packed rows. 128 read K and V half as often and keep the tensor
+ * units busier, so that a unit takes 4/3 of the time for twice the work; two such blocks fit on an
+ * sm_90 as well. They are few, but where keys are long, splits make up for it: both plans are
+ * estimated, and the shorter one counts.
  *
  * In prefill the cuts lie at multiples of the chunk from position 0 for all tiles of a row: a token
  * whose heads lie in two tiles has the same parts in both. A row is split for all its tiles or for

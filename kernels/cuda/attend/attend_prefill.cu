@@ -44,8 +44,8 @@
  * in shared memory there; without this sm_90 spills.
  *
  * A quantised pool: tiles come as codes into two stages of half the size, where the second stage
- * would lie, and are widened to bf16 into the first, with a second barrier; what follows is the same.
- * Scales, a float for each K and V of the tile, multiply scores and weights.
+ * would lie, and are widened to bf16 into the first, with a second barrier; what follows is the
+ * same. Scales, a float for each K and V of the tile, multiply scores and weights.
  *
  * LIMITS. Where one block fits, sm_80 and multiprocessors of 100 KiB (sm_86, 89, 120) at HD 128, it
  * is 4 warps alone, and products wait for the softmax. */

@@ -1,5 +1,5 @@
-/* kernels/cuda/device/last_block.cuh - the block of several that is through last, to go on with what
- * all of them wrote: work that would else be a launch of its own. */
+/* kernels/cuda/device/last_block.cuh - the block of several that is through last, to go on with
+ * what all of them wrote: work that would else be a launch of its own. */
 #ifndef KERNELS_CUDA_DEVICE_LAST_BLOCK_CUH
 #define KERNELS_CUDA_DEVICE_LAST_BLOCK_CUH
 

@@ -15,10 +15,10 @@
  *
  *      LAUNCH(kernel<64>, dim3(a, b), 128, shared_bytes, stream, args);
  *
- * (of a kernel that wants the whole multiprocessor, and so begins after the one before it has ended,
- * LAUNCH_ALONE; of one that waits for the same kernel of other ranks LAUNCH_TOGETHER, without
- * shared_bytes, with an address that stands for their meeting place, rank and size before the
- * arguments)
+ * (of a kernel that wants the whole multiprocessor, and so begins after the one before it has
+ * ended, LAUNCH_ALONE; of one that waits for the same kernel of other ranks LAUNCH_TOGETHER,
+ * without shared_bytes, with an address that stands for their meeting place, rank and size before
+ * the arguments)
  *
  * with one argument that is a struct passed by value (const __grid_constant__), inside an extern
  * "C" function that takes `struct gpu_stream *`; above 48 KiB of shared memory the file's

@@ -1,7 +1,7 @@
 /* kernels/cuda/ops/sum.cu - sums over the ranks of a model, through each other's memory; see ops.h.
  *
- * One shot: each rank lays its part where all can read it, tells the others so, waits until all
- * have, and reads every part. What n_blocks of a rank do is independent of each other: block b of
+ * One shot: each rank lays its part where all can read it, raises a flag at the others, waits until
+ * all have, and reads every part. What n_blocks of a rank do is independent of each other: block b of
  * a rank waits for block b of the others.
  *
  *      rank r, block b         epoch = epoch[b] + 1, slot = epoch % 2
@@ -12,12 +12,12 @@
  *        epoch[b] <- epoch
  *
  * Two slots are enough. A rank writes slot s again two epochs later; in between it has waited for
- * the flags of the epoch in the middle, which the others set after they had read slot s. Epochs only
- * grow, live on the device and are the same at all ranks, so nothing is reset between launches, and
- * a graph can be run again. A block's place in the slots is its own, whatever n is.
+ * the flags of the epoch in the middle, which the others set after they had read slot s. Epochs
+ * only grow, live on the device and are the same at all ranks, so nothing is reset between
+ * launches, and a graph can be run again. A block's place in the slots is its own, whatever n is.
  *
- * The order of a sum is pairs of neighbours, then pairs of pairs, in fp32, rounded once: the same on
- * every rank and for every n, and, of slices of a sum, the same over 1, 2 and 4 ranks.
+ * The order of a sum is pairs of neighbours, then pairs of pairs, in fp32, rounded once: the same
+ * on every rank and for every n, and, of slices of a sum, the same over 1, 2 and 4 ranks.
  *
  * Follows vLLM's and TensorRT-LLM's one-shot all-reduce. All blocks must be on the device at the
  * same time: 128 of 256 threads fit on any. A rank that never comes fails the device after

@@ -2,15 +2,15 @@
  *
  *      Y (m, n) = X (m, k) ((code - zero) * scale) (n, k)^T [+ bias (n)] [+ Y]
  *
- * The rule is that of kernels/ref: within a group of inputs the fp32 sum of x * (code - zero), which
- * is exact in bf16; the sum times the group's scale; groups added in order. With QUANT_INPUTS_I8, x
- * is rounded to int8 for each token, and a group's sum is whole and exact. e4m3 codes take x as it
- * is, whatever the checkpoint's rule for inputs.
+ * The rule is that of kernels/ref: within a group of inputs the fp32 sum of x * (code - zero),
+ * which is exact in bf16; the sum times the group's scale; groups added in order. With
+ * QUANT_INPUTS_I8, x is rounded to int8 for each token, and a group's sum is whole and exact. e4m3
+ * codes take x as it is, whatever the checkpoint's rule for inputs.
  *
  * Packed codes: units of 512 bytes, 16 bytes for each lane of a warp, so that a lane reads at once
  * what the tensor cores want of it. A unit holds 16 rows and 32 inputs (of int4 64); units of a row
- * block follow each other by rising k. Lane l has of rows l / 4 and l / 4 + 8 the inputs 8 * (l % 4)
- * to 8 * (l % 4) + 7 of each 32:
+ * block follow each other by rising k. Lane l has of rows l / 4 and l / 4 + 8 the inputs 8 * (l %
+ * 4) to 8 * (l % 4) + 7 of each 32:
  *
  *      e4m3   row: k0 k2 k1 k3  k4 k6 k5 k7,  row + 8: the same     halves of a word are pairs
  *      int8   row: k0 ... k7,                 row + 8: the same

@@ -14,8 +14,8 @@ struct quant_eights {
     uint32_t row[2][2]; /* of int4 the first word only */
 };
 
-/* What is subtracted from the codes of two rows: int4: -(128 + zero) twice as bf16; int8: 2^23 + 128
- * + zero as fp32 bits; e4m3: nothing. */
+/* What is subtracted from the codes of two rows: int4: -(128 + zero) twice as bf16; int8: 2^23 +
+ * 128 + zero as fp32 bits; e4m3: nothing. */
 struct quant_zeros {
     uint32_t of[2];
 };

@@ -4,8 +4,8 @@
  * As gemv_tiles.cu of kernels/cuda/ops: a warp owns sixteen outputs, a row block, or with SwiGLU
  * that of their gates and that of their ups; the tensor cores multiply, W as matrix A, x as matrix
  * B. Units of codes come by asynchronous copies into the warp's ring of stages; a lane reads only
- * what it copied itself. Where n alone gives too few warps, those of a block share a row block, each
- * taking every 2nd, 4th or 8th stage.
+ * what it copied itself. Where n alone gives too few warps, those of a block share a row block,
+ * each taking every 2nd, 4th or 8th stage.
  *
  * A stage's products go to the sum of the group under way, which is added to the total, times its
  * scale, where the group ends or the warp goes on in another one. */
@@ -16,8 +16,8 @@
 
 #define X_ROWS 8 /* per tile */
 
-/* STREAMS: row blocks of a warp. IS_S8: x is int8 codes, and of a matrix with one group; the bits of
- * a sum are an int32's, and warps add them before anything is rounded. */
+/* STREAMS: row blocks of a warp. IS_S8: x is int8 codes, and of a matrix with one group; the bits
+ * of a sum are an int32's, and warps add them before anything is rounded. */
 template <int TILES_, int DTYPE_, bool IS_NORM_, bool IS_SWIGLU_, bool IS_S8_ = false>
 struct quant_gemv {
     static constexpr int TILES = TILES_, DTYPE = DTYPE_;

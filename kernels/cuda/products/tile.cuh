@@ -1,13 +1,13 @@
 /* kernels/cuda/products/tile.cuh - one tile of a bf16 product, by one block. For .cu files.
  *
  * A block computes BM rows of X times BN rows of W. Both come in slices of BK elements of k through
- * a ring of STAGES by cp.async; each of WM x WN warps multiplies its part by mma.sync. One barrier a
- * slice: the slice that is asked for behind it goes where the one before was read.
+ * a ring of STAGES by cp.async; each of WM x WN warps multiplies its part by mma.sync. One barrier
+ * a slice: the slice that is asked for behind it goes where the one before was read.
  *
  *      shared   | X 0 | W 0 | X 1 | W 1 | ...      slices of (BM, BK) and (BN, BK) elements
  *
  * In a slice the 16-byte pieces of a row are permuted, so that the eight rows of a matrix load lie
- * in different banks: rows of 128 bytes by their number, rows of 64 bytes, of which two share the
+ * in different banks: rows of 128 bytes by their number, rows of 64 bytes, where two share the
  * banks, by half of it.
  *
  * Rows beyond the last are the last again and are not stored; pieces of k beyond the end are zeros,
@@ -28,7 +28,7 @@ template <int BM_, int BN_, int BK_, int WM_, int WN_, int STAGES_, int BLOCKS_>
     static constexpr int BYTES = STAGE * STAGES * 2;
 };
 
-/* Many rows, and few: those are a stream of W, of which 40 KiB are on their way for each block. */
+/* Many rows, and few: those are a stream of W, and each block has 40 KiB of it on their way. */
 typedef tile_shape<128, 128, 32, 2, 2, 4, 2> tile_large;
 typedef tile_shape<32, 64, 64, 1, 4, 6, 2> tile_small;
 

@@ -1,5 +1,5 @@
-/* tests/unit/kernels/test_dtype.c - conversions of small floats: every float of 20 leading bits, and
- * under the rounding modes of a caller. The ties and ends of e4m3 are in test_kv_quant.c. */
+/* tests/unit/kernels/test_dtype.c - conversions of small floats: every float of 20 leading bits,
+ * and under the rounding modes of a caller. The ties and ends of e4m3 are in test_kv_quant.c. */
 #include <math.h>
 #if defined(__SSE2__)
 #include <xmmintrin.h>

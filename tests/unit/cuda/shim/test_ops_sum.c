@@ -1,6 +1,6 @@
-/* tests/unit/cuda/shim/test_ops_sum.c - sums of ranks through each other's memory, the ranks' kernels
- * interleaved as the seed has it (tests/shim/gang.c). Bits are compared: with the sum of pairs of
- * neighbours in fp32, rounded once, at every rank. */
+/* tests/unit/cuda/shim/test_ops_sum.c - sums of ranks through each other's memory, the ranks'
+ * kernels interleaved as the seed has it (tests/shim/gang.c). Bits are compared: with the sum of
+ * pairs of neighbours in fp32, rounded once, at every rank. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -109,7 +109,7 @@ static void gptq_words(void **state) {
     assert_int_equal(zero[1], 0);
 }
 
-/* --- random matrices --------------------------------------------------------------------------- */
+/* --- random matrices -------------------------------------------------------------------------- */
 struct plain {
     uint64_t n, k;
     uint8_t *u; /* (n, k) unsigned codes */
@@ -209,7 +209,7 @@ static void random_matrices_come_out_as_they_went_in(void **state) {
     check_random(&rng, AWQ, 4, 16, 33, false);
 }
 
-/* --- groups ------------------------------------------------------------------------------------ */
+/* --- groups ----------------------------------------------------------------------------------- */
 static void inputs_are_sorted_by_group_and_stay_in_order_within(void **state) {
     static const uint32_t group_of[] = {1, 0, 2, 1, 0, 0, 1, 2},
                           sorted[] = {0, 0, 0, 1, 1, 1, 2, 2};
