@@ -1,7 +1,7 @@
 /* kernels/cuda/ops/sum.cu - sums over the ranks of a model, through each other's memory; see ops.h.
  *
  * One shot: each rank lays its part where all can read it, raises a flag at the others, waits until
- * all have, and reads every part. What n_blocks of a rank do is independent of each other: block b of
+ * all have, and reads every part. Blocks of a rank are independent of each other: block b of
  * a rank waits for block b of the others.
  *
  *      rank r, block b         epoch = epoch[b] + 1, slot = epoch % 2
