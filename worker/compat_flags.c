@@ -232,9 +232,12 @@ const struct option_compat worker_compat_flags[] = {
                    "sleep-preserve-parameter-names=*,enable-memory-saver,"
                    "enable-cumem-allocator,sleep-on-idle,weight-cache-*=",
                    NO_SLEEP),
+    COMPAT_IGNORED("calculate-kv-scales",
+                   "each token has scales of its own, made when it is written: see "
+                   "--kv-cache-dtype"),
     COMPAT_IGNORED("max-total-tokens=,swa-full-tokens-ratio=,swa-prefix-tails=,"
                    "swa-bounded-replay,disable-hybrid-swa-memory,hybrid-kvcache-ratio=?,"
-                   "disable-hybrid-kv-cache-manager,c128-page-size=,calculate-kv-scales,"
+                   "disable-hybrid-kv-cache-manager,c128-page-size=,"
                    "prefix-cache-retention-interval=,prefix-match-unit=,radix-*=,"
                    "enable-session-radix-cache,enable-unified-memory,"
                    "enable-page-major-kv-layout,kv-sharing-fast-prefill,"

@@ -26,7 +26,7 @@ static void print_quantization(const struct model *m) {
     struct geometry g;
 
     model_geometry(m, &g);
-    printf("quantized         by %s:", model_quantization(m));
+    printf(", quantised by %s:", model_quantization(m));
     for (uint32_t t = 0; t < DTYPE_COUNT; t++) {
         if (g.quant_types & 1u << t) printf(" %s", dtype_long_name((enum dtype)t));
     }
@@ -36,9 +36,11 @@ static void print_quantization(const struct model *m) {
 
 static void print_shape(const struct model *m, const struct model_config *c) {
     printf("architecture      %s\n", c->architecture->name);
-    printf("parameters        %.2f M in %s\n", (double)model_n_params(m) / 1e6,
-           dtype_long_name(model_dtype(m)));
-    if (model_quantization(m)) print_quantization(m);
+    printf("parameters        %.2f M", (double)model_n_params(m) / 1e6);
+    if (model_quantization(m))
+        print_quantization(m);
+    else
+        printf(" in %s\n", dtype_long_name(model_dtype(m)));
     printf("layers            %u of width %u, %u heads, %u KV heads of %u, FFN %u\n", c->n_layers,
            c->d_model, c->n_heads, c->n_kv_heads, c->head_dim, c->d_ff);
     printf("vocabulary        %u%s\n", c->vocab, c->is_tied ? ", head tied to the embedding" : "");
