@@ -219,6 +219,10 @@ enum status quant_config_parse(struct quant_config **out, struct str config,
 
     if (st == ST_OK && hf_quant_config.len) st = json_parse(&c->hf, hf_quant_config, NULL, err);
     q = st == ST_OK ? json_get(c->config, "quantization_config") : NULL;
+    if (json_is_null(q) && st == ST_OK) { /* of older writers of compressed-tensors */
+        q = json_get(c->config, "compression_config");
+        if (!json_is_null(q)) where = "config.json: compression_config";
+    }
     if (json_is_null(q)) {
         q = json_get(c->hf, "quantization");
         where = "hf_quant_config.json: quantization";

@@ -566,6 +566,25 @@ static void hf_quant_config_alone_is_enough(void **state) {
     assert_null(c);
 }
 
+static void compression_config_of_older_writers_is_read(void **state) {
+    static const char config[] = "{\"compression_config\":" CT_IGNORE("\"lm_head\"") "}";
+    static const char wrong[] = "{\"quantization_config\":null,\"compression_config\":[]}";
+    struct quant_config *c = NULL;
+    struct quant_scheme s;
+    struct error err = {0};
+    enum quant_want want;
+
+    (void)state;
+    assert_int_equal(quant_config_parse(&c, str_of(config), STR_NULL, &err), ST_OK);
+    assert_string_equal(quant_config_method(c), "compressed-tensors");
+    assert_int_equal(quant_config_find(c, UP, &want, &s, NULL), ST_OK);
+    assert_int_equal(want, QUANT_WANT_SCHEME);
+    quant_config_free(c);
+    assert_int_equal(quant_config_parse(&c, str_of(wrong), STR_NULL, &err), ST_INVALID);
+    assert_string_equal(err.message, "config.json: compression_config: it is an array, not an "
+                                     "object");
+}
+
 static void an_expression_that_takes_for_ever_is_refused(void **state) {
     static const char config[] = "{\"quant_method\":\"gptq\",\"dynamic\":{\"-:(x+x+)+[yz]\":{}}}";
     struct quant_config *c = NULL;
@@ -596,6 +615,7 @@ int main(void) {
         cmocka_unit_test(configurations_that_are_not_read_are_named),
         cmocka_unit_test(modules_are_ignored_by_their_writers_rules),
         cmocka_unit_test(hf_quant_config_alone_is_enough),
+        cmocka_unit_test(compression_config_of_older_writers_is_read),
         cmocka_unit_test(an_expression_that_takes_for_ever_is_refused),
     };
 
