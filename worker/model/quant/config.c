@@ -1,16 +1,38 @@
 /* worker/model/quant/config.c - see config.h: which method, its rules, and fp8, awq, modelopt. */
 #include <fnmatch.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "common/base/mem.h"
 #include "worker/model/quant/config_internal.h"
 
-#define MAX_RULES     100000u
-#define MAX_RULE_NAME 256u /* bytes: names of modules have fewer */
-#define MAX_GROUP     (1u << 20)
+#define MAX_RULES       100000u
+#define MAX_REGEX       1000u
+#define MAX_REGEX_BYTES ((uint64_t)16 << 20) /* compiled, of all together */
+#define MAX_RULE_NAME   256u                 /* bytes: names of modules have fewer */
+#define MAX_GROUP       (1u << 20)
 
 /* --- for the readers --------------------------------------------------------------------------*/
+static enum status compile(struct quant_config *c, struct quant_rule *rule, struct error *err) {
+    enum status st;
+
+    if (c->n_regex == MAX_REGEX)
+        return error_set(err, ST_INVALID,
+                         "more than %u expressions of names of modules: put several into one, as "
+                         "in (a|b)",
+                         MAX_REGEX);
+    if ((st = pattern_compile(&rule->pattern, rule->text, err)) != ST_OK) return st;
+    c->n_regex++;
+    c->regex_bytes += pattern_bytes(rule->pattern);
+    if (c->regex_bytes <= MAX_REGEX_BYTES) return ST_OK;
+    pattern_free(rule->pattern);
+    return error_set(err, ST_INVALID,
+                     "the expressions up to '%.100s' take more than %" PRIu64
+                     " bytes: write shorter ones, without counts such as {1000}",
+                     rule->text.ptr, MAX_REGEX_BYTES);
+}
+
 enum status quant_config_add(struct quant_config *c, enum rule_kind kind, struct str text,
                              const struct quant_scheme *scheme, struct error *err) {
     struct quant_rule rule = {.kind = kind, .text = text, .is_plain = !scheme};
@@ -19,7 +41,7 @@ enum status quant_config_add(struct quant_config *c, enum rule_kind kind, struct
     if (scheme) rule.scheme = *scheme;
     if (c->n_rules == MAX_RULES)
         return error_set(err, ST_INVALID, "more than %u names of modules", MAX_RULES);
-    if (kind == RULE_REGEX) st = pattern_compile(&rule.pattern, text, err);
+    if (kind == RULE_REGEX) st = compile(c, &rule, err);
     if (st != ST_OK) return st;
     if ((c->n_rules & (c->n_rules - 1)) == 0)
         c->rules = mem_realloc(c->rules, MAX(2u * c->n_rules, 1u) * sizeof(*c->rules));

@@ -31,6 +31,8 @@ struct quant_config {
     enum quant_want head;       /* the same, of lm_head */
     struct quant_rule *rules;   /* the first that matches decides */
     uint32_t n_rules;
+    uint32_t n_regex;     /* of n_rules */
+    uint64_t regex_bytes; /* compiled */
 };
 
 /* Appends a rule. Its text stays in the tree. */

@@ -12,11 +12,12 @@
 
 struct pattern;
 
-/* ST_INVALID with PCRE2's words when it is no expression. */
+/* ST_INVALID with PCRE2's words when it is no expression, ST_NOMEM when memory runs out. */
 MUST_USE enum status pattern_compile(struct pattern **out, struct str source, struct error *err);
-void pattern_free(struct pattern *p); /* NULL is fine */
+void pattern_free(struct pattern *p);          /* NULL is fine */
+size_t pattern_bytes(const struct pattern *p); /* compiled */
 
-/* re.match(source, name) is not None. ST_INVALID: it exceeds its limit on this name. */
+/* re.match(source, name) is not None. ST_INVALID: it exceeds its limit on this name; ST_NOMEM. */
 MUST_USE enum status pattern_match(const struct pattern *p, struct str name, bool *is_match,
                                    struct error *err);
 

@@ -601,6 +601,35 @@ static void an_expression_that_takes_for_ever_is_refused(void **state) {
     quant_config_free(c);
 }
 
+/* quantization_config of GPTQ with `n` times `expression`, numbered. */
+static enum status parse_many(int n, const char *expression, struct error *err) {
+    struct quant_config *c = NULL;
+    struct buf text;
+    enum status st;
+
+    buf_init(&text, 0);
+    buf_appendf(&text, "{\"quantization_config\":{\"quant_method\":\"gptq\",\"dynamic\":{");
+    for (int i = 0; i < n; i++)
+        buf_appendf(&text, "%s\"-:%s%d\":{}", i ? "," : "", expression, i);
+    buf_appendf(&text, "}}}");
+    st = quant_config_parse(&c, buf_str(&text), STR_NULL, err);
+    if (st == ST_OK) quant_config_free(c);
+    buf_fini(&text);
+    return st;
+}
+
+static void expressions_are_limited_in_number_and_in_size(void **state) {
+    struct error err = {0};
+
+    (void)state;
+    assert_int_equal(parse_many(1000, "a", &err), ST_OK);
+    assert_int_equal(parse_many(1001, "a", &err), ST_INVALID);
+    assert_non_null(strstr(err.message, "dynamic: more than 1000 expressions"));
+    assert_int_equal(parse_many(100, "(?:abcdefghijklmnop){1000}", &err), ST_OK);
+    assert_int_equal(parse_many(900, "(?:abcdefghijklmnop){1000}", &err), ST_INVALID);
+    assert_non_null(strstr(err.message, "take more than 16777216 bytes: write shorter ones"));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_scale_or_one_for_each_row_of_fp8),
@@ -617,6 +646,7 @@ int main(void) {
         cmocka_unit_test(hf_quant_config_alone_is_enough),
         cmocka_unit_test(compression_config_of_older_writers_is_read),
         cmocka_unit_test(an_expression_that_takes_for_ever_is_refused),
+        cmocka_unit_test(expressions_are_limited_in_number_and_in_size),
     };
 
     return cmocka_run_group_tests_name("worker/model/quant/module", tests, NULL, NULL);
