@@ -201,30 +201,49 @@ static const struct method {
     {"modelopt", read_modelopt, QUANT_WANT_SCHEME, QUANT_WANT_EITHER},
 };
 
+#define SUPPORTED                                                                                  \
+    "supported are fp8, compressed-tensors, awq, gptq and modelopt's FP8; use a checkpoint of "    \
+    "one of these, or the model's bfloat16 or float16 folder"
+
 static enum status find_method(const struct method **out, const struct json *q, struct error *err) {
     struct str name;
     enum status st = quant_config_str(q, "quant_method", NULL, &name, err);
 
     if (st != ST_OK) return st;
-    if (!name.ptr) name = json_is_null(json_get(q, "quant_algo")) ? STR("") : STR("modelopt");
+    if (!name.ptr && !json_is_null(json_get(q, "quant_algo"))) name = STR("modelopt");
+    if (!name.ptr)
+        return error_set(
+            err, ST_INVALID,
+            "it has no 'quant_method', which names the format of the weights: " SUPPORTED);
     for (size_t i = 0; i < ARRAY_LEN(methods); i++) {
         if (!str_eq(name, str_of(methods[i].name))) continue;
         *out = &methods[i];
         return ST_OK;
     }
-    return error_set(err, ST_UNSUPPORTED,
-                     "unsupported quant_method '%.60s': supported are fp8, compressed-tensors, "
-                     "awq, gptq and modelopt's FP8; use a checkpoint of one of these, or the "
-                     "model's bfloat16 or float16 folder",
-                     name.ptr);
+    return error_set(err, ST_UNSUPPORTED, "unsupported quant_method '%.60s': " SUPPORTED, name.ptr);
 }
 
+/* modelopt's, which quantises the KV cache alone: the weights are plain. */
+static bool is_of_kv_cache(const struct json *q) {
+    const struct json *method = json_get(q, "quant_method");
+    struct str name = STR("modelopt");
+
+    if (!json_is_null(method) && json_to_str(method, &name) != ST_OK) return false;
+    return str_eq(name, STR("modelopt")) && json_is_null(json_get(q, "quant_algo")) &&
+           json_get(q, "kv_cache_quant_algo");
+}
+
+/* Leaves c->method NULL when the weights are plain. */
 static enum status read(struct quant_config *c, const struct json *q, struct error *err) {
     const struct method *m = NULL;
     enum status st;
 
     if (json_type(q) != JSON_OBJECT)
         return error_set(err, ST_INVALID, "it is %s, not an object", json_type_name(q));
+    if (json_is_null(json_get(q, "quant_method")) &&
+        json_type(json_get(q, "quantization")) == JSON_OBJECT)
+        q = json_get(q, "quantization"); /* modelopt's, copied from hf_quant_config.json */
+    if (is_of_kv_cache(q)) return ST_OK;
     if ((st = find_method(&m, q, err)) != ST_OK) return st;
     c->method = m->name;
     c->otherwise = m->otherwise;

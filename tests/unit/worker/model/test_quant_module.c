@@ -405,7 +405,13 @@ static void configurations_that_are_not_read_are_named(void **state) {
          "unsupported quant_method 'bitsandbytes': supported"},
         {"{\"quant_method\":\"mxfp4\"}", "unsupported quant_method 'mxfp4'"},
         {"{\"quant_method\":7}", "'quant_method' is a number: it is a string"},
-        {"{}", "unsupported quant_method ''"},
+        {"{\"quant_method\":\"\"}", "unsupported quant_method ''"},
+        {"{}", "it has no 'quant_method', which names the format of the weights: supported are"},
+        {"{\"quant_algo\":null}", "it has no 'quant_method'"},
+        {"{\"quantization\":{\"bits\":4}}", "it has no 'quant_method'"},
+        {"{\"quantization\":{\"quant_algo\":\"NVFP4\"}}", "unsupported quant_algo 'NVFP4'"},
+        {"{\"quant_method\":\"fp8\",\"fmt\":\"x\",\"kv_cache_quant_algo\":\"FP8\"}",
+         "unsupported fmt 'x'"},
         {"[]", "it is an array, not an object"},
         {"{\"quant_method\":\"awq\",\"version\":\"gemv\"}",
          "unsupported version 'gemv' of quant_method awq: supported is gemm"},
@@ -566,6 +572,27 @@ static void hf_quant_config_alone_is_enough(void **state) {
     assert_null(c);
 }
 
+static void modelopts_object_inside_config_json_is_read(void **state) {
+    static const char *const plain[] = {
+        "{\"quantization\":{\"quant_algo\":null,\"kv_cache_quant_algo\":\"FP8\"}}",
+        "{\"quant_method\":\"modelopt\",\"quant_algo\":null,\"kv_cache_quant_algo\":\"FP8\"}",
+    };
+    struct quant_config *c = NULL;
+    struct quant_scheme s;
+    struct error err = {0};
+
+    (void)state;
+    assert_int_equal(want_of("{\"producer\":{\"name\":\"modelopt\"},\"quantization\":{"
+                             "\"quant_algo\":\"FP8\",\"exclude_modules\":[\"lm_head\"]}}",
+                             UP, &s),
+                     QUANT_WANT_SCHEME);
+    assert_int_equal(s.inputs, QUANT_INPUTS_F8_STATIC);
+    for (size_t i = 0; i < ARRAY_LEN(plain); i++) {
+        if (parse_config(&c, plain[i], &err) != ST_OK) fail_msg("%s", err.message);
+        assert_null(c);
+    }
+}
+
 static void compression_config_of_older_writers_is_read(void **state) {
     static const char config[] = "{\"compression_config\":" CT_IGNORE("\"lm_head\"") "}";
     static const char wrong[] = "{\"quantization_config\":null,\"compression_config\":[]}";
@@ -644,6 +671,7 @@ int main(void) {
         cmocka_unit_test(configurations_that_are_not_read_are_named),
         cmocka_unit_test(modules_are_ignored_by_their_writers_rules),
         cmocka_unit_test(hf_quant_config_alone_is_enough),
+        cmocka_unit_test(modelopts_object_inside_config_json_is_read),
         cmocka_unit_test(compression_config_of_older_writers_is_read),
         cmocka_unit_test(an_expression_that_takes_for_ever_is_refused),
         cmocka_unit_test(expressions_are_limited_in_number_and_in_size),
