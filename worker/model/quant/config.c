@@ -251,27 +251,43 @@ static enum status read(struct quant_config *c, const struct json *q, struct err
     return m->read(c, q, err);
 }
 
-enum status quant_config_parse(struct quant_config **out, struct str config,
-                               struct str hf_quant_config, struct error *err) {
-    struct quant_config *c = mem_zalloc(sizeof(*c));
-    const char *where = "config.json: quantization_config";
-    const struct json *q;
-    enum status st = json_parse(&c->config, config, NULL, err);
+static enum status read_config(struct quant_config *c, const char *key, struct error *err) {
+    enum status st = read(c, json_get(c->config, key), err);
 
-    if (st == ST_OK && hf_quant_config.len) st = json_parse(&c->hf, hf_quant_config, NULL, err);
-    q = st == ST_OK ? json_get(c->config, "quantization_config") : NULL;
-    if (json_is_null(q) && st == ST_OK) { /* of older writers of compressed-tensors */
-        q = json_get(c->config, "compression_config");
-        if (!json_is_null(q)) where = "config.json: compression_config";
-    }
-    if (json_is_null(q)) {
-        q = json_get(c->hf, "quantization");
-        where = "hf_quant_config.json: quantization";
-    }
+    if (st != ST_OK) error_prefix(err, "config.json: %s", key);
+    return st;
+}
+
+static enum status read_hf(struct quant_config *c, struct str text, struct error *err) {
+    enum status st = json_parse(&c->hf, text, NULL, err);
+    const struct json *q = st == ST_OK ? json_get(c->hf, "quantization") : NULL;
+
+    if (st == ST_OK && json_type(c->hf) != JSON_OBJECT)
+        st = error_set(err, ST_INVALID, "it is %s, not an object: download the model again",
+                       json_type_name(c->hf));
     if (st == ST_OK && !json_is_null(q)) {
         st = read(c, q, err);
-        if (st != ST_OK) error_prefix(err, "%s", where);
+        if (st != ST_OK) error_prefix(err, "quantization");
     }
+    if (st != ST_OK) error_prefix(err, "hf_quant_config.json");
+    return st;
+}
+
+enum status quant_config_parse(struct quant_config **out, struct str config,
+                               struct str hf_quant_config, struct error *err) {
+    static const char *const keys[] = {
+        "quantization_config", "compression_config" /* of older writers of compressed-tensors */};
+    struct quant_config *c = mem_zalloc(sizeof(*c));
+    enum status st = json_parse(&c->config, config, NULL, err);
+    size_t i = 0;
+
+    if (st != ST_OK) error_prefix(err, "config.json");
+    while (st == ST_OK && i < ARRAY_LEN(keys) && json_is_null(json_get(c->config, keys[i])))
+        i++;
+    if (st == ST_OK && i < ARRAY_LEN(keys))
+        st = read_config(c, keys[i], err);
+    else if (st == ST_OK && hf_quant_config.ptr)
+        st = read_hf(c, hf_quant_config, err);
     if (st == ST_OK && c->method) {
         *out = c;
         return ST_OK;

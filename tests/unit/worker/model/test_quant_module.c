@@ -572,6 +572,33 @@ static void hf_quant_config_alone_is_enough(void **state) {
     assert_null(c);
 }
 
+static void hf_quant_config_is_read_only_when_it_decides(void **state) {
+    static const struct {
+        const char *hf, *message;
+    } cases[] = {
+        {"[]", "hf_quant_config.json: it is an array, not an object: download the model again"},
+        {"{", "hf_quant_config.json: "},
+        {"", "hf_quant_config.json: "},
+        {"{\"quantization\":7}", "hf_quant_config.json: quantization: it is a number"},
+        {"{\"quantization\":{}}", "hf_quant_config.json: quantization: it has no 'quant_method'"},
+    };
+    struct quant_config *c = NULL;
+    struct error err = {0};
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        struct str hf = str_of(cases[i].hf);
+
+        assert_int_equal(quant_config_parse(&c, STR("{\"quantization_config\":" FP8 "}"), hf, &err),
+                         ST_OK);
+        assert_string_equal(quant_config_method(c), "fp8");
+        quant_config_free(c);
+        assert_int_equal(quant_config_parse(&c, STR("{}"), hf, &err), ST_INVALID);
+        if (strncmp(err.message, cases[i].message, strlen(cases[i].message)) != 0)
+            fail_msg("case %zu: %s", i, err.message);
+    }
+}
+
 static void modelopts_object_inside_config_json_is_read(void **state) {
     static const char *const plain[] = {
         "{\"quantization\":{\"quant_algo\":null,\"kv_cache_quant_algo\":\"FP8\"}}",
@@ -671,6 +698,7 @@ int main(void) {
         cmocka_unit_test(configurations_that_are_not_read_are_named),
         cmocka_unit_test(modules_are_ignored_by_their_writers_rules),
         cmocka_unit_test(hf_quant_config_alone_is_enough),
+        cmocka_unit_test(hf_quant_config_is_read_only_when_it_decides),
         cmocka_unit_test(modelopts_object_inside_config_json_is_read),
         cmocka_unit_test(compression_config_of_older_writers_is_read),
         cmocka_unit_test(an_expression_that_takes_for_ever_is_refused),
