@@ -207,7 +207,7 @@ enum status cuda_fence(struct backend_device *dev, struct gpu_stream *s, backend
 }
 
 enum status cuda_settle(struct backend_device *dev, struct error *err) {
-    struct gpu_stream *all[] = {dev->compute, dev->copy_in, dev->copy_out};
+    struct gpu_stream *all[] = {dev->compute, dev->beside, dev->copy_in, dev->copy_out};
     enum status st = ST_OK;
 
     for (size_t i = 0; i < ARRAY_LEN(all) && st == ST_OK; i++)

@@ -203,7 +203,7 @@ struct backend_model {
 /* The number of what was put on `s` last. */
 MUST_USE enum status cuda_fence(struct backend_device *dev, struct gpu_stream *s,
                                 backend_fence *out);
-/* Blocks until all three streams are done. */
+/* Blocks until all streams are done. */
 enum status cuda_settle(struct backend_device *dev, struct error *err);
 
 /* Before sums over the ranks are begun and waited for: all ranks have come so far. A device that

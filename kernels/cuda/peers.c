@@ -26,8 +26,8 @@
 #define SLOTS_BYTES (2 * OPS_SUM_SLOT_BYTES)
 #define FLAGS_BYTES (OPS_SUM_RANKS * OPS_SUM_BLOCKS * sizeof(uint32_t))
 #define BYTES       (SLOTS_BYTES + FLAGS_BYTES + OPS_SUM_BLOCKS * sizeof(uint32_t))
-#define N_SLICES    4u                           /* of K in deterministic mode */
-#define TIMEOUT_NS  (60ull * 1000 * 1000 * 1000) /* of a rank that should have come long ago */
+#define N_SLICES    4u                        /* of K in deterministic mode */
+#define TIMEOUT_NS  (CUDA_PATIENCE_US * 1000) /* of a rank that should have come long ago */
 
 /* What a rank hands round. */
 struct offer {

@@ -180,7 +180,7 @@ def test_a_model_is_inspected_without_being_loaded():
     done = subprocess.run([WORKER, "inspect", DEMO, "--kv-cache-memory-bytes", "1MiB"], capture_output=True, text=True)
     assert done.returncode == 0
     for words in ("LlamaForCausalLM", "2.89 M in bfloat16", "4 layers of width 256", "RoPE default, theta 500000",
-                  "2048 bytes; a block of 16 tokens 32.0 KiB", "32 blocks", "tokenizer         2048 tokens"):
+                  "2048 bytes in bfloat16; a block of 16 tokens 32.0 KiB", "32 blocks", "tokenizer         2048 tokens"):
         assert words in done.stdout.replace("layers            4 of", "4 layers of"), (words, done.stdout)
     assert subprocess.run([WORKER, "inspect", "/nowhere"], capture_output=True).returncode == 2
     assert "inspect MODEL" in subprocess.run([WORKER, "--help"], capture_output=True, text=True).stdout

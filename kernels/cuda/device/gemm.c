@@ -337,10 +337,13 @@ static cublasStatus_t multiply(struct gemm *g, struct gpu_stream *s, const struc
                                const cublasLtMatmulAlgo_t *algo) {
     const float alpha = 1, beta = p->shape.accumulates ? 1 : 0;
     bool overlaps; /* of what comes next: the library launches its kernels as it likes */
-    void *stream = gpu_stream_launches(s, &overlaps);
+    cudaStream_t stream = (cudaStream_t)gpu_stream_launches(s, &overlaps);
+    cublasStatus_t code =
+        g->lib.matmul(g->handle, p->product, &alpha, w, p->w, a->x, p->x, &beta, a->y, p->y, a->y,
+                      p->y, algo, g->workspace, WORKSPACE_BYTES, stream);
 
-    return g->lib.matmul(g->handle, p->product, &alpha, w, p->w, a->x, p->x, &beta, a->y, p->y,
-                         a->y, p->y, algo, g->workspace, WORKSPACE_BYTES, (cudaStream_t)stream);
+    if (code) (void)gpu_stream_handle(s); /* no kernel came, which the next one could overlap */
+    return code;
 }
 
 static uint32_t propose(struct gemm *g, const struct plan *p,
