@@ -43,14 +43,18 @@ static void fill_outputs(struct backend_model *m, struct backend_step *step) {
     s->output[0].temperature = 1;
     s->output[0].top_k = 2;
     s->output[0].top_p = 0.5f;
+    s->output[0].repetition_penalty = 1.1f;
     s->output[0].n_logprobs = m->host.limits.max_logprobs;
 }
 
+/* The ranks meet first: the driver loads a kernel when it is first launched, which must not begin
+ * while another rank's sum waits for this one. */
 static enum status run(struct backend_model *m, const struct backend_step *step,
                        struct error *err) {
     backend_fence fence;
-    enum status st = cuda_submit(m, 0, step, &fence, err);
+    enum status st = cuda_meet(m->dev, err);
 
+    if (st == ST_OK) st = cuda_submit(m, 0, step, &fence, err);
     if (st != ST_OK) return st;
     return gpu_stream_wait(m->dev->compute, err);
 }
@@ -102,8 +106,7 @@ enum status cuda_profile(struct backend_model *m, struct error *err) {
     if (st != ST_OK) return st;
     gpu_fill(m->dev->compute, m->kv, 0, m->host.block_bytes);
     m->host.n_blocks = 1;
-    st = cuda_meet(m->dev, err);
-    if (st == ST_OK) st = run_all(m, err);
+    st = run_all(m, err);
     m->host.n_blocks = 0;
     m->host.previous_outputs = 0;
     gpu_fill(m->dev->compute, m->row, 0, m->host.limits.max_rows * sizeof(*m->row));
