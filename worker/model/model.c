@@ -285,9 +285,25 @@ static int by_tensor(const void *a, const void *b) {
 }
 
 /* Left by converters, and without meaning: a table we compute, and a copy of the embedding. */
-static bool is_harmless(const struct model *m, struct str name) {
-    return str_ends(name, STR(".rotary_emb.inv_freq")) ||
-           (m->geometry.is_tied && str_starts(name, STR("lm_head.")));
+static bool is_harmless(const struct model *m, const struct safetensor *t) {
+    return str_ends(t->name, STR(".rotary_emb.inv_freq")) ||
+           (m->geometry.is_tied && t->is_usable && str_eq(t->name, STR("lm_head.weight")));
+}
+
+/* A head that is quantised is no copy of the embedding. */
+static enum status refuse_unused(const struct model *m, const struct safetensor *t,
+                                 struct error *err) {
+    if (m->geometry.is_tied && str_starts(t->name, STR("lm_head.")))
+        return error_set(err, ST_UNSUPPORTED,
+                         "%s: unsupported tensor %.100s of %.10s beside a tied embedding: "
+                         "config.json makes the embedding the head, and ignoring the tensor would "
+                         "change the results; set tie_word_embeddings to false, or use another "
+                         "checkpoint of this model",
+                         m->folder, t->name.ptr, t->type_name.ptr);
+    return error_set(err, ST_UNSUPPORTED,
+                     "%s: unsupported tensor %.100s in the checkpoint: architecture %s does not "
+                     "have it, and ignoring it would change the results",
+                     m->folder, t->name.ptr, m->config.architecture->name);
 }
 
 /* Scales for a quantised KV cache, per tensor: ours are per token, so these are not used. */
@@ -310,15 +326,12 @@ static enum status check_all_used(struct model *m, struct error *err) {
         const struct safetensor *t = weights_at(m->weights, i);
 
         if (bsearch(&t, m->used, m->n_used, sizeof(*m->used), by_tensor)) continue;
-        if (is_harmless(m, t->name)) continue;
+        if (is_harmless(m, t)) continue;
         if (is_kv_scale(t->name)) {
             m->n_kv_scales++;
             continue;
         }
-        st = error_set(err, ST_UNSUPPORTED,
-                       "%s: unsupported tensor %.100s in the checkpoint: architecture %s does not "
-                       "have it, and ignoring it would change the results",
-                       m->folder, t->name.ptr, m->config.architecture->name);
+        st = refuse_unused(m, t, err);
     }
     return st;
 }

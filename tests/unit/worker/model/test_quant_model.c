@@ -136,8 +136,7 @@ static void a_head_beside_a_tied_embedding_is_left(void **state) {
     struct model *m;
 
     (void)state;
-    write_folder(folder, CONFIG(",\"tie_word_embeddings\":true" FP8),
-                 PLAIN ATTENTION FFN F8("lm_head", "32", "8"));
+    write_folder(folder, CONFIG(",\"tie_word_embeddings\":true" FP8), PLAIN ATTENTION FFN HEAD);
     m = must_open(folder);
     must_load(m);
     assert_int_equal(seen.n_loaded, 11);
@@ -207,6 +206,12 @@ static void folders_that_do_not_fit_are_refused_by_name(void **state) {
          "the checkpoint has no tensor model.layers.0.mlp.down_proj.weight"},
         {CONFIG(",\"quantization_config\":{\"quant_method\":\"hqq\"}"), PLAIN,
          "config.json: quantization_config: unsupported quant_method 'hqq'"},
+        {CONFIG(",\"tie_word_embeddings\":true" FP8), PLAIN ATTENTION FFN F8("lm_head", "32", "8"),
+         "unsupported tensor lm_head.weight of F8_E4M3 beside a tied embedding: config.json makes "
+         "the embedding the head"},
+        {CONFIG(",\"tie_word_embeddings\":true" FP8),
+         PLAIN ATTENTION FFN HEAD "lm_head.qweight:I32:8,4:r ",
+         "unsupported tensor lm_head.qweight of I32 beside a tied embedding"},
         {CONFIG(FP8), "model.embed_tokens.weight:F8_E4M3:32,8:r",
          "unsupported type of tensor model.embed_tokens.weight, F8_E4M3"},
     };
