@@ -119,30 +119,44 @@ static enum status choose_dtype(const struct worker_options *o, const struct mod
     return ST_OK;
 }
 
-/* What --quantization may be, and the method of a checkpoint that it asks for; NULL: any. */
+/* What --quantization may be in vLLM and SGLang, and the method of a checkpoint that it asks for;
+ * NULL: any. Some words ask for one of two. */
 static const struct {
     const char *word, *method;
-} quantizations[] = {
-    {"auto", NULL},          {"none", NULL},          {"null", NULL},
-    {"unquant", NULL},       {"fp8", "fp8"},          {"compressed-tensors", "compressed-tensors"},
-    {"awq", "awq"},          {"awq_marlin", "awq"},   {"gptq", "gptq"},
-    {"gptq_marlin", "gptq"}, {"modelopt", "modelopt"}};
+} quantizations[] = {{"auto", NULL},
+                     {"none", NULL},
+                     {"null", NULL},
+                     {"unquant", NULL},
+                     {"fp8", "fp8"},
+                     {"compressed-tensors", "compressed-tensors"},
+                     {"awq", "awq"},
+                     {"awq_marlin", "awq"},
+                     {"gptq", "gptq"},
+                     {"gptq_marlin", "gptq"},
+                     {"modelopt", "modelopt"},
+                     {"modelopt_fp8", "modelopt"},
+                     {"w8a8_fp8", "fp8"},
+                     {"w8a8_fp8", "compressed-tensors"},
+                     {"w8a8_int8", "compressed-tensors"}};
 
 static enum status check_quantization(const struct worker_options *o, const struct model *m,
                                       struct error *err) {
     const char *has = model_quantization(m);
-    size_t i = 0;
+    bool is_known = false;
 
-    while (i < ARRAY_LEN(quantizations) && strcmp(o->quantization, quantizations[i].word) != 0)
-        i++;
-    if (i == ARRAY_LEN(quantizations))
+    for (size_t i = 0; i < ARRAY_LEN(quantizations); i++) {
+        const char *method = quantizations[i].method;
+
+        if (!str_eq_nocase(str_of(o->quantization), str_of(quantizations[i].word))) continue;
+        if (!method || model_is_synthetic(m) || (has && strcmp(has, method) == 0)) return ST_OK;
+        is_known = true;
+    }
+    if (!is_known)
         return error_set_param(err, ST_UNSUPPORTED, "quantization",
                                "--quantization %.60s would change the answers, and is not "
                                "supported: give auto, fp8, compressed-tensors, awq, gptq or "
                                "modelopt",
                                o->quantization);
-    if (!quantizations[i].method || model_is_synthetic(m)) return ST_OK;
-    if (has && strcmp(has, quantizations[i].method) == 0) return ST_OK;
     return error_set_param(err, ST_INVALID, "quantization",
                            "--quantization %s would change the answers: the checkpoint is %s%s, "
                            "and the worker quantises no weights; leave the flag out, or use a "

@@ -181,9 +181,9 @@ def test_sampling_defaults_are_overridden_for_requests_without_the_field(program
     refused(programs, "--override-generation-config", "--override-generation-config", '{"temperature": -1}')
 
 
-def quantised(folder):
-    """A checkpoint of GPTQ whose 64 tokens are letters."""
-    for file in (ROOT / "tests/data/models/quant-gptq").iterdir():
+def quantised(folder, kind="gptq"):
+    """A quantised checkpoint whose 64 tokens are letters."""
+    for file in (ROOT / f"tests/data/models/quant-{kind}").iterdir():
         (folder / file.name).write_bytes(file.read_bytes())
     letters = [chr(c) for c in range(ord("A"), ord("A") + 64)]
     model = {"type": "BPE", "vocab": {c: i for i, c in enumerate(letters)}, "merges": []}
@@ -192,7 +192,7 @@ def quantised(folder):
     return str(folder)
 
 
-@pytest.mark.parametrize("flags", [[], ["--quantization", "gptq_marlin"], ["-q", "gptq"], ["--quantization=none"]])
+@pytest.mark.parametrize("flags", [[], ["--quantization", "gptq_marlin"], ["-q", "GPTQ"], ["--quantization=none"]])
 def test_a_quantised_checkpoint_answers_as_it_is(programs, tmp_path, flags):
     worker = programs(Worker, quantised(tmp_path), "--backend", "ref", "--num-gpu-blocks-override", "64", *flags).ready()
     answer = worker.post("/v1/completions", {"prompt": "ABC", "max_tokens": 3, "temperature": 0, "ignore_eos": True})
@@ -203,9 +203,16 @@ def test_a_quantised_checkpoint_answers_as_it_is(programs, tmp_path, flags):
 def test_quantization_that_the_files_do_not_have_is_refused(programs, tmp_path):
     refused(programs, "--quantization fp8 would change the answers: the checkpoint is not quantised", "--quantization", "fp8")
     refused(programs, "--quantization bitsandbytes would change the answers", "--quantization", "bitsandbytes")
-    worker = programs(Program, "incipit-worker", [quantised(tmp_path), "--port", "0", "--backend", "ref", "-q", "awq"])
-    worker.process.wait(PATIENCE_S)
-    assert worker.stop() == 2 and "the checkpoint is quantised by gptq" in worker.log
+    for word in ["awq", "modelopt_fp8", "w8a8_fp8", "W8A8_INT8"]:
+        worker = programs(Program, "incipit-worker", [quantised(tmp_path), "--port", "0", "--backend", "ref", "-q", word])
+        worker.process.wait(PATIENCE_S)
+        assert worker.stop() == 2 and f"--quantization {word} would change the answers: the checkpoint is quantised by gptq" in worker.log
+
+
+@pytest.mark.parametrize("kind, word", [("fp8-block", "w8a8_fp8"), ("w8a8", "w8a8_int8")])
+def test_words_of_sglang_name_the_method_of_the_files(programs, tmp_path, kind, word):
+    worker = programs(Worker, quantised(tmp_path, kind), "--backend", "ref", "--num-gpu-blocks-override", "64", "-q", word).ready()
+    assert "quantization=" in worker.log
 
 
 def test_a_seed_makes_starts_alike(programs):
