@@ -22,13 +22,20 @@
 #define MIB (1024.0 * 1024.0)
 #define GIB (1024.0 * MIB)
 
-static void print_quantization(const struct model *m) {
+/* Of the layers; 0: the configuration leaves all of them plain. */
+static uint32_t quantised_types(const struct model *m) {
     struct geometry g;
 
     model_geometry(m, &g);
+    return g.quant_types;
+}
+
+static void print_quantization(const struct model *m) {
+    uint32_t types = quantised_types(m);
+
     printf(", quantised by %s:", model_quantization(m));
     for (uint32_t t = 0; t < DTYPE_COUNT; t++) {
-        if (g.quant_types & 1u << t) printf(" %s", dtype_long_name((enum dtype)t));
+        if (types & 1u << t) printf(" %s", dtype_long_name((enum dtype)t));
     }
     printf(" weights of layers%s\n",
            model_n_kv_scales(m) ? "; its scales for a KV cache are not used" : "");
@@ -37,7 +44,7 @@ static void print_quantization(const struct model *m) {
 static void print_shape(const struct model *m, const struct model_config *c) {
     printf("architecture      %s\n", c->architecture->name);
     printf("parameters        %.2f M", (double)model_n_params(m) / 1e6);
-    if (model_quantization(m))
+    if (quantised_types(m))
         print_quantization(m);
     else
         printf(" in %s\n", dtype_long_name(model_dtype(m)));
@@ -95,7 +102,7 @@ static void print_memory(const struct model *m, const struct worker_options *o, 
     uint32_t context = o->max_model_len ? o->max_model_len : model_config(m)->max_context;
 
     printf("weights           %.1f MiB%s in %s\n", (double)model_weight_bytes(m, dtype) / MIB,
-           model_quantization(m) ? ", those that are not quantised" : "", dtype_long_name(dtype));
+           quantised_types(m) ? ", those that are not quantised" : "", dtype_long_name(dtype));
     printf("KV per token      %" PRIu64 " bytes in %s; a block of %u tokens %.1f KiB\n", token,
            dtype_long_name(kv_dtype), o->block_size, (double)block / 1024);
     printf("KV of one request %.1f MiB at %u tokens\n", (double)token * context / MIB, context);

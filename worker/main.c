@@ -6,8 +6,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/base/buf.h"
 #include "common/base/process_limits.h"
 #include "common/http/healthcheck.h"
+#include "common/text/json.h"
 #include "worker/batch_file.h"
 #include "worker/devices.h"
 #include "worker/inspect.h"
@@ -131,6 +133,23 @@ static const struct command commands[] = {
     {NULL, &worker_program, NULL},
 };
 
+/* Escaped: messages quote files of strangers, and control characters would reach the terminal.
+ * Quotes and ends of lines stay. */
+static void print_error(const char *program, const char *message) {
+    struct buf text;
+
+    buf_init(&text, 0);
+    while (*message) {
+        size_t n = strcspn(message, "\"\\\n");
+
+        json_escape_visibly(&text, (struct str){message, n});
+        message += n;
+        if (*message) buf_append_char(&text, *message++);
+    }
+    fprintf(stderr, "%s: %.*s\n", program, STR_ARG(buf_str(&text)));
+    buf_fini(&text);
+}
+
 int main(int argc, char **argv) {
     const struct command *c = commands;
     struct worker_options values = {0};
@@ -159,7 +178,7 @@ int main(int argc, char **argv) {
     case ST_INVALID:
     case ST_NOT_FOUND:
     case ST_UNSUPPORTED:
-    case ST_NOMEM: fprintf(stderr, "%s: %s\n", c->program->name, err.message); return 2;
-    default: fprintf(stderr, "%s: %s\n", c->program->name, err.message); return 1;
+    case ST_NOMEM: print_error(c->program->name, err.message); return 2;
+    default: print_error(c->program->name, err.message); return 1;
     }
 }

@@ -3,11 +3,12 @@ paths. Flags that are only accepted are test_flags.py's."""
 import http.server as http_server
 import json
 import signal
+import subprocess
 import threading
 
 import pytest
 
-from conftest import PATIENCE_S, ROOT, Program, Router, Worker, http, wait_for
+from conftest import BUILD, PATIENCE_S, ROOT, Program, Router, Worker, http, wait_for
 
 MODEL = str(ROOT / "deploy/demo/model")
 CHAT = [{"role": "user", "content": "hello"}]
@@ -213,6 +214,26 @@ def test_quantization_that_the_files_do_not_have_is_refused(programs, tmp_path):
 def test_words_of_sglang_name_the_method_of_the_files(programs, tmp_path, kind, word):
     worker = programs(Worker, quantised(tmp_path, kind), "--backend", "ref", "--num-gpu-blocks-override", "64", "-q", word).ready()
     assert "quantization=" in worker.log
+
+
+def inspected(folder, **config):
+    """What inspect prints of the demonstration model with more in its config.json."""
+    for file in (ROOT / "deploy/demo/model").iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    (folder / "config.json").write_text(json.dumps({**json.loads((folder / "config.json").read_text()), **config}))
+    return subprocess.run([BUILD / "incipit-worker", "inspect", folder, "--backend", "ref"], capture_output=True, text=True)
+
+
+def test_a_model_whose_modules_are_all_plain_is_inspected_as_plain(tmp_path):
+    done = inspected(tmp_path, quantization_config={"quant_method": "fp8", "modules_to_not_convert": ["model"]})
+    assert "M in bfloat16\n" in done.stdout and "quantised" not in done.stdout, done.stdout + done.stderr
+
+
+def test_control_characters_of_a_checkpoint_do_not_reach_the_terminal(tmp_path):
+    done = inspected(tmp_path, quantization_config={"quant_method": "\x1b[31mred\u202e"})
+    assert done.returncode == 2 and "quant_method '\\u001b[31mred\\u202e'" in done.stderr, done.stderr
+    done = inspected(tmp_path, quantization_config=None, architectures=['\x1b]0;"quoted"'])
+    assert done.returncode == 2 and "\x1b" not in done.stderr and '0;"quoted"' in done.stderr, done.stderr
 
 
 def test_a_seed_makes_starts_alike(programs):
