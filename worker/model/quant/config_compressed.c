@@ -171,8 +171,8 @@ static enum status read_scheme(const struct quant_config *c, const struct json *
         return error_set(err, ST_INVALID, "strategy block without 'block_structure'");
     if (str_eq(w.strategy, STR("group")) && !w.group_size)
         return error_set(err, ST_INVALID,
-                         "strategy group without 'group_size', or with -1: a group has as many "
-                         "inputs as it says; download config.json again");
+                         "strategy group without 'group_size', or with -1: the number of "
+                         "inputs of a group is missing; download config.json again");
     if (!w.is_symmetric && (w.is_float || in.is_present))
         return quant_config_refuse(c, err, "symmetric of weights", STR("false"),
                                    "true, or integers beside inputs that are not quantised");
