@@ -1,8 +1,8 @@
 /* tests/shim/gang.c - launches of several ranks that wait for each other: LAUNCH_TOGETHER.
  *
  * A kernel that waits for another rank's would never end if it ran by itself. So the launches of
- * all ranks run by turns on one thread: a rank has a block under way, of which a warp runs at a
- * time; which rank is next, and for how many turns, is drawn from the seed, so that one falls far
+ * all ranks run by turns on one thread: a rank has a block under way, and one of its warps runs at
+ * a time; which rank is next, and for how many turns, is drawn from the seed, so that one falls far
  * behind another. Blocks come in the same order at all ranks: on a GPU all of them are there at the
  * same time, here those of one number.
  *

@@ -2,7 +2,7 @@
  *
  * Binding is done at open: each (role, layer) of the geometry finds its tensor, with the shape that
  * the role implies, and each tensor must belong to a role. A tensor without a role means a
- * computation that is not implemented, so the checkpoint is refused. */
+ * computation that this worker lacks, so the checkpoint is refused. */
 #include "worker/model/model.h"
 
 #include <errno.h>

@@ -153,8 +153,8 @@ static __device__ __forceinline__ void add_code_values(float o[HD / 8][4],
         for (int half = 0; half < 2; half++) { /* of four dimensions */
             uint32_t pick = half ? 0x7362 : 0x5140, even[2], odd[2];
 
-            widen_codes<KV>(even, pick_bytes(words[0][i], words[2][i], pick));
-            widen_codes<KV>(odd, pick_bytes(words[1][i], words[3][i], pick));
+            widen_codes<KV>(even, __byte_perm(words[0][i], words[2][i], pick));
+            widen_codes<KV>(odd, __byte_perm(words[1][i], words[3][i], pick));
             multiply_add(o[i * 4 + half * 2], weights, even[0], odd[0]);
             multiply_add(o[i * 4 + half * 2 + 1], weights, even[1], odd[1]);
         }

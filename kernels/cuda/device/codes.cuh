@@ -13,9 +13,6 @@ enum { KV_BF16, KV_E4M3, KV_I8 }; /* of the pool: the parameter KV of templates 
 #ifdef __CUDACC__
 #include <cuda_fp16.h>
 
-static __device__ __forceinline__ uint32_t pick_bytes(uint32_t x, uint32_t y, uint32_t which) {
-    return __byte_perm(x, y, which);
-}
 /* Two f16 times a power of two, as two bf16; of codes, exact. */
 static __device__ __forceinline__ uint32_t bf16_of_f16(uint32_t halves, float times) {
     __half2 pair;
@@ -37,14 +34,6 @@ static __device__ __forceinline__ uint32_t subtract_bf16(uint32_t a, uint32_t b)
     return bits;
 }
 #else
-static inline uint32_t pick_bytes(uint32_t x, uint32_t y, uint32_t which) {
-    uint64_t both = (uint64_t)y << 32 | x;
-    uint32_t bytes = 0;
-
-    for (int i = 0; i < 4; i++)
-        bytes |= (uint32_t)(both >> (which >> 4 * i & 7) * 8 & 0xFF) << 8 * i;
-    return bytes;
-}
 static inline float f32_of_half(uint32_t half) {
     float size = __uint_as_float((half & 0x7FFFu) << 13) * 0x1p112f;
 
@@ -88,11 +77,11 @@ static __device__ __forceinline__ void widen_codes(uint32_t pairs[2], uint32_t f
         pairs[0] = bf16_of_f16(low, 1.0f);
         pairs[1] = bf16_of_f16(high, 1.0f);
 #else
-        pairs[0] = widen_e4m3_shifted(pick_bytes(four, 0, 0x1404));
-        pairs[1] = widen_e4m3_shifted(pick_bytes(four, 0, 0x3424));
+        pairs[0] = widen_e4m3_shifted(__byte_perm(four, 0, 0x1404));
+        pairs[1] = widen_e4m3_shifted(__byte_perm(four, 0, 0x3424));
 #endif
     } else { /* 128 + the lower seven bits, less 128, or 256 of a negative code */
-        uint32_t low = pick_bytes(four, 0x43u, 0x4140), high = pick_bytes(four, 0x43u, 0x4342);
+        uint32_t low = __byte_perm(four, 0x43u, 0x4140), high = __byte_perm(four, 0x43u, 0x4342);
 
         pairs[0] = subtract_bf16(low & 0xFF7FFF7Fu, low & 0xFF80FF80u);
         pairs[1] = subtract_bf16(high & 0xFF7FFF7Fu, high & 0xFF80FF80u);

@@ -66,7 +66,7 @@ static void two_devices_share_a_kv_head(void **state) {
     check_shape(&shape);
 }
 
-/* Two KV heads, of which each device has one with its scales; then one that both have. */
+/* Two KV heads, one on each device with its scales; then one that both have. */
 static void two_devices_have_quantised_caches(void **state) {
     struct tiny_shape shape = cuda_fixture_llama;
 
