@@ -185,6 +185,7 @@ void wire_append_server_info(struct buf *out, const struct wire_server_info *inf
     json_field_u64(&w, "request_events", info->publishes_events ? 1 : 0); /* their version */
     json_field_f64(&w, "prefill_tokens_per_s", info->prefill_tokens_per_s);
     json_field_f64(&w, "attn_context", info->attn_context);
+    if (info->schedule_policy[0]) json_field_z(&w, "schedule_policy", info->schedule_policy);
     json_field_z(&w, "generation", info->generation);
     json_end_object(&w);
 }
@@ -279,6 +280,9 @@ static enum status read_info(const struct json *root, struct wire_server_info *i
         json_get_f64(root, "prefill_tokens_per_s", 0, huge, &info->prefill_tokens_per_s, NULL, err);
     if (st != ST_OK) return st;
     st = json_get_f64(root, "attn_context", 0, huge, &info->attn_context, NULL, err);
+    if (st != ST_OK) return st;
+    st = get_text(root, "schedule_policy", info->schedule_policy, sizeof(info->schedule_policy),
+                  err);
     if (st != ST_OK) return st;
     return get_text(root, "generation", info->generation, sizeof(info->generation), err);
 }

@@ -70,6 +70,7 @@ bool wire_is_salt(struct str value);
 #define WIRE_UUID_MAX       48
 #define WIRE_DTYPE_MAX      16
 #define WIRE_TIER_NAME_MAX  16
+#define WIRE_POLICY_MAX     32
 #define WIRE_TIERS_MAX      4
 
 /* Where a worker keeps KV blocks that have left its device: what is found there need not be
@@ -100,7 +101,8 @@ struct wire_server_info {
     bool publishes_events;       /* takes x-incipit-chain, and has request_events.h's stream */
     double prefill_tokens_per_s; /* measured or estimated; 0: unknown */
     double attn_context;         /* tokens at which attention doubles the cost of one; 0: unknown */
-    char generation[WIRE_GENERATION_MAX]; /* new at each start of the worker */
+    char schedule_policy[WIRE_POLICY_MAX]; /* "fcfs", "priority", "srpt"; "": not reported */
+    char generation[WIRE_GENERATION_MAX];  /* new at each start of the worker */
 };
 
 /* Adds a name to a text of names; one that finds no room, or cannot stand in it, is left out. */

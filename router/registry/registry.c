@@ -216,6 +216,7 @@ static struct worker_spec spec_of(const struct registry *r, const struct worker 
         .n_tier_blocks = wire_tier_blocks(&w->info),
         .prefill_tokens_per_s = w->info.prefill_tokens_per_s,
         .attn_context = w->info.attn_context,
+        .order = strcmp(w->info.schedule_policy, "srpt") == 0 ? WORKER_SRPT : WORKER_FCFS,
     };
 
     bound(r, w, &spec);

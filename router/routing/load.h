@@ -28,6 +28,12 @@ enum worker_reason {
     WORKER_DISABLED = 1 << 5,  /* an operator disabled it */
 };
 
+/* In which order a worker prefills the prompts that it has. */
+enum worker_order {
+    WORKER_FCFS, /* as they came, or unknown */
+    WORKER_SRPT, /* shortest remaining uncached prefill first */
+};
+
 /* A worker's /server_info. Zero means unknown and takes the default. */
 struct worker_spec {
     uint64_t identity;           /* hash of its URL: the same on every replica and restart */
@@ -39,6 +45,7 @@ struct worker_spec {
     double attn_context;         /* context at which attention costs as much as the rest; 30,000 */
     uint32_t enough_in_flight;   /* at this many, queued requests wait for another; 0: no limit */
     uint32_t max_in_flight;      /* at this many, it is no candidate; 0: no limit */
+    enum worker_order order;
 };
 
 /* Readable; changed by the functions below alone. The fields that a decision reads of every worker

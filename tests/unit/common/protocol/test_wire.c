@@ -96,6 +96,7 @@ static void server_info_reads_as_written(void **state) {
         .publishes_events = true,
         .prefill_tokens_per_s = 1234.5,
         .attn_context = 8192,
+        .schedule_policy = "srpt",
         .generation = "0123456789abcdef",
     };
     struct wire_server_info b = {0};
@@ -111,6 +112,7 @@ static void server_info_reads_as_written(void **state) {
     assert_string_equal(a.backend, b.backend);
     assert_string_equal(a.path, b.path);
     assert_string_equal(a.generation, b.generation);
+    assert_string_equal(a.schedule_policy, b.schedule_policy);
     assert_int_equal(b.n_tiers, 2);
     assert_string_equal(b.tiers[1].name, "file");
     assert_int_equal(wire_tier_blocks(&b), UINT64_C(6000007000));
@@ -161,6 +163,7 @@ static void foreign_server_info_is_judged(void **state) {
     assert_int_equal(info.wire, 2);
     assert_int_equal(info.n_blocks, 0);
     assert_false(info.publishes_events);
+    assert_string_equal(info.schedule_policy, "");
     assert_int_equal(wire_parse_server_info(STR("{\"wire\":1,\"request_events\":2}"), &info, &err),
                      ST_OK);
     assert_true(info.publishes_events); /* of a later version, which this one can read */
