@@ -199,7 +199,7 @@ void shim_launch_together(struct gpu_stream *s, const struct shim_launch *launch
         shim_launch_on(s, launch);
         return;
     }
-    shim_check_pointers(s, launch);
+    shim_check_launch(s, launch);
     if (!s) {
         keep(launch, rank, size);
         return;

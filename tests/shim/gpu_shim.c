@@ -348,7 +348,7 @@ void shim_launch_on(struct gpu_stream *s, const struct shim_launch *launch) {
     } packed;
     const char *wrong = shim_launch_fault(launch);
 
-    shim_check_pointers(s, launch);
+    shim_check_launch(s, launch);
     if (!s) {
         if (!shim_run(launch)) shim_fault("kernel %s has given up waiting", launch->name);
         return;

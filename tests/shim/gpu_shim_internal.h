@@ -82,8 +82,9 @@ void shim_list_clear(struct op_list *l);
 
 /* Is it memory of one of the devices, or pinned? Takes the lock. */
 bool shim_is_device_address(const void *p);
-/* Ends the process when an argument of a launch points to memory that a GPU cannot read. */
-void shim_check_pointers(struct gpu_stream *s, const struct shim_launch *launch);
+/* Ends the process when an argument of a launch points to memory that a GPU cannot read, or when
+ * gpu_open has not loaded the kernel. */
+void shim_check_launch(struct gpu_stream *s, const struct shim_launch *launch);
 
 /* gang.c: a launch that waits for the other ranks'; a device closes, under the lock. */
 shim_work shim_run_together;

@@ -112,7 +112,24 @@ static bool is_mapped(uintptr_t at) {
     return mincore((void *)(at / PAGE_BYTES * PAGE_BYTES), 1, &is_resident) == 0;
 }
 
-void shim_check_pointers(struct gpu_stream *s, const struct shim_launch *launch) {
+static struct gpu_kernel *kernels_; /* complete before main */
+
+void gpu_list_kernel(struct gpu_kernel *kernel) {
+    kernel->next = kernels_;
+    kernels_ = kernel;
+}
+static bool is_listed(void (*kernel)(void)) {
+    const struct gpu_kernel *k = kernels_;
+
+    while (k && k->address != (const void *)(uintptr_t)kernel)
+        k = k->next;
+    return k;
+}
+
+void shim_check_launch(struct gpu_stream *s, const struct shim_launch *launch) {
+    if (!is_listed(launch->kernel))
+        shim_fault("kernel %s was not loaded when its device was opened: LAUNCH lists what is",
+                   launch->name);
     if (!s && is_host_allowed_) return;
     for (size_t i = 0; i + sizeof(uintptr_t) <= launch->args_bytes; i += sizeof(uintptr_t)) {
         uintptr_t at;

@@ -93,11 +93,14 @@ static inline float4 make_float4(float x, float y, float z, float w) {
 #define SHARED_DYNAMIC(name)                                                                       \
     unsigned char *name = static_cast<unsigned char *>(shim_shared_dynamic())
 #define LAUNCH(kernel, grid, block, shared_bytes, stream, ...)                                     \
-    shim_launch(#kernel, kernel, grid, block, shared_bytes, stream, true, __VA_ARGS__)
+    shim_launch(#kernel, simt_listed<kernel>(), grid, block, shared_bytes, stream, true,           \
+                __VA_ARGS__)
 #define LAUNCH_ALONE(kernel, grid, block, shared_bytes, stream, ...)                               \
-    shim_launch(#kernel, kernel, grid, block, shared_bytes, stream, false, __VA_ARGS__)
+    shim_launch(#kernel, simt_listed<kernel>(), grid, block, shared_bytes, stream, false,          \
+                __VA_ARGS__)
 #define LAUNCH_TOGETHER(kernel, grid, block, stream, place, rank, size, ...)                       \
-    shim_launch_ranks(#kernel, kernel, grid, block, stream, place, rank, size, __VA_ARGS__)
+    shim_launch_ranks(#kernel, simt_listed<kernel>(), grid, block, stream, place, rank, size,      \
+                      __VA_ARGS__)
 #define ALLOW_SHARED(kernel, bytes) shim_allow(kernel, bytes)
 #define PLANTED(name)               (shim_planted_name && !strcmp(shim_planted_name, #name))
 

@@ -23,7 +23,7 @@
 #error "the CUDA toolkit is older than 12.8: install a newer one"
 #endif
 
-#define OVERLAPPING_SM 90u    /* the oldest that can begin a kernel before the last one ends */
+#define OVERLAPPING_SM 90     /* the oldest that can begin a kernel before the last one ends */
 #define COPIES_AT_ONCE 256u   /* sizes handed to the driver in one call */
 #define BATCH_DRIVER   12080u /* the first driver that takes many copies in one call */
 
@@ -237,6 +237,24 @@ static bool is_overlap_off(void) {
     return value && !strcmp(value, "0");
 }
 
+static struct gpu_kernel *kernels; /* complete before main */
+
+void gpu_list_kernel(struct gpu_kernel *kernel) {
+    kernel->next = kernels;
+    kernels = kernel;
+}
+
+/* A kernel that was compiled for an older card does not wait for the one before it (simt.h), so
+ * none may then begin early. The driver runs such code where the object has no newer. */
+static void load_kernels(struct gpu *gpu) {
+    struct cudaFuncAttributes a;
+
+    for (const struct gpu_kernel *k = kernels; k; k = k->next) {
+        if (!gpu_check(gpu, cudaFuncGetAttributes(&a, k->address), "loading its kernels")) return;
+        gpu->overlaps &= a.ptxVersion >= OVERLAPPING_SM && a.binaryVersion >= OVERLAPPING_SM;
+    }
+}
+
 enum status gpu_open(struct gpu **out, uint32_t ordinal, struct error *err) {
     struct gpu *gpu;
     uint32_t n = 0;
@@ -259,6 +277,7 @@ enum status gpu_open(struct gpu **out, uint32_t ordinal, struct error *err) {
     if (st != ST_OK) goto fail;
     gpu->has_batch_copy = gpu->properties.driver >= BATCH_DRIVER;
     gpu->overlaps = gpu->properties.sm >= OVERLAPPING_SM && !is_overlap_off();
+    load_kernels(gpu);
     gpu->properties.memory_free = gpu_memory_free(gpu);
     st = gpu_status(gpu, err);
     if (st != ST_OK) goto fail;

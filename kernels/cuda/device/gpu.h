@@ -52,6 +52,15 @@ uint64_t gpu_memory_free(struct gpu *gpu);
 /* Lets kernels of `gpu` read and write what gpu_alloc gives on another device of this process.
  * false: they cannot, or it is the same device. */
 bool gpu_reach(struct gpu *gpu, uint32_t ordinal);
+/* A kernel of this object. simt.h lists each that a LAUNCH names, before main; gpu_open loads them
+ * all. Else the driver loads a kernel at its first launch, and waits for all devices meanwhile,
+ * which never ends if one of them waits for this one in a sum. */
+struct gpu_kernel {
+    const void *address;
+    struct gpu_kernel *next;
+};
+void gpu_list_kernel(struct gpu_kernel *kernel);
+
 /* ST_OK, or the first mistake that stuck. */
 MUST_USE enum status gpu_status(struct gpu *gpu, struct error *err);
 

@@ -32,6 +32,22 @@
 
 #include "kernels/cuda/device/gpu.h"
 
+/* The kernel itself. That a launch names it here lists it for gpu_open, before main. */
+template <auto KERNEL> struct simt_kernel {
+    struct gpu_kernel entry;
+
+    simt_kernel() : entry() {
+        entry.address = reinterpret_cast<const void *>(KERNEL);
+        gpu_list_kernel(&entry);
+    }
+    static simt_kernel listed;
+};
+template <auto KERNEL> simt_kernel<KERNEL> simt_kernel<KERNEL>::listed;
+template <auto KERNEL> static inline decltype(KERNEL) simt_listed(void) {
+    (void)&simt_kernel<KERNEL>::listed;
+    return KERNEL;
+}
+
 #ifdef __CUDACC__
 
 #include <cuda_bf16.h>
@@ -40,9 +56,9 @@
 #define SHARED(type, name, n) __shared__ __align__(16) type name[n]
 #define SHARED_DYNAMIC(name)  extern __shared__ __align__(128) unsigned char name[]
 #define LAUNCH(kernel, grid, block, shared_bytes, stream, ...)                                     \
-    simt_launch(kernel, grid, block, shared_bytes, stream, true, __VA_ARGS__)
+    simt_launch(simt_listed<kernel>(), grid, block, shared_bytes, stream, true, __VA_ARGS__)
 #define LAUNCH_ALONE(kernel, grid, block, shared_bytes, stream, ...)                               \
-    simt_launch(kernel, grid, block, shared_bytes, stream, false, __VA_ARGS__)
+    simt_launch(simt_listed<kernel>(), grid, block, shared_bytes, stream, false, __VA_ARGS__)
 #define LAUNCH_TOGETHER(kernel, grid, block, stream, place, rank, size, ...)                       \
     LAUNCH_ALONE(kernel, grid, block, 0, stream, __VA_ARGS__)
 #define ALLOW_SHARED(kernel, bytes)                                                                \

@@ -48,6 +48,7 @@ void fake_cuda_reset(void) {
     fake_cuda = (struct fake_cuda){.n_devices = 1,
                                    .driver = 13000,
                                    .memory_bytes = 1 << 28,
+                                   .ptx_version = 90,
                                    .has_cublaslt = true,
                                    .has_nccl = true};
     last_error = cudaSuccess;
@@ -119,6 +120,13 @@ cudaError_t cudaGetLastError(void) {
 
     last_error = cudaSuccess;
     return code;
+}
+
+cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *attr, const void *func) {
+    if (func == fake_cuda.foreign_kernel) return answer(cudaErrorNoKernelImageForDevice);
+    fake_cuda.n_loaded++;
+    *attr = (struct cudaFuncAttributes){.binaryVersion = 90, .ptxVersion = fake_cuda.ptx_version};
+    return cudaSuccess;
 }
 
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device) {

@@ -21,11 +21,14 @@ struct fake_cuda {
     int launch_error; /* what the next look at the last error finds */
     int batch_error;  /* of every copy of many */
     int capture_error;
+    const void *foreign_kernel; /* has no code for the card */
+    int ptx_version;            /* of kernels: what they were compiled for, 90 */
     /* what was done */
     uint32_t n_copies, n_batches, n_batched, n_graph_launches;
     uint64_t allocated_bytes;
-    int allocated_on; /* device of the last allocation */
-    double clock_us;  /* the device's; only products of matrices take time */
+    int allocated_on;  /* device of the last allocation */
+    uint32_t n_loaded; /* kernels asked for by name */
+    double clock_us;   /* the device's; only products of matrices take time */
     /* cuBLASLt and NCCL */
     bool has_cublaslt, has_nccl;
     int product_error;             /* of every product */

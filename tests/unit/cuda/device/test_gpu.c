@@ -43,6 +43,36 @@ static void close_all(struct gpu *gpu, struct gpu_stream *s) {
     assert_int_equal(fake_cuda.allocated_bytes, 0);
 }
 
+/* --- kernels: main lists these three, as the object's initialisers do */
+
+static struct gpu_kernel kernels[3];
+
+static void list_kernels(void) {
+    for (size_t i = 0; i < ARRAY_LEN(kernels); i++) {
+        kernels[i].address = &kernels[i];
+        gpu_list_kernel(&kernels[i]);
+    }
+}
+
+static void opening_a_device_loads_every_kernel(void **state) {
+    (void)state;
+    gpu_close(opened());
+    assert_int_equal(fake_cuda.n_loaded, ARRAY_LEN(kernels));
+}
+
+static void a_kernel_without_code_for_the_card_is_a_sentence(void **state) {
+    struct gpu *gpu = NULL;
+    struct error err = {0};
+
+    (void)state;
+    fake_cuda_reset();
+    fake_cuda.foreign_kernel = &kernels[1];
+    assert_int_equal(gpu_open(&gpu, 0, &err), ST_CLOSED);
+    assert_non_null(
+        strstr(err.message, "has no kernels that GPU 0 (sm_90) and its driver can run"));
+    assert_null(gpu);
+}
+
 /* --- other devices' memory */
 
 static void a_device_reaches_others_once_or_again_but_not_itself(void **state) {
@@ -420,6 +450,21 @@ static void a_kernel_overlaps_another_and_nothing_else(void **state) {
     close_all(gpu, s);
 }
 
+/* Code for an older card runs on this one, and has no wait for the kernel before it. */
+static void kernels_compiled_for_older_cards_overlap_nothing(void **state) {
+    struct gpu *gpu;
+    struct gpu_stream *s;
+
+    (void)state;
+    fake_cuda_reset();
+    fake_cuda.ptx_version = 80;
+    assert_int_equal(gpu_open(&gpu, 0, NULL), ST_OK);
+    s = stream_of(gpu);
+    assert_false(overlaps(s));
+    assert_false(overlaps(s));
+    close_all(gpu, s);
+}
+
 static void overlap_can_be_switched_off(void **state) {
     struct gpu *gpu;
     struct gpu_stream *s;
@@ -525,11 +570,15 @@ int main(void) {
         cmocka_unit_test(an_event_may_be_closed_while_it_is_announced),
         cmocka_unit_test(a_kernel_overlaps_another_and_nothing_else),
         cmocka_unit_test(overlap_can_be_switched_off),
+        cmocka_unit_test(kernels_compiled_for_older_cards_overlap_nothing),
+        cmocka_unit_test(opening_a_device_loads_every_kernel),
+        cmocka_unit_test(a_kernel_without_code_for_the_card_is_a_sentence),
         cmocka_unit_test(recorded_work_runs_at_each_launch),
         cmocka_unit_test(a_failed_recording_is_reported),
         cmocka_unit_test(an_unrecordable_kernel_is_reported_first),
         cmocka_unit_test(a_recording_without_room_is_no_fault_of_the_device),
     };
 
+    list_kernels();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

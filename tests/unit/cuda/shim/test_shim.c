@@ -163,6 +163,18 @@ static void add_one(void *memory) {
     shim_allow_host_memory(false);
     trial_add(NULL, &(struct trial_add){memory, memory, 1, 1});
 }
+static void launch_unlisted(void *memory) {
+    trial_unlisted(NULL, &(struct trial_add){memory, memory, 1, 1});
+}
+static void a_kernel_that_is_not_loaded_beforehand_ends_the_process(void **state) {
+    float *in_room = mem_alloc(sizeof(*in_room));
+
+    (void)state;
+    assert_true(
+        child_prints(launch_unlisted, in_room, "shim: kernel unlisted was not loaded when"));
+    mem_free(in_room);
+}
+
 static void add_on_a_stream(void *memory) {
     struct gpu *gpu;
     struct gpu_stream *s;
@@ -198,6 +210,7 @@ int main(void) {
         cmocka_unit_test(shared_memory_is_poisoned_before_each_block),
         cmocka_unit_test(crimes_end_with_a_sentence),
         cmocka_unit_test(a_launch_with_host_memory_ends_the_process),
+        cmocka_unit_test(a_kernel_that_is_not_loaded_beforehand_ends_the_process),
     };
 
     shim_allow_host_memory(true);

@@ -51,6 +51,9 @@ struct trial_tile {
 };
 void trial_tile(struct gpu_stream *s, const struct trial_tile *p);
 
+/* The same, launched past LAUNCH: no list has the kernel. */
+void trial_unlisted(struct gpu_stream *s, const struct trial_add *p);
+
 /* What shuffles and ballots give: lane l stores at out[op * 32 + l]. */
 struct trial_shuffles {
     uint32_t *out; /* (5, 32) */
