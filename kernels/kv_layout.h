@@ -3,11 +3,11 @@
  *      tiles     [layer][K|V][kv_head][block_size][head_dim]   kv_dtype
  *      trailer   [layer][kv_head][K|V][block_size]             a scale for each vector, if quantised
  *
- * e4m3 has one byte of scale, a power of two (E8M0: exponent + 127); int8 has two, a bf16. A scale
- * depends on its token, head and K or V alone, never on a neighbour in the block: so the bytes of a
- * token are equal however its prompt was cut, and an append changes no earlier byte. Both scales of
- * a (layer, head) are one piece, and tiles stay aligned. Behind the last token, tiles and scales
- * are unspecified: a reader masks scores, and replaces the scale of a masked V. */
+ * Of e4m3 and int8 alike a scale is one byte, a power of two (E8M0: exponent + 127). It depends on
+ * its token, head and K or V alone, never on a neighbour in the block: so the bytes of a token are
+ * equal however its prompt was cut, and an append changes no earlier byte. Both scales of a (layer,
+ * head) are one piece, and tiles stay aligned. Behind the last token, tiles and scales are
+ * unspecified: a reader masks scores, and replaces the scale of a masked V. */
 #ifndef KERNELS_KV_LAYOUT_H
 #define KERNELS_KV_LAYOUT_H
 
@@ -15,7 +15,7 @@
 
 /* Bytes of one scale; 0: the type has none. */
 static inline uint32_t kv_scale_bytes(enum dtype kv) {
-    return kv == DTYPE_F8E4M3 ? 1 : kv == DTYPE_I8 ? 2 : 0;
+    return kv == DTYPE_F8E4M3 || kv == DTYPE_I8 ? 1 : 0;
 }
 
 /* K or V of one (layer, kv head). */

@@ -4,33 +4,31 @@
  * norm and RoPE, and V, each rounded to bf16. A is the largest magnitude in it. Code and scale
  * depend on this vector alone, so a token's bytes are equal however its prompt was cut.
  *
- *      e4m3   scale 2^e, stored as e + 127 (E8M0): the smallest power of two with A <= 448 * 2^e,
- *             at least 2^-127; 1 where A is 0. code = e4m3(x / 2^e), which is exact division.
- *      int8   scale: A / 127 in f32, rounded up to a bf16; 1 where A is 0. code = x / scale in f32,
- *             to nearest, ties to even, within -127 to 127.
+ *      scale   2^e, stored as e + 127 (E8M0): the smallest power of two with A <= M * 2^e, at least
+ *              2^-127; 1 where A is 0. M is the largest code: 448 of e4m3, 127 of int8
+ *      code    x / 2^e, which is exact division, as e4m3 or as a whole number: to nearest, ties to
+ *              even
  *
  * A vector with an infinity or a NaN is marked, so that answers which saw it are flagged: e4m3 has
- * the code 7f (a NaN) everywhere and the scale 1, int8 the code -128 everywhere and a NaN as scale.
- * So one code shows whether a vector is marked. In the pool the scale ff of e4m3 is a NaN too. A
- * query that sees a marked K or V has NaNs as its result.
+ * the code 7f (a NaN) everywhere and the scale 1; int8, which has no such code, -128 everywhere and
+ * the scale ff, E8M0's NaN. So one code shows whether a vector is marked. A query that sees a
+ * marked K or V has NaNs as its result.
  *
  * What attention reads is code * scale, exact in f32 (barring underflow). Scales per (token, head):
- * vLLM's fp8_per_token_head and int8_per_token_head (2026), there in f32; a power of two may be
- * multiplied where it is cheapest without changing a bit. */
+ * vLLM's fp8_per_token_head and int8_per_token_head (2026), there in f32; a power of two takes a
+ * byte, and may be multiplied where it is cheapest without changing a bit. */
 #ifndef KERNELS_KV_QUANT_H
 #define KERNELS_KV_QUANT_H
 
 #include "kernels/dtype.h"
 #include "kernels/kv_layout.h"
 
-#define KV_QUANT_VERSION 1 /* of the rules above: a part of a cached block's identity */
+#define KV_QUANT_VERSION 2 /* of the rules above: a part of a cached block's identity */
 
 #define KV_E8M0_ONE 127u
 #define KV_E8M0_NAN 255u
-#define KV_I8_MARK  (-128)
-#define KV_BF16_NAN 0x7FC0u
+#define KV_I8_MARK  0x80u /* -128 */
 #define KV_BF16_INF 0x7F800000u
-#define KV_BF16_ONE 0x3F80u
 
 static inline bool kv_is_quantised(enum dtype kv) {
     return kv_scale_bytes(kv) > 0;
@@ -60,18 +58,14 @@ static inline uint32_t kv_max_bits(const float *x, uint32_t n) {
     return max;
 }
 
-/* E8M0 of the scale for a finite largest magnitude. */
-static inline uint8_t kv_e8m0_of_max(uint32_t max) {
-    int32_t e = (int32_t)(max >> 23) - 8 + ((max & 0x7FFFFFu) > 0x600000u); /* 448 = 1.75 * 2^8 */
+/* The scale for a finite largest magnitude. M is 1.75 * 2^8 or 1.984375 * 2^6. */
+static inline uint8_t kv_e8m0_of_max(enum dtype kv, uint32_t max) {
+    bool is_e4m3 = kv == DTYPE_F8E4M3;
+    int32_t e = (int32_t)(max >> 23) - (is_e4m3 ? 8 : 6) +
+                ((max & 0x7FFFFFu) > (is_e4m3 ? 0x600000u : 0x7E0000u));
 
     if (max == 0) return KV_E8M0_ONE;
-    return (uint8_t)(e > 0 ? e : 0); /* at most 247 */
-}
-
-/* bf16 of the scale for a finite largest magnitude. */
-static inline uint16_t kv_bf16_of_max(uint32_t max) {
-    if (max == 0) return KV_BF16_ONE;
-    return (uint16_t)((bits_of_f32(f32_of_bits(max) / 127.0f) + 0xFFFFu) >> 16);
+    return (uint8_t)(e > 0 ? e : 0); /* at most 249 */
 }
 
 /* v is at most 127 in magnitude: the sum rounds at 1, ties to even. */
@@ -88,56 +82,31 @@ static inline uint8_t kv_e4m3(float v) {
     return (uint8_t)((u >> 24 & 0x80u) | (a < 0x3C800000u ? small : normal));
 }
 
-/* One vector: n codes, and its scale of kv_scale_bytes. */
-static inline void kv_quantise_e4m3(const float *x, uint32_t n, uint8_t *codes, uint8_t *scale) {
+/* One vector: n codes and its scale. */
+static inline void kv_quantise(enum dtype kv, const float *x, uint32_t n, uint8_t *codes,
+                               uint8_t *scale) {
+    bool is_e4m3 = kv == DTYPE_F8E4M3;
     uint32_t max = kv_max_bits(x, n);
     float inverse;
 
-    *scale = KV_E8M0_ONE;
     if (max >= KV_BF16_INF) {
-        memset(codes, E4M3_NAN, n);
+        *scale = is_e4m3 ? KV_E8M0_ONE : KV_E8M0_NAN;
+        memset(codes, is_e4m3 ? E4M3_NAN : KV_I8_MARK, n);
         return;
     }
-    *scale = kv_e8m0_of_max(max);
+    *scale = kv_e8m0_of_max(kv, max);
     inverse = f32_of_bits((254u - *scale) << 23);
-    for (uint32_t i = 0; i < n; i++)
-        codes[i] = kv_e4m3(kv_input(x[i]) * inverse);
-}
-
-static inline void kv_quantise_i8(const float *x, uint32_t n, uint8_t *codes, uint8_t *scale) {
-    uint32_t max = kv_max_bits(x, n);
-    uint16_t bf16 = max >= KV_BF16_INF ? KV_BF16_NAN : kv_bf16_of_max(max);
-    float divisor = f32_of_bf16(bf16);
-
-    memcpy(scale, &bf16, sizeof(bf16));
-    if (max >= KV_BF16_INF) {
-        memset(codes, KV_I8_MARK, n);
-        return;
-    }
-    for (uint32_t i = 0; i < n; i++)
-        codes[i] = (uint8_t)kv_round_i8(kv_input(x[i]) / divisor);
-}
-
-static inline void kv_quantise(enum dtype kv, const float *x, uint32_t n, uint8_t *codes,
-                               uint8_t *scale) {
-    if (kv == DTYPE_F8E4M3)
-        kv_quantise_e4m3(x, n, codes, scale);
+    if (is_e4m3)
+        for (uint32_t i = 0; i < n; i++)
+            codes[i] = kv_e4m3(kv_input(x[i]) * inverse);
     else
-        kv_quantise_i8(x, n, codes, scale);
+        for (uint32_t i = 0; i < n; i++)
+            codes[i] = (uint8_t)kv_round_i8(kv_input(x[i]) * inverse);
 }
 
 /* What code i stands for, without its scale. */
 static inline float kv_code_value(enum dtype kv, const uint8_t *codes, size_t i) {
     return kv == DTYPE_F8E4M3 ? f32_of_e4m3(codes[i]) : (float)(int8_t)codes[i];
-}
-
-/* Scale i of a trailer. */
-static inline float kv_scale_value(enum dtype kv, const uint8_t *scales, size_t i) {
-    uint16_t bf16;
-
-    if (kv == DTYPE_F8E4M3) return kv_scale_of_e8m0(scales[i]);
-    memcpy(&bf16, scales + i * sizeof(bf16), sizeof(bf16));
-    return f32_of_bf16(bf16);
 }
 
 #endif

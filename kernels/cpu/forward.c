@@ -326,8 +326,7 @@ static void write_kv(struct backend_model *m, uint32_t layer, int64_t slot, cons
 
         if (kv_is_quantised(g->kv_dtype))
             kv_quantise(g->kv_dtype, x, hd, to,
-                        host_kv_scales(&m->host, block, layer, h % 2, h / 2) +
-                            offset * kv_scale_bytes(g->kv_dtype));
+                        host_kv_scales(&m->host, block, layer, h % 2, h / 2) + offset);
         else
             for (uint32_t i = 0; i < hd; i++)
                 dtype_put(g->kv_dtype, to, i, x[i]);

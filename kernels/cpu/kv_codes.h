@@ -71,15 +71,9 @@ INLINE vi pairs_of(const enum dtype kv, vi x) {
 }
 
 /* LANES scales of a trailer. */
-INLINE vf vf_load_scales(const enum dtype kv, const uint8_t *p) {
-    uint16_t h[LANES];
-    vi b;
+INLINE vf vf_load_scales(const uint8_t *p) {
+    vi b = vi_load_byte(p);
 
-    if (kv != DTYPE_F8E4M3) {
-        memcpy(h, p, sizeof(h));
-        return vf_load_bf16(h);
-    }
-    b = vi_load_byte(p);
     return (vf)((b << 23) | ((b == 0) & 0x00400000) | ((b == KV_E8M0_NAN) & 0x00400000));
 }
 

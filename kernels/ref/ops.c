@@ -141,7 +141,7 @@ static size_t element_of(const struct ref_pool *p, uint32_t kv_head, uint64_t of
 
 /* Where the scale of K at one position of one KV head is, in bytes from k_scales. */
 static size_t scale_of(const struct ref_pool *p, uint32_t kv_head, uint64_t offset) {
-    return ((size_t)kv_head * 2 * p->block_size + offset) * kv_scale_bytes(p->dtype);
+    return (size_t)kv_head * 2 * p->block_size + offset;
 }
 
 static void put_vector(const struct ref_pool *p, uint8_t *block, uint8_t *scales, uint32_t kv_head,
@@ -163,7 +163,7 @@ static float get_element(const struct ref_pool *p, const uint8_t *block, const u
 
     if (!kv_is_quantised(p->dtype)) return dtype_get(p->dtype, block, at);
     return kv_code_value(p->dtype, block, at) *
-           kv_scale_value(p->dtype, scales + scale_of(p, kv_head, offset), 0);
+           kv_scale_of_e8m0(scales[scale_of(p, kv_head, offset)]);
 }
 
 void ref_kv_write(const struct ref_pool *p, const float *k, const float *v, const int64_t *slot,

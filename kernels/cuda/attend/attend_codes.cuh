@@ -34,10 +34,9 @@ static __device__ __forceinline__ const uint8_t *code_page_of(const void *layer,
 }
 
 /* Its scales: 16 of K, 16 of V. */
-template <int KV>
 static __device__ __forceinline__ const uint8_t *scales_of(const struct attend_args &a,
                                                            int32_t block, int kv_head) {
-    return a.scales + block * a.block_stride + (int64_t)kv_head * 2 * CODE_PAGE * scale_bytes<KV>();
+    return a.scales + block * a.block_stride + (int64_t)kv_head * 2 * CODE_PAGE;
 }
 
 /* Slots [low, high) of a page into a tile, zeros elsewhere. */
@@ -165,7 +164,6 @@ static __device__ __forceinline__ void add_code_values(float o[HD / 8][4],
 struct slot_scales {
     float of[4];
 };
-template <int KV>
 static __device__ __forceinline__ struct slot_scales load_scales(const uint8_t *scales, int low,
                                                                  int high, int lane) {
     struct slot_scales by;
@@ -173,7 +171,7 @@ static __device__ __forceinline__ struct slot_scales load_scales(const uint8_t *
 
 #pragma unroll
     for (int t = 0; t < 4; t++)
-        by.of[t] = scale_at<KV>(scales, first + t);
+        by.of[t] = scale_value(scales[first + t]);
     if (low > 0 || high < CODE_PAGE)
 #pragma unroll
         for (int t = 0; t < 4; t++)

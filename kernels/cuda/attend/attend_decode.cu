@@ -51,8 +51,8 @@ template <> struct element_of<KV_BF16> { typedef bf16 type; };
 template <int HD, int KV> struct ring {
     typedef typename element_of<KV>::type element;
     static constexpr int STAGES = KV != KV_BF16 ? 4 : HD == 64 ? 3 : 2;
-    static constexpr int SCALES = 2 * PAGE * HD;                        /* where they begin */
-    static constexpr int STAGE = SCALES + 2 * PAGE * scale_bytes<KV>(); /* elements */
+    static constexpr int SCALES = 2 * PAGE * HD;                          /* where they begin */
+    static constexpr int STAGE = SCALES + (KV == KV_BF16 ? 0 : 2 * PAGE); /* elements */
     static constexpr int BYTES = WARPS * STAGES * STAGE * (int)sizeof(element); /* of the block */
     static constexpr int ALLOWED = BYTES + 128;                        /* with ends_last's word */
     static constexpr int BLOCKS = SMALL_SHARED ? 1 : HD == 64 ? 4 : 3; /* at least */
@@ -106,9 +106,9 @@ static __device__ __forceinline__ void copy_code_block(uint8_t *stage, const str
                                                        int high, int lane) {
     copy_codes<HD>(stage, code_page_of<HD>(a.k, a, block, kv_head), low, high, lane);
     copy_codes<HD>(stage + PAGE * HD, code_page_of<HD>(a.v, a, block, kv_head), low, high, lane);
-    if (lane < 2 * scale_bytes<KV>())
+    if (lane < 2)
         copy_async16(stage + ring<HD, KV>::SCALES + lane * 16,
-                     scales_of<KV>(a, block, kv_head) + lane * 16);
+                     scales_of(a, block, kv_head) + lane * 16);
 }
 
 /* Copies the next page into a stage, and reads the id of the page after it. */
@@ -246,10 +246,10 @@ static __device__ __forceinline__ void add_code_page(float o[HD / 8][4], float m
     float s[2][4];
 
     score_codes<HD, KV>(s, q, stage, lane);
-    by = load_scales<KV>(scales, low, high, lane);
+    by = load_scales(scales, low, high, lane);
     scale_codes(s, by, low, high, lane);
     weigh_page<HD>(o, max, sum, s, scale);
-    by = load_scales<KV>(scales + PAGE * scale_bytes<KV>(), low, high, lane);
+    by = load_scales(scales + PAGE, low, high, lane);
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         weights[half] = pack_bf16(s[0][half * 2] * by.of[0], s[0][half * 2 + 1] * by.of[2]);

@@ -193,22 +193,16 @@ static __device__ __forceinline__ void copy_code_tile(uint8_t *stage, const stru
     }
 }
 
-/* The bytes of this thread's scale of a tile: of K in the first half of the block, of V in the
+/* This thread's scale of a tile, as its byte: of K in the first half of the block, of V in the
  * second. 1 outside the item's range, where what is stored may be anything. */
-template <int KV>
 static __device__ __forceinline__ uint32_t fetch_scale(const struct attend_args &a,
                                                        const struct attend_item &item,
                                                        const int32_t *table, int tile,
                                                        int kv_head) {
     int which = (int)threadIdx.x / TILE, position = tile * TILE + (int)threadIdx.x % TILE;
-    const uint8_t *scales;
 
-    if (position < item.begin || position >= item.end) return KV == KV_I8 ? 0x3F80 : 127;
-    scales = scales_of<KV>(a, table[position / PAGE], kv_head);
-    if constexpr (KV == KV_I8)
-        return ((const uint16_t *)scales)[which * PAGE + position % PAGE];
-    else
-        return scales[which * PAGE + position % PAGE];
+    if (position < item.begin || position >= item.end) return 127;
+    return scales_of(a, table[position / PAGE], kv_head)[which * PAGE + position % PAGE];
 }
 
 /* Codes to a stage of bf16. */
@@ -519,7 +513,7 @@ static __global__ void __launch_bounds__(THREADS, (prefill_shape<HD, SLABS, CHUN
         if (tile < n_tiles) copy_tile<HD, false>(stages, a, item, table, tile, kv_head);
     } else if (tile < n_tiles) {
         copy_code_tile<HD>(codes, a, item, table, tile, kv_head);
-        scale = fetch_scale<KV>(a, item, table, tile, kv_head);
+        scale = fetch_scale(a, item, table, tile, kv_head);
     }
     copy_commit();
     queries.at = shape::QUERIES + tile_at<HD>(warp_row + (lane & 15), lane >> 4);
@@ -558,10 +552,10 @@ static __global__ void __launch_bounds__(THREADS, (prefill_shape<HD, SLABS, CHUN
         } else {
             uint8_t *now = codes;
 
-            scales[threadIdx.x] = scale_value<KV>(scale);
+            scales[threadIdx.x] = scale_value(scale);
             if (tile + 1 < n_tiles) {
                 copy_code_tile<HD>(other_codes, a, item, table, tile + 1, kv_head);
-                scale = fetch_scale<KV>(a, item, table, tile + 1, kv_head);
+                scale = fetch_scale(a, item, table, tile + 1, kv_head);
             }
             copy_commit();
             widen_tile<HD, KV>(stages, now);

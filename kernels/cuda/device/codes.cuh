@@ -48,11 +48,6 @@ static inline uint32_t subtract_bf16(uint32_t a, uint32_t b) {
 }
 #endif
 
-/* Bytes of a scale. */
-template <int KV> static __host__ __device__ constexpr int scale_bytes(void) {
-    return KV == KV_E4M3 ? 1 : KV == KV_I8 ? 2 : 0;
-}
-
 /* --- reading */
 
 /* Two e4m3 codes, each the upper byte of its half, to two bf16. The f16 with the same bits, one
@@ -88,30 +83,21 @@ static __device__ __forceinline__ void widen_codes(uint32_t pairs[2], uint32_t f
     }
 }
 
-/* A scale from its bytes. */
-template <int KV> static __device__ __forceinline__ float scale_value(uint32_t bytes) {
-    if constexpr (KV == KV_I8) return __uint_as_float(bytes << 16);
-    return __uint_as_float(bytes == 0 ? 0x00400000u : bytes == 255 ? 0x7FC00000u : bytes << 23);
-}
-template <int KV> static __device__ __forceinline__ float scale_at(const uint8_t *scales, int i) {
-    if constexpr (KV == KV_I8) return scale_value<KV>(((const uint16_t *)scales)[i]);
-    return scale_value<KV>(scales[i]);
+/* A scale from its byte. */
+static __device__ __forceinline__ float scale_value(uint32_t byte) {
+    return __uint_as_float(byte == 0 ? 0x00400000u : byte == 255 ? 0x7FC00000u : byte << 23);
 }
 
 /* --- writing */
 
-/* The bytes of a vector's scale, from the bits of its largest magnitude. */
+/* The byte of a vector's scale, from the bits of its largest magnitude. */
 template <int KV> static __device__ __forceinline__ uint32_t scale_of_max(uint32_t max) {
-    if constexpr (KV == KV_I8) {
-        if (max >= 0x7F800000u) return 0x7FC0;
-        if (max == 0) return 0x3F80;
-        return (__float_as_uint(__uint_as_float(max) / 127.0f) + 0xFFFFu) >> 16;
-    } else {
-        int e = (int)(max >> 23) - 8 + ((max & 0x7FFFFFu) > 0x600000u);
+    constexpr uint32_t LARGEST = KV == KV_I8 ? 0x7E0000 : 0x600000; /* 127, 448: mantissa */
+    int e = (int)(max >> 23) - (KV == KV_I8 ? 6 : 8) + ((max & 0x7FFFFFu) > LARGEST);
 
-        if (max == 0 || max >= 0x7F800000u) return 127;
-        return (uint32_t)(e > 0 ? e : 0);
-    }
+    if (max >= 0x7F800000u) return KV == KV_I8 ? 255 : 127;
+    if (max == 0) return 127;
+    return (uint32_t)(e > 0 ? e : 0);
 }
 
 /* To nearest, ties to even; |x| is at most 448. */
@@ -128,18 +114,18 @@ static __device__ __forceinline__ uint32_t code_e4m3(float x) {
 /* Codes of four elements of a vector whose scale and largest magnitude are these. */
 template <int KV>
 static __device__ __forceinline__ uint32_t code_four(const float *x, uint32_t scale, uint32_t max) {
+    float inverse = __uint_as_float((254u - scale) << 23);
     uint32_t four = 0;
 
     if (max >= 0x7F800000u) return KV == KV_I8 ? 0x80808080u : 0x7F7F7F7Fu;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        uint32_t code;
+        float code = x[i] * inverse;
 
-        if constexpr (KV == KV_I8)
-            code = __float_as_uint(x[i] / __uint_as_float(scale << 16) + 12582912.0f) & 0xFF;
+        if constexpr (KV == KV_I8) /* beside 1.5 * 2^23 the last place of a float is 1 */
+            four |= (__float_as_uint(code + 12582912.0f) & 0xFF) << 8 * i;
         else
-            code = code_e4m3(x[i] * __uint_as_float((254u - scale) << 23));
-        four |= code << 8 * i;
+            four |= code_e4m3(code) << 8 * i;
     }
     return four;
 }

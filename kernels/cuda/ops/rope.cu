@@ -44,13 +44,11 @@ static __device__ uint8_t *place_of(const struct rope_args &a, uint32_t head, in
 }
 
 /* Its scale: those of K and V of a head lie beside each other. */
-template <int KV>
 static __device__ uint8_t *scale_place_of(const struct rope_args &a, uint32_t head, int64_t slot) {
     uint32_t h = (head - a.n_heads) % a.n_kv_heads, which = (head - a.n_heads) / a.n_kv_heads;
     int64_t at = (int64_t)(h * 2 + which) * OPS_BLOCK_SIZE + slot % OPS_BLOCK_SIZE;
 
-    return (uint8_t *)a.kv + slot / OPS_BLOCK_SIZE * a.block_stride + a.scales_at +
-           at * scale_bytes<KV>();
+    return (uint8_t *)a.kv + slot / OPS_BLOCK_SIZE * a.block_stride + a.scales_at + at;
 }
 
 /* What a thread needs beside its pairs, all loaded at the start: a step of few tokens lasts as long
@@ -153,11 +151,7 @@ static __device__ void store_codes(const struct rope_args &a, uint32_t head, int
     high_codes.y = code_four<KV>(high + 4, scale, max);
     *(uint2 *)(to + at) = low_codes;
     *(uint2 *)(to + HD / 2 + at) = high_codes;
-    if (at) return;
-    if constexpr (KV == KV_I8)
-        *(uint16_t *)scale_place_of<KV>(a, head, slot) = (uint16_t)scale;
-    else
-        *scale_place_of<KV>(a, head, slot) = (uint8_t)scale;
+    if (at == 0) *scale_place_of(a, head, slot) = (uint8_t)scale;
 }
 
 template <int HD, int KV>

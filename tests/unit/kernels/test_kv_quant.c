@@ -87,37 +87,28 @@ static void ties_and_ends_of_e4m3(void **state) {
 static void scales_of_the_ends(void **state) {
     static const struct {
         float max;
-        uint8_t e8m0;
-        float i8; /* 0: not looked at */
-    } cases[] = {{0, 127, 1},
-                 {0x1p-126f, 0, 0},
-                 {1, 119, 0},
-                 {1.75f, 119, 0},
-                 {1.7578125f, 120, 0},
-                 {448, 127, 0},
-                 {450, 128, 0},
-                 {127, 126, 1},
-                 {254, 127, 2},
-                 {3e38f, 247, 0},
-                 {INFINITY, 127, NAN},
-                 {NAN, 127, NAN},
-                 {0x1p-133f, 0, 0x1p-133f},
-                 {-1, 119, 0},
-                 {-INFINITY, 127, NAN}};
+        uint8_t e4m3, i8; /* their scales */
+    } cases[] = {{0, 127, 127},         {0x1p-133f, 0, 0},      {0x1p-126f, 0, 0},
+                 {0x1p-121f, 0, 0},     {0x1.FEp-121f, 0, 1},   {1, 119, 121},
+                 {-1, 119, 121},        {1.75f, 119, 121},      {1.7578125f, 120, 121},
+                 {1.984375f, 120, 121}, {1.9921875f, 120, 122}, {127, 126, 127},
+                 {127.5f, 126, 128},    {254, 127, 128},        {448, 127, 129},
+                 {450, 128, 129},       {3e38f, 247, 248},      {0x1.FEp127f, 247, 249},
+                 {INFINITY, 127, 255},  {NAN, 127, 255},        {-INFINITY, 127, 255}};
 
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
-        float x[4] = {0, cases[i].max, -0.0f, cases[i].max / 2}, scale;
-        uint8_t codes[4], bytes[2];
+        float x[4] = {0, cases[i].max, -0.0f, cases[i].max / 2};
+        bool is_marked = !isfinite(cases[i].max);
+        uint8_t codes[4], scale[2];
 
-        kv_quantise(DTYPE_F8E4M3, x, 4, codes, bytes);
-        if (bytes[0] != cases[i].e8m0)
-            fail_msg("e4m3 of %g: scale %u, not %u", (double)cases[i].max, bytes[0], cases[i].e8m0);
-        assert_int_equal(codes[0], isfinite(cases[i].max) ? 0 : 0x7F);
-        kv_quantise(DTYPE_I8, x, 4, codes, bytes);
-        scale = kv_scale_value(DTYPE_I8, bytes, 0);
-        if (isnan(cases[i].i8)) assert_true(isnan(scale) && (int8_t)codes[0] == KV_I8_MARK);
-        if (cases[i].i8 > 0) assert_true(scale == cases[i].i8);
+        kv_quantise(DTYPE_F8E4M3, x, 4, codes, &scale[0]);
+        assert_int_equal(codes[0], is_marked ? E4M3_NAN : 0);
+        kv_quantise(DTYPE_I8, x, 4, codes, &scale[1]);
+        assert_int_equal(codes[0], is_marked ? KV_I8_MARK : 0);
+        if (scale[0] != cases[i].e4m3 || scale[1] != cases[i].i8)
+            fail_msg("%a: scales %u of e4m3, %u of int8, not %u, %u", (double)cases[i].max,
+                     scale[0], scale[1], cases[i].e4m3, cases[i].i8);
     }
 }
 
@@ -131,35 +122,29 @@ static void draw_vector(struct rng *rng, float *x, uint32_t n) {
     }
 }
 
-static void check_e4m3(const float *x, uint32_t n, const uint8_t *codes, uint8_t scale) {
+/* The code of v, as a byte, by rounding in double. */
+static uint32_t nearest_code(enum dtype type, double v) {
+    if (type == DTYPE_I8) return (uint8_t)(int8_t)nearbyint(v);
+    return nearest_e4m3(fabs(v)) | (signbit(v) ? 0x80 : 0);
+}
+
+static void check_vector(enum dtype type, const float *x, uint32_t n, const uint8_t *codes,
+                         uint8_t scale) {
     double max = 0;
     int e = -127;
 
     for (uint32_t i = 0; i < n; i++)
         max = fmax(max, fabs((double)kv_input(x[i])));
-    while (max > ldexp(448, e))
+    while (max > ldexp(type == DTYPE_I8 ? 127 : 448, e))
         e++;
     assert_int_equal(scale, max == 0 ? 127 : e + 127);
     for (uint32_t i = 0; i < n; i++) {
         double v = kv_input(x[i]);
-        uint32_t want = nearest_e4m3(fabs(ldexp(v, -e))) | (signbit(v) ? 0x80 : 0);
+        uint32_t want = nearest_code(type, ldexp(v, -e));
 
-        if (codes[i] != want) fail_msg("%a: code %02x, not %02x", v, codes[i], want);
-    }
-}
-
-static void check_i8(const float *x, uint32_t n, const uint8_t *codes, float scale) {
-    double max = 0;
-
-    for (uint32_t i = 0; i < n; i++)
-        max = fmax(max, fabs((double)kv_input(x[i])));
-    assert_true(max == 0 ? scale == 1 : scale >= max / 127 * (1 - 1e-7));
-    assert_true(max == 0 || scale <= max / 127 * (1 + 0x1.01p-7)); /* the next bf16 */
-    for (uint32_t i = 0; i < n; i++) {
-        int code = (int8_t)codes[i];
-
-        assert_in_range(code + 127, 0, 254);
-        assert_true(fabs(code * (double)scale - kv_input(x[i])) <= scale * 0.5000001);
+        if (codes[i] != want)
+            fail_msg("%s of %a: code %02x, not %02x", dtype_name(type), v, codes[i], want);
+        assert_true(codes[i] != (type == DTYPE_I8 ? KV_I8_MARK : E4M3_NAN));
     }
 }
 
@@ -179,36 +164,50 @@ static void vectors_follow_the_rule(void **state) {
 
     (void)state;
     rng_seed(&rng, support_seed());
-    for (uint32_t round = 0; round < 300; round++) {
+    for (uint32_t round = 0; round < 600; round++) {
+        enum dtype type = types[round % 2];
         uint32_t n = 2 + 2 * (uint32_t)rng_below(&rng, 64);
-        uint8_t codes[128], scale[2];
+        uint8_t codes[128], scale;
 
         draw_vector(&rng, x, n);
-        kv_quantise(DTYPE_F8E4M3, x, n, codes, scale);
-        check_e4m3(x, n, codes, scale[0]);
-        kv_quantise(DTYPE_I8, x, n, codes, scale);
-        check_i8(x, n, codes, kv_scale_value(DTYPE_I8, scale, 0));
+        kv_quantise(type, x, n, codes, &scale);
+        check_vector(type, x, n, codes, scale);
+    }
+}
+
+/* A change of these bytes is a change of KV_QUANT_VERSION, or an old block is taken for a new. */
+static void bytes_of_version_2(void **state) {
+    static const float x[] = {0.3f, -1, 0, 100, -37.5f, 0x1p-9f, 1.75f, 250};
+    static const uint8_t want[2][9] = {{0x2A, 0xB8, 0x00, 0x6C, 0xE1, 0x01, 0x3E, 0x78, 127},
+                                       {0x00, 0x00, 0x00, 0x32, 0xED, 0x00, 0x01, 0x7D, 128}};
+    uint8_t bytes[9];
+
+    (void)state;
+    assert_int_equal(KV_QUANT_VERSION, 2);
+    for (size_t t = 0; t < ARRAY_LEN(types); t++) {
+        kv_quantise(types[t], x, 8, bytes, bytes + 8);
+        assert_memory_equal(bytes, want[t], sizeof(bytes));
     }
 }
 
 /* --- pools ----------------------------------------------------------------------------------- */
 
 static void more_blocks_in_the_same_bytes(void **state) {
-    struct geometry g = {.n_layers = 32, .n_kv_heads = 8, .head_dim = 128};
-    uint64_t plain;
+    struct geometry g = {.n_layers = 32, .n_kv_heads = 8, .kv_dtype = DTYPE_BF16};
+    double plain;
 
     (void)state;
-    g.kv_dtype = DTYPE_BF16;
-    plain = kv_layout_block_bytes(&g, 16);
-    assert_int_equal(plain, 2097152);
-    g.kv_dtype = DTYPE_F8E4M3;
-    assert_int_equal(kv_layout_block_bytes(&g, 16), 1056768);
-    assert_true((double)plain / (double)kv_layout_block_bytes(&g, 16) >= 1.98);
-    g.kv_dtype = DTYPE_I8;
-    assert_true((double)plain / (double)kv_layout_block_bytes(&g, 16) >= 1.96);
-    g.head_dim = 64;
-    g.kv_dtype = DTYPE_F8E4M3;
-    assert_true((double)plain / 2 / (double)kv_layout_block_bytes(&g, 16) >= 1.96);
+    for (uint32_t hd = 64; hd <= 128; hd += 64) {
+        g.head_dim = hd;
+        g.kv_dtype = DTYPE_BF16;
+        plain = (double)kv_layout_block_bytes(&g, 16);
+        assert_true(plain == 16384.0 * hd);
+        for (size_t t = 0; t < ARRAY_LEN(types); t++) {
+            g.kv_dtype = types[t];
+            assert_int_equal(kv_layout_block_bytes(&g, 16), 8192 * (hd + 1));
+            assert_true(plain / (double)kv_layout_block_bytes(&g, 16) >= (hd == 128 ? 1.98 : 1.96));
+        }
+    }
 }
 
 struct pool {
@@ -246,8 +245,7 @@ static uint8_t *codes_of(const struct pool *p, uint32_t slot, uint32_t which, ui
 
 static uint8_t *scale_of(const struct pool *p, uint32_t slot, uint32_t which, uint32_t head) {
     return p->bytes + slot / p->block_size * p->block_bytes +
-           kv_scales_at(&p->g, p->block_size, 0, which, head) +
-           slot % p->block_size * kv_scale_bytes(p->g.kv_dtype);
+           kv_scales_at(&p->g, p->block_size, 0, which, head) + slot % p->block_size;
 }
 
 static struct backend_tensor floats(float *x, uint64_t s0, uint64_t s1, uint64_t s2) {
@@ -282,7 +280,6 @@ static void a_token_touches_its_own_bytes_alone(void **state) {
     (void)state;
     rng_seed(&rng, support_seed());
     for (size_t t = 0; t < ARRAY_LEN(types); t++) {
-        uint32_t n_scale = kv_scale_bytes(types[t]);
         struct pool p;
 
         pool_init(&p, types[t], HEADS, HD, SIZE, 3);
@@ -296,12 +293,12 @@ static void a_token_touches_its_own_bytes_alone(void **state) {
             draw_vector(&rng, k, HEADS * HD);
             draw_vector(&rng, v, HEADS * HD);
             for (uint32_t h = 0; h < HEADS; h++) {
-                uint8_t codes[HD], scale[2];
+                uint8_t codes[HD];
 
                 for (uint32_t which = 0; which < 2; which++) {
-                    kv_quantise(types[t], (which ? v : k) + h * HD, HD, codes, scale);
+                    kv_quantise(types[t], (which ? v : k) + h * HD, HD, codes,
+                                scale_of(&copy, (uint32_t)slot, which, h));
                     memcpy(codes_of(&copy, (uint32_t)slot, which, h), codes, HD);
-                    memcpy(scale_of(&copy, (uint32_t)slot, which, h), scale, n_scale);
                 }
             }
             write_token(&p, k, v, slot);
@@ -387,14 +384,13 @@ static void attend_exactly(const struct attention *a, uint32_t h, double *y) {
 
         for (uint32_t j = 0; j < hd; j++)
             s[i] += (double)a->q[h * hd + j] * kv_code_value(p->g.kv_dtype, k, j);
-        s[i] *= kv_scale_value(p->g.kv_dtype, scale_of(p, slot, 0, head), 0) / sqrt(hd);
+        s[i] *= kv_scale_of_e8m0(*scale_of(p, slot, 0, head)) / sqrt(hd);
         max = fmax(max, s[i]);
     }
     memset(y, 0, hd * sizeof(*y));
     for (uint32_t i = first; i < a->n_context; i++) {
         uint32_t slot = (uint32_t)a->table[i / 16] * 16 + i % 16;
-        double w = exp(s[i] - max),
-               scale = kv_scale_value(p->g.kv_dtype, scale_of(p, slot, 1, head), 0);
+        double w = exp(s[i] - max), scale = kv_scale_of_e8m0(*scale_of(p, slot, 1, head));
 
         sum += w;
         for (uint32_t j = 0; j < hd; j++)
@@ -477,6 +473,7 @@ int main(void) {
         cmocka_unit_test(scales_of_the_ends),
         cmocka_unit_test(inputs_are_what_a_pool_of_bf16_holds),
         cmocka_unit_test(vectors_follow_the_rule),
+        cmocka_unit_test(bytes_of_version_2),
         cmocka_unit_test(more_blocks_in_the_same_bytes),
         cmocka_unit_test(a_token_touches_its_own_bytes_alone),
         cmocka_unit_test(attention_on_given_codes),

@@ -183,8 +183,7 @@ static void new_pool(struct bench *b, struct backend_tensor *t, uint32_t n_block
 
             kv_quantise(dtype, x + v * hd, hd,
                         block + kv_tile_at(&g, block_size, 0, which, head) + v % block_size * hd,
-                        block + kv_scales_at(&g, block_size, 0, which, head) +
-                            v % block_size * kv_scale_bytes(dtype));
+                        block + kv_scales_at(&g, block_size, 0, which, head) + v % block_size);
         }
         mem_free(x);
         t->data = pool;

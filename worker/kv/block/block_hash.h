@@ -63,7 +63,7 @@ struct block_hasher_config {
     /* Text that the root (and the key of xxh3_128) is derived from. STR_NULL: sha256_cbor takes
      * "vllm-none-hash", as vLLM does; the others draw one at random. */
     struct str seed;
-    /* How the blocks keep K and V, where hashes of other kinds of blocks must differ: "fp8_e4m3.1".
+    /* How the blocks keep K and V, where hashes of other kinds of blocks must differ: "fp8_e4m3.2".
      * The seed is then SEED+KIND. Empty: the seed alone. */
     struct str kind;
     uint32_t truncate_bits; /* tests: the number of bits kept of each hash, 1..8; 0: all */

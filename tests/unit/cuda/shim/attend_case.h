@@ -80,7 +80,7 @@ static inline uint8_t *case_scale_at(const struct attend_case *c, uint32_t row, 
                                      uint32_t which, uint32_t kv_head) {
     return case_block(c, row, position) +
            kv_scales_at(&c->g, ATTEND_PAGE, CASE_LAYER, which, kv_head) +
-           (size_t)position % ATTEND_PAGE * kv_scale_bytes(c->g.kv_dtype);
+           (size_t)position % ATTEND_PAGE;
 }
 
 /* Stores a vector of bf16 there. */
@@ -108,7 +108,7 @@ static inline void case_get(const struct attend_case *c, uint32_t row, uint32_t 
 
     for (uint32_t i = 0; i < c->g.head_dim; i++)
         x[i] = kv_is_quantised(kv)
-                   ? (double)kv_code_value(kv, from, i) * (double)kv_scale_value(kv, scale, 0)
+                   ? (double)kv_code_value(kv, from, i) * (double)kv_scale_of_e8m0(*scale)
                    : (double)dtype_get(kv, from, i);
 }
 

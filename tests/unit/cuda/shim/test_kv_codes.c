@@ -87,7 +87,7 @@ static const uint16_t *vector_of(const struct codes_case *c, uint32_t t, uint32_
 
 /* The pool as the rules have it; what is not written keeps its bytes. */
 static void compute_want(struct codes_case *c) {
-    uint32_t hd = c->g.head_dim, size = kv_scale_bytes(c->g.kv_dtype);
+    uint32_t hd = c->g.head_dim;
     float x[256];
 
     memset(c->want, 0xFF, N_BLOCKS * c->block_bytes);
@@ -101,8 +101,7 @@ static void compute_want(struct codes_case *c) {
             kv_quantise(c->g.kv_dtype, x, hd,
                         block + kv_tile_at(&c->g, OPS_BLOCK_SIZE, LAYER, which, head) +
                             (size_t)offset * hd,
-                        block + kv_scales_at(&c->g, OPS_BLOCK_SIZE, LAYER, which, head) +
-                            (size_t)offset * size);
+                        block + kv_scales_at(&c->g, OPS_BLOCK_SIZE, LAYER, which, head) + offset);
         }
 }
 
@@ -159,51 +158,69 @@ static void ties_go_to_even_codes(void **state) {
     }
 }
 
+/* A vector is marked whole, or not at all. */
+static void check_marks(const uint8_t *codes, uint8_t mark, uint8_t bits, bool is_marked) {
+    for (uint32_t e = 0; e < 64; e++)
+        assert_int_equal((codes[e] & bits) == mark, is_marked);
+}
+
 static void scales_of_given_magnitudes(void **state) {
     static const struct {
         float magnitude;
-        uint8_t scale;
-    } cases[] = {{0.0f, 127},       {0x1p-126f, 0}, {1.0f, 119},   {1.75f, 119},
-                 {1.7578125f, 120}, {448.0f, 127},  {450.0f, 128}, {3e38f, 247},
-                 {INFINITY, 127},   {NAN, 127},     {0x1p-133f, 0}};
-    struct codes_case c;
+        uint8_t scale[2]; /* of e4m3, of int8 */
+    } cases[] = {{0.0f, {127, 127}},      {0x1p-126f, {0, 0}},      {0x1.FEp-121f, {0, 1}},
+                 {1.0f, {119, 121}},      {1.75f, {119, 121}},      {1.7578125f, {120, 121}},
+                 {1.984375f, {120, 121}}, {1.9921875f, {120, 122}}, {448.0f, {127, 129}},
+                 {450.0f, {128, 129}},    {3e38f, {247, 248}},      {0x1.FEp127f, {247, 249}},
+                 {INFINITY, {127, 255}},  {NAN, {127, 255}},        {0x1p-133f, {0, 0}}};
 
     (void)state;
-    codes_init(&c, DTYPE_F8E4M3, 64, 1, 3);
-    for (uint32_t t = 0; t < ARRAY_LEN(cases); t++) {
-        uint16_t *k = c.qkv + (size_t)t * 3 * 64 + 64;
+    for (uint32_t i = 0; i < ARRAY_LEN(types); i++) {
+        struct codes_case c;
 
-        c.slot[t] = t;
-        memset(k, 0, 64 * 2);
-        k[t] = bf16_of_f32(-cases[t].magnitude);
-    }
-    for (uint32_t t = ARRAY_LEN(cases); t < N_TOKENS; t++)
-        c.slot[t] = -1;
-    assert_true(codes_agree(&c));
-    for (uint32_t t = 0; t < ARRAY_LEN(cases); t++) {
-        const uint8_t *codes = c.got + kv_tile_at(&c.g, OPS_BLOCK_SIZE, LAYER, 0, 0) + t * 64;
+        codes_init(&c, types[i], 64, 1, 3);
+        for (uint32_t t = 0; t < N_TOKENS; t++) {
+            uint16_t *k = c.qkv + (size_t)t * 3 * 64 + 64;
 
-        assert_int_equal(c.got[kv_scales_at(&c.g, OPS_BLOCK_SIZE, LAYER, 0, 0) + t],
-                         cases[t].scale);
-        for (uint32_t e = 0; e < 64; e++) /* marked whole, or not at all */
-            assert_int_equal((codes[e] & 0x7F) == E4M3_NAN, !isfinite(cases[t].magnitude));
+            c.slot[t] = t < ARRAY_LEN(cases) ? (int64_t)t : -1;
+            if (t >= ARRAY_LEN(cases)) continue;
+            memset(k, 0, 64 * 2);
+            k[t] = bf16_of_f32(-cases[t].magnitude);
+        }
+        assert_true(codes_agree(&c));
+        for (uint32_t t = 0; t < ARRAY_LEN(cases); t++) {
+            const uint8_t *codes = c.got + kv_tile_at(&c.g, OPS_BLOCK_SIZE, LAYER, 0, 0) + t * 64;
+
+            assert_int_equal(c.got[kv_scales_at(&c.g, OPS_BLOCK_SIZE, LAYER, 0, 0) + t],
+                             cases[t].scale[i]);
+            check_marks(codes, i ? KV_I8_MARK : E4M3_NAN, i ? 0xFF : 0x7F,
+                        !isfinite(cases[t].magnitude));
+        }
+        codes_fini(&c);
     }
-    codes_fini(&c);
 }
 
 static void planted_bugs_are_caught(void **state) {
-    static const char *const bugs[] = {"codes_half_a_max", "scale_at_the_edge", "codes_tie_up",
-                                       "rope_slot_off_by_one"};
+    static const struct {
+        const char *name;
+        bool is_of_e4m3; /* alone */
+    } bugs[] = {{"codes_half_a_max", false},
+                {"scale_at_the_edge", false},
+                {"codes_tie_up", true},
+                {"rope_slot_off_by_one", false}};
 
     (void)state;
-    for (uint32_t i = 0; i < ARRAY_LEN(bugs); i++) {
+    for (uint32_t i = 0; i < 2 * ARRAY_LEN(bugs); i++) {
+        float max = i & 1 ? 1.984375f : 1.75f; /* the largest code times a power of two */
         struct codes_case c;
 
-        codes_init(&c, DTYPE_F8E4M3, 128, 2, 7);
-        for (uint32_t e = 0; e < 128; e++) /* of slot 0, magnitude 1.75 */
-            c.qkv[128 + e] = bf16_of_f32(e == 5 ? 1.75f : 0.01f * (float)e);
-        shim_plant(bugs[i]);
-        if (codes_agree(&c)) fail_msg("%s was not caught", bugs[i]);
+        if (i & 1 && bugs[i / 2].is_of_e4m3) continue;
+        codes_init(&c, types[i & 1], 128, 2, 7);
+        for (uint32_t e = 0; e < 128; e++) /* of slot 0 */
+            c.qkv[128 + e] = bf16_of_f32(e == 5 ? max : 0.01f * (float)e);
+        shim_plant(bugs[i / 2].name);
+        if (codes_agree(&c))
+            fail_msg("%s was not caught, %s", bugs[i / 2].name, dtype_name(types[i & 1]));
         shim_plant(NULL);
         codes_fini(&c);
     }
