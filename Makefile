@@ -145,12 +145,12 @@ $(B)/tests/integration/api_server: LDLIBS += -lcmocka
 check: all $(if $(SAN)$(CROSS),,cuda-check) $(HELPERS) $(TESTS)
 	@$(SKIPPED_SHIM)
 	@$(SKIPPED_CUDA)
-	@tests/run $(B) "$(SAN)" $(TESTS)
+	@TEST_JOBS=$(JOBS) tests/run $(B) "$(SAN)" $(TESTS)
 
 unit: $(TESTS) ## unit and conformance tests alone
 	@$(SKIPPED_SHIM)
 	@$(SKIPPED_CUDA)
-	@tests/run_unit $(TESTS)
+	@TEST_JOBS=$(JOBS) tests/run_unit $(TESTS)
 
 integration: all $(HELPERS) ## tests of the real programs over loopback alone
 	@tests/run_integration $(B) "$(SAN)" $(ARGS)
