@@ -153,7 +153,7 @@ unit: $(TESTS) ## unit and conformance tests alone
 	@TEST_JOBS=$(JOBS) tests/run_unit $(TESTS)
 
 integration: all $(HELPERS) ## tests of the real programs over loopback alone
-	@tests/run_integration $(B) "$(SAN)" $(ARGS)
+	@TEST_JOBS=$(JOBS) tests/run_integration $(B) "$(SAN)" $(ARGS)
 
 pages: $(B)/tests/integration/metrics_page $(B)/tests/integration/migrating_page ## write METRICS.md, and the flags in MIGRATING.md, of router and worker from the tables in the code
 	$< router > router/METRICS.md

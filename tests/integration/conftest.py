@@ -4,9 +4,11 @@ Tests wait on conditions, never for a time to pass, and look at metrics as well 
 INCIPIT_BUILD names the build folder; INCIPIT_SAN the sanitizer it was built with, if any.
 """
 import contextlib
+import itertools
 import json
 import os
 import pathlib
+import random
 import re
 import signal
 import socket
@@ -252,10 +254,24 @@ def sim_fleet(programs):
     return start
 
 
-def free_port():
+# Ports that the system does not choose by itself (it begins at 32768), a range for each pytest that runs beside others.
+PORTS_OF_A_RUN, RANGE = 8, 1000
+_first = 20000 + RANGE * (int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 12)
+_bases = itertools.cycle(random.sample(range(_first, _first + RANGE, PORTS_OF_A_RUN), RANGE // PORTS_OF_A_RUN))
+
+
+def is_free(port):
     with contextlib.closing(socket.socket()) as s:
-        s.bind(("127.0.0.1", 0))
-        return min(s.getsockname()[1], 65000)
+        try:
+            s.bind(("", port))
+            return True
+        except OSError:
+            return False
+
+
+def free_port():
+    """A port where nothing listens, nor on the seven after it; each call has another."""
+    return next(base for base in _bases if all(map(is_free, range(base, base + PORTS_OF_A_RUN))))
 
 
 @pytest.fixture(scope="session")
