@@ -2,9 +2,9 @@
 """tests/replay/bars.py BINARY [trace FILE] [--quick]: routing quality against its bars (router/BENCHMARKS.md).
 
 Fleets of N workers with CACHE tokens each at a load, seeds 1-5: the default policy beside oracles and other policies,
-with a wrong capacity declared, and in the scenes of tests/replay/generator.h. Prints each figure with its bar and whether
-it holds; exits 1 when one does not. Without a trace: generated conversations, whose arrivals are less even, so that at
-load 1.00 the bar is 3 s. --quick: seeds 1 and 2, no scenes.
+with a wrong capacity declared, and in the scenes of tests/replay/workload/generator.h. Prints each figure with its bar
+and whether it holds; exits 1 when one does not. Without a trace: generated conversations, whose arrivals are less even,
+so that at load 1.00 the bar is 3 s. --quick: seeds 1 and 2, no scenes.
 `make replay-bars [TRACE=FILE] [QUICK=1]`
 """
 import sys

@@ -14,7 +14,7 @@
 #define TESTS_REPLAY_FLEET_MODEL_H
 
 #include "router/routing/policy.h"
-#include "tests/replay/workload.h"
+#include "tests/replay/workload/workload.h"
 
 enum fleet_chooser { CHOOSER_POLICY, CHOOSER_ORACLE, CHOOSER_ORACLE_SELFISH, CHOOSER_LIST };
 

@@ -24,7 +24,7 @@
 #include "common/base/mem.h"
 #include "common/text/json.h"
 #include "tests/replay/fleet_model.h"
-#include "tests/replay/generator.h"
+#include "tests/replay/workload/generator.h"
 
 struct replay {
     const char *workload, *policy;

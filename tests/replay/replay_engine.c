@@ -12,7 +12,7 @@
 
 #include "common/base/mem.h"
 #include "tests/replay/engine_replay.h"
-#include "tests/replay/generator.h"
+#include "tests/replay/workload/generator.h"
 
 #define CACHE_TOKENS 700000
 #define LOAD         0.5

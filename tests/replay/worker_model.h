@@ -25,7 +25,7 @@
 
 #include "common/base/list.h"
 #include "common/base/map.h"
-#include "tests/replay/workload.h"
+#include "tests/replay/workload/workload.h"
 #include "worker/kv/kv_manager.h"
 
 #define WORKER_CHUNK        2048    /* tokens of a step */

@@ -5,7 +5,7 @@
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "tests/replay/engine_replay.h"
-#include "tests/replay/workload.h"
+#include "tests/replay/workload/workload.h"
 #include "tests/support/cm.h"
 
 #define BLOCK_SIZE 64

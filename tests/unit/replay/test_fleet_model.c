@@ -4,8 +4,8 @@
 
 #include "common/base/mem.h"
 #include "tests/replay/fleet_model.h"
-#include "tests/replay/generator.h"
 #include "tests/replay/worker_model.h"
+#include "tests/replay/workload/generator.h"
 #include "tests/support/cm.h"
 
 #define BLOCK         64

@@ -12,7 +12,7 @@
 #include "common/base/map.h"
 #include "common/base/mem.h"
 #include "tests/replay/fleet_model.h"
-#include "tests/replay/generator.h"
+#include "tests/replay/workload/generator.h"
 #include "tests/support/cm.h"
 
 #define N_SEEDS    3

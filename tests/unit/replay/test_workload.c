@@ -6,7 +6,7 @@
 
 #include "common/base/map.h"
 #include "common/base/mem.h"
-#include "tests/replay/generator.h"
+#include "tests/replay/workload/generator.h"
 #include "tests/support/cm.h"
 
 #define SHORT_S 60

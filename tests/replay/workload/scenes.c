@@ -1,11 +1,11 @@
-/* tests/replay/scenes.c - shapes of sharing that a chat service does not have.
+/* tests/replay/workload/scenes.c - shapes of sharing that a chat service does not have.
  *
  * A text grows by tokens; each block that becomes full gets a name of its own, so texts that grew
  * from one share its full blocks and nothing else. */
 #include <math.h>
 #include <string.h>
 
-#include "tests/replay/generator_internal.h"
+#include "tests/replay/workload/generator_internal.h"
 
 #define TEXT_TOKENS_MAX 16000
 

@@ -1,5 +1,5 @@
-/* tests/replay/workload.c - what generated and recorded workloads have in common. */
-#include "tests/replay/workload.h"
+/* tests/replay/workload/workload.c - what generated and recorded workloads have in common. */
+#include "tests/replay/workload/workload.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,8 +1,8 @@
-/* tests/replay/generator_internal.h - what the generators draw with. */
+/* tests/replay/workload/generator_internal.h - what the generators draw with. */
 #ifndef TESTS_REPLAY_GENERATOR_INTERNAL_H
 #define TESTS_REPLAY_GENERATOR_INTERNAL_H
 
-#include "tests/replay/generator.h"
+#include "tests/replay/workload/generator.h"
 
 double draw_exponential(struct rng *r, double mean);
 double draw_lognormal(struct rng *r, double median, double sigma);

@@ -1,4 +1,4 @@
-/* tests/replay/generator.h - workloads made from a seed: equal seeds, equal workloads.
+/* tests/replay/workload/generator.h - workloads made from a seed: equal seeds, equal workloads.
  *
  *     conversations  an hour of a production chat service by its published statistics (below)
  *     documents      questions about 100 long texts, the k-th 1/k as often as the first
@@ -31,7 +31,7 @@
 #define TESTS_REPLAY_GENERATOR_H
 
 #include "common/base/rng.h"
-#include "tests/replay/workload.h"
+#include "tests/replay/workload/workload.h"
 
 struct generator {
     const char *name;

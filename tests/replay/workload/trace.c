@@ -1,4 +1,4 @@
-/* tests/replay/trace.c - a workload from a file of one JSON object per line. */
+/* tests/replay/workload/trace.c - a workload from a file of one JSON object per line. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -6,7 +6,7 @@
 
 #include "common/base/mem.h"
 #include "common/text/json.h"
-#include "tests/replay/workload.h"
+#include "tests/replay/workload/workload.h"
 
 #define LENGTH_MAX (1u << 24) /* tokens */
 

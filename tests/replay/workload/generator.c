@@ -1,8 +1,8 @@
-/* tests/replay/generator.c - the table of generators, and their distributions. */
+/* tests/replay/workload/generator.c - the table of generators, and their distributions. */
 #include <math.h>
 #include <string.h>
 
-#include "tests/replay/generator_internal.h"
+#include "tests/replay/workload/generator_internal.h"
 
 const struct generator generators[] = {
     {"conversations", TRACE_BLOCK, 7, 3600, 0.2, make_conversations},

@@ -1,7 +1,7 @@
-/* tests/replay/conversations.c - long prompts: a chat service, and questions about documents. */
+/* tests/replay/workload/conversations.c - a chat service, and questions about documents. */
 #include <math.h>
 
-#include "tests/replay/generator_internal.h"
+#include "tests/replay/workload/generator_internal.h"
 
 #define PROMPT_MIN 894
 #define PROMPT_MAX 126195

@@ -1,4 +1,5 @@
-/* tests/replay/workload.h - the requests of a replay: generated (generator.h) or read from a trace.
+/* tests/replay/workload/workload.h - the requests of a replay: generated (generator.h), or read
+ * from a trace.
  *
  * A prompt is a row of blocks of block_tokens tokens. Each block has a name that stands for the
  * whole prompt up to its end: equal names mean equal prompts up to there, so a row of names is a
