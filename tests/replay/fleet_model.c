@@ -8,11 +8,9 @@
 
 #include "common/base/mem.h"
 #include "common/base/rng.h"
+#include "tests/replay/fleet_report.h"
 #include "tests/replay/router_model.h"
-#include "tests/replay/worker_model.h"
 #include "tests/support/routing_defaults.h"
-
-#define WINDOW_S 300
 
 /* The oracle's weights of what others lose: later arrivals, requests there, the larger batch. */
 #define ORACLE_BETA    2
@@ -54,6 +52,18 @@ bool fleet_choose_by_name(struct fleet_options *options, const char *name) {
     else
         options->policy = policy_find(str_of(name));
     return options->chooser != CHOOSER_POLICY || options->policy;
+}
+
+static double slowness(const struct fleet_options *o, uint32_t worker) {
+    return o->slow_odd > 0 && worker % 2 ? o->slow_odd : 1;
+}
+
+double fleet_speed(const struct fleet_options *options) {
+    double speed = 0;
+
+    for (uint32_t i = 0; i < options->n_workers; i++)
+        speed += 1 / slowness(options, i);
+    return speed;
 }
 
 /* --- choosing -------------------------------------------------------------------------------- */
@@ -133,14 +143,9 @@ static void check(const struct fleet *f) {
         worker_model_check(&f->workers[i]);
 }
 
-static double window_begin_s(const struct fleet *f) {
-    double share = f->options->window_share;
-
-    return share > 0 ? share * workload_span_s(f->workload) : INFINITY;
-}
-
 static void run(struct fleet *f) {
-    double restart_s = f->options->is_restarted ? window_begin_s(f) : INFINITY;
+    double restart_s =
+        f->options->is_restarted ? fleet_window_s(f->workload, f->options) : INFINITY;
 
     for (uint32_t next = 0;; check(f)) {
         struct worker_model *w;
@@ -174,6 +179,8 @@ static void open_routers(struct fleet *f) {
         .policy_options = o->policy_options,
         .declared_capacity = o->declared_capacity,
         .declared_attn_context = o->declared_attn_context,
+        .order = o->is_order_told ? o->worker.order : WORKER_FCFS,
+        .slow_odd = o->is_speed_told ? slowness(o, 1) : 1,
         .hashed_tokens = o->hashed_tokens,
         .has_feedback = o->has_feedback,
         .n_routers = o->n_routers,
@@ -184,12 +191,21 @@ static void open_routers(struct fleet *f) {
     });
 }
 
+static void open_worker(struct fleet *f, uint32_t i) {
+    struct worker_options o = f->options->worker;
+
+    o.cache_tokens = f->options->cache_tokens;
+    o.block_tokens = f->workload->block_tokens;
+    o.slow = slowness(f->options, i);
+    worker_model_init(&f->workers[i], &o);
+}
+
 static void open_fleet(struct fleet *f) {
     f->events = (struct worker_model_events){on_first_token, on_ended, f};
     f->requests = mem_calloc((size_t)f->workload->n + 1, sizeof(*f->requests));
     f->workers = mem_calloc(f->options->n_workers, sizeof(*f->workers));
     for (uint32_t i = 0; i < f->options->n_workers; i++)
-        worker_model_init(&f->workers[i], f->options->cache_tokens, f->workload->block_tokens);
+        open_worker(f, i);
     rng_seed(&f->rng, f->options->seed);
     open_routers(f);
 }
@@ -204,92 +220,12 @@ static void close_fleet(struct fleet *f) {
     mem_free(f->requests);
 }
 
-/* --- the report ------------------------------------------------------------------------------ */
-
-static int by_size(const void *a, const void *b) {
-    const double *x = a, *y = b;
-
-    return (*x > *y) - (*x < *y);
-}
-
-static double at_share(const double *sorted, uint32_t n, double share) {
-    return n ? sorted[(uint32_t)(n * share)] : 0;
-}
-
-static void report_requests(const struct fleet *f, const struct workload_bound *bound,
-                            struct fleet_result *r) {
-    double warm_s = f->options->warm_share * workload_span_s(f->workload);
-    double prompt = 0, hit = 0, pooled = 0;
-    double *ttft_s = mem_calloc((size_t)f->workload->n + 1, sizeof(*ttft_s));
-
-    for (uint32_t i = 0; i < f->workload->n; i++) {
-        const struct model_request *q = &f->requests[i];
-
-        if (q->in->arrival_s < warm_s) continue;
-        ttft_s[r->n] = q->first_s - q->in->arrival_s;
-        r->mean_ttft_s += ttft_s[r->n++];
-        r->mean_e2e_s += q->end_s - q->in->arrival_s;
-        prompt += q->in->n_prompt;
-        hit += q->cached;
-        if (bound) pooled += (double)bound->cached_blocks[i] * f->workload->block_tokens;
-    }
-    qsort(ttft_s, r->n, sizeof(*ttft_s), by_size);
-    r->p50_ttft_s = at_share(ttft_s, r->n, 0.5);
-    r->p99_ttft_s = at_share(ttft_s, r->n, 0.99);
-    r->mean_ttft_s /= MAX(r->n, 1u);
-    r->mean_e2e_s /= MAX(r->n, 1u);
-    r->hit_share = hit / fmax(prompt, 1);
-    r->pooled_hit_share = pooled / fmax(prompt, 1);
-    mem_free(ttft_s);
-}
-
-static void report_window(const struct fleet *f, const struct workload_bound *bound,
-                          struct fleet_result *r) {
-    double begin_s = window_begin_s(f), hit = 0, pooled = 0;
-    uint32_t n = 0;
-
-    for (uint32_t i = 0; bound && i < f->workload->n; i++) {
-        const struct model_request *q = &f->requests[i];
-        double after_s = q->in->arrival_s - begin_s;
-
-        if (!(after_s >= 0 && after_s < WINDOW_S)) continue;
-        hit += q->cached;
-        pooled += (double)bound->cached_blocks[i] * f->workload->block_tokens;
-        r->window_ttft_s += q->first_s - q->in->arrival_s;
-        n++;
-    }
-    r->window_hit_of_pooled = hit / fmax(pooled, 1);
-    r->window_ttft_s /= MAX(n, 1u);
-}
-
-static void report_workers(const struct fleet *f, struct fleet_result *r) {
-    double busy_s = 0, end_s = 0, prefill = 0, most_prefill = 0, most_requests = 0;
-    uint32_t n_workers = f->options->n_workers;
-
-    for (uint32_t i = 0; i < f->workload->n; i++)
-        end_s = fmax(end_s, f->requests[i].end_s);
-    for (uint32_t i = 0; i < n_workers; i++) {
-        const struct worker_model *w = &f->workers[i];
-
-        busy_s += w->busy_s;
-        prefill += w->prefill_tokens;
-        most_prefill = fmax(most_prefill, w->prefill_tokens);
-        most_requests = fmax(most_requests, w->n_requests);
-    }
-    r->busy_share = busy_s / n_workers / end_s;
-    r->imbalance = most_prefill * n_workers / prefill;
-    r->request_imbalance = most_requests * n_workers / f->workload->n;
-}
-
 void fleet_run(const struct workload *workload, const struct workload_bound *bound,
                const struct fleet_options *options, struct fleet_result *result) {
     struct fleet f = {.options = options, .workload = workload};
 
-    *result = (struct fleet_result){0};
     open_fleet(&f);
     run(&f);
-    report_requests(&f, bound, result);
-    report_window(&f, bound, result);
-    report_workers(&f, result);
+    fleet_report(&(struct fleet_record){workload, bound, options, f.requests, f.workers}, result);
     close_fleet(&f);
 }

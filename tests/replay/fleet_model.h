@@ -14,13 +14,17 @@
 #define TESTS_REPLAY_FLEET_MODEL_H
 
 #include "router/routing/policy.h"
-#include "tests/replay/workload/workload.h"
+#include "tests/replay/worker_model.h"
 
 enum fleet_chooser { CHOOSER_POLICY, CHOOSER_ORACLE, CHOOSER_ORACLE_SELFISH, CHOOSER_LIST };
 
 struct fleet_options {
     uint32_t n_workers;
-    uint32_t cache_tokens; /* of each worker */
+    uint32_t cache_tokens;        /* of each worker */
+    struct worker_options worker; /* besides cache_tokens and block_tokens */
+    double slow_odd;              /* every second worker's steps take so many times as long; 0: 1 */
+    bool is_speed_told;           /* those workers report their own speed, not the others' */
+    bool is_order_told;           /* workers report their order; else routers take it for fcfs */
     enum fleet_chooser chooser;
     const struct policy_ops *policy;      /* of CHOOSER_POLICY */
     struct policy_options policy_options; /* of CHOOSER_POLICY */
@@ -42,14 +46,21 @@ struct fleet_options {
 /* Of requests that arrive after the warm-up. */
 struct fleet_result {
     uint32_t n;
-    double mean_ttft_s, p50_ttft_s, p99_ttft_s, mean_e2e_s;
-    double hit_share;         /* of prompt tokens: found cached */
-    double pooled_hit_share;  /* what one cache of the fleet's size would have found */
-    double busy_share;        /* of the workers' time, until the last end */
-    double imbalance;         /* most prefill tokens of a worker, by the mean */
-    double request_imbalance; /* the same of requests */
+    double mean_ttft_s, p50_ttft_s, p99_ttft_s, longest_ttft_s, mean_e2e_s;
+    double mean_itl_s, p90_itl_s;
+    double good_share;          /* first token within 2 s, then 50 ms at most between tokens */
+    double flood_ttft_s;        /* mean of the flood's tenant (crowd.h) */
+    double worst_tenant_ttft_s; /* mean of the tenant, another, that waits longest */
+    double hit_share;           /* of prompt tokens: found cached */
+    double pooled_hit_share;    /* what one cache of the fleet's size would have found */
+    double busy_share;          /* of the workers' time, until the last end */
+    double imbalance;           /* most prefill tokens of a worker, by the mean */
+    double request_imbalance;   /* the same of requests */
     double window_hit_of_pooled, window_ttft_s; /* of five minutes after window_share */
 };
+
+/* The speed of all workers together, in workers of the usual speed. */
+double fleet_speed(const struct fleet_options *options);
 
 void fleet_options_default(struct fleet_options *options); /* eight workers, policy `prefix` */
 

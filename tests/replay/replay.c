@@ -10,7 +10,14 @@
  *     duration S, rate R of the generator (its own)
  *     policy NAME        of the library; oracle, oracle_selfish (prefix)
  *     workers N, cache TOKENS   (16, 700000)
+ *     order NAME, aging A, aware 1   of prompts in a worker: fcfs, srpt (fcfs, 0.02); routers are
+ *                        told the order
+ *     itl_ms MS, host TOKENS, restore RATE   a target of the worker's steps; its host memory, and
+ *                        tokens a second from there
+ *     slow FACTOR, told 1       odd workers are so much slower; they report it
  *     load SHARE         of the fleet's capacity (0.8); 0: times stay as they are
+ *     draw N             random arrivals, another draw for each N (0: evenly)
+ *     burst FACTOR, flash SHARE, flood SHARE   of workload/crowd.h
  *     capacity FACTOR    that workers declare, of the real one (1)
  *     later, decoding, queued, fleet_busy, home WEIGHT   of incipit-router's --cost-later-arrivals
  *                        to --cost-fleet-busy, --home-weight
@@ -30,6 +37,7 @@ struct replay {
     const char *workload, *policy;
     struct trace trace; /* without a path: generated */
     double duration_s, rate, load;
+    struct crowd crowd;
     struct fleet_options fleet;
 };
 
@@ -44,6 +52,13 @@ static double number(const char *value) {
 
     if (end == value || *end) fail("not a number:", value);
     return x;
+}
+
+static bool set_order(struct replay *r, const char *name, const char *value) {
+    if (strcmp(name, "order") != 0) return false;
+    if (strcmp(value, "fcfs") != 0 && strcmp(value, "srpt") != 0) fail("no order", value);
+    r->fleet.worker.order = value[0] == 's' ? WORKER_SRPT : WORKER_FCFS;
+    return true;
 }
 
 static bool set_text(struct replay *r, const char *name, const char *value) {
@@ -78,6 +93,13 @@ static bool set_real(struct replay *r, const char *name, double x) {
         {"late_ms", &r->fleet.late_delay_s, 1e-3},
         {"window", &r->fleet.window_share, 1},
         {"ticks", &r->trace.ticks_per_s, 1},
+        {"aging", &r->fleet.worker.aging, 1},
+        {"itl_ms", &r->fleet.worker.itl_s, 1e-3},
+        {"restore", &r->fleet.worker.restore_tokens_per_s, 1},
+        {"slow", &r->fleet.slow_odd, 1},
+        {"burst", &r->crowd.burst, 1},
+        {"flash", &r->crowd.flash, 1},
+        {"flood", &r->crowd.flood, 1},
     };
 
     for (size_t i = 0; i < ARRAY_LEN(reals); i++) {
@@ -93,6 +115,14 @@ static bool set_whole(struct replay *r, const char *name, double x) {
         r->fleet.n_workers = (uint32_t)x;
     else if (strcmp(name, "cache") == 0)
         r->fleet.cache_tokens = (uint32_t)x;
+    else if (strcmp(name, "host") == 0)
+        r->fleet.worker.host_tokens = (uint32_t)x;
+    else if (strcmp(name, "aware") == 0)
+        r->fleet.is_order_told = x != 0;
+    else if (strcmp(name, "told") == 0)
+        r->fleet.is_speed_told = x != 0;
+    else if (strcmp(name, "draw") == 0)
+        r->crowd.draw = (uint64_t)x;
     else if (strcmp(name, "routers") == 0)
         r->fleet.n_routers = (uint32_t)x;
     else if (strcmp(name, "block") == 0)
@@ -118,13 +148,15 @@ static void read_arguments(struct replay *r, int argc, char **argv) {
     r->trace.ticks_per_s = TRACE_TICKS_PER_S;
     fleet_options_default(&r->fleet);
     r->fleet.n_workers = 16;
+    r->fleet.worker.aging = 0.02;
     r->fleet.delay_s = 5e-3;
     r->fleet.late_delay_s = 25e-3;
     for (int i = 1; i + 1 < argc; i += 2) {
-        if (set_text(r, argv[i], argv[i + 1])) continue;
+        if (set_text(r, argv[i], argv[i + 1]) || set_order(r, argv[i], argv[i + 1])) continue;
         if (set_real(r, argv[i], number(argv[i + 1]))) continue;
         if (!set_whole(r, argv[i], number(argv[i + 1]))) fail("no argument", argv[i]);
     }
+    r->trace.draw = r->crowd.draw;
     if (argc % 2 == 0) fail("no value for", argv[argc - 1]);
     if (!fleet_choose_by_name(&r->fleet, r->policy)) fail("no policy", r->policy);
 }
@@ -149,10 +181,12 @@ static void open_workload(struct replay *r, struct workload *w) {
         exit(2);
     }
     if (!w->n) fail("no requests in workload", r->workload);
-    if (r->load > 0)
-        workload_load(w, r->fleet.n_workers, r->fleet.cache_tokens, r->load, r->trace.path != NULL);
-    else
-        workload_clip(w, r->fleet.cache_tokens);
+    workload_load(w, &(struct workload_target){.n_workers = r->fleet.n_workers,
+                                               .cache_tokens = r->fleet.cache_tokens,
+                                               .speed = fleet_speed(&r->fleet),
+                                               .load = r->load,
+                                               .has_copies = r->trace.path != NULL,
+                                               .crowd = r->crowd});
 }
 
 static void print(const struct replay *r, const struct fleet_result *f) {
@@ -167,7 +201,13 @@ static void print(const struct replay *r, const struct fleet_result *f) {
     json_field_f64(&j, "ttft_mean_s", f->mean_ttft_s);
     json_field_f64(&j, "ttft_p50_s", f->p50_ttft_s);
     json_field_f64(&j, "ttft_p99_s", f->p99_ttft_s);
+    json_field_f64(&j, "ttft_max_s", f->longest_ttft_s);
     json_field_f64(&j, "e2e_mean_s", f->mean_e2e_s);
+    json_field_f64(&j, "itl_mean_s", f->mean_itl_s);
+    json_field_f64(&j, "itl_p90_s", f->p90_itl_s);
+    json_field_f64(&j, "good", f->good_share);
+    json_field_f64(&j, "flood_ttft_s", f->flood_ttft_s);
+    json_field_f64(&j, "worst_tenant_ttft_s", f->worst_tenant_ttft_s);
     json_field_f64(&j, "cached", f->hit_share);
     json_field_f64(&j, "cached_pooled", f->pooled_hit_share);
     json_field_f64(&j, "busy", f->busy_share);

@@ -72,7 +72,7 @@ static bool replay(const struct replay_request *requests, uint32_t n, const char
 }
 
 static void open_workload(struct workload *w, const char *trace) {
-    struct trace t = {trace, TRACE_BLOCK, TRACE_TICKS_PER_S};
+    struct trace t = {trace, TRACE_BLOCK, TRACE_TICKS_PER_S, 0};
     struct error err = {0};
 
     if (!trace) {
@@ -81,7 +81,8 @@ static void open_workload(struct workload *w, const char *trace) {
         fprintf(stderr, "replay-engine: %s\n", err.message);
         exit(2);
     }
-    workload_load(w, 1, CACHE_TOKENS, LOAD, false);
+    workload_load(w, &(struct workload_target){
+                         .n_workers = 1, .cache_tokens = CACHE_TOKENS, .speed = 1, .load = LOAD});
 }
 
 int main(int argc, char **argv) {

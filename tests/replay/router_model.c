@@ -61,12 +61,13 @@ static void announce_workers(struct router_model *r) {
         .generation = 1,
         .block_size = o->block_tokens,
         .n_blocks = declared_blocks(o),
-        .prefill_tokens_per_s = 1 / WORKER_PREFILL_S,
         .attn_context = o->declared_attn_context,
+        .order = o->order,
     };
 
     for (uint32_t w = 0; w < o->n_workers; w++) {
         spec.identity = rng_at(o->seed, w);
+        spec.prefill_tokens_per_s = 1 / WORKER_PREFILL_S / (w % 2 ? o->slow_odd : 1);
         routing_worker_up(r->routing, w, &spec);
     }
 }

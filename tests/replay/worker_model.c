@@ -8,23 +8,28 @@
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 
-void worker_model_init(struct worker_model *w, uint32_t cache_tokens, uint32_t block_tokens) {
-    uint32_t n_blocks = cache_tokens / block_tokens;
+#define REREAD 16 /* queued prompts whose hits are looked up again in a step */
 
-    *w = (struct worker_model){.block_tokens = block_tokens, .step_end_s = INFINITY};
-    w->kv = kv_manager_create(&(struct kv_manager_config){.n_blocks = n_blocks + 1,
-                                                          .block_size = 1,
-                                                          .max_model_len = n_blocks,
-                                                          .hash_seed = STR("replay"),
-                                                          .no_explain = true,
-                                                          .no_stats = true});
+void worker_model_init(struct worker_model *w, const struct worker_options *options) {
+    uint32_t bt = options->block_tokens, n_blocks = options->cache_tokens / bt;
+
+    *w = (struct worker_model){.options = *options, .block_tokens = bt, .step_end_s = INFINITY};
+    if (!(w->options.slow > 0)) w->options.slow = 1;
+    w->kv =
+        kv_manager_create(&(struct kv_manager_config){.n_blocks = n_blocks + 1,
+                                                      .n_host_blocks = options->host_tokens / bt,
+                                                      .block_size = 1,
+                                                      .max_model_len = n_blocks,
+                                                      .hash_seed = STR("replay"),
+                                                      .no_explain = true,
+                                                      .no_stats = true});
     list_init(&w->queue);
     map_init(&w->pending, 1);
 }
 
 void worker_model_fini(struct worker_model *w) {
     if (!w->kv) return;
-    assert(!w->n_running && !w->n_queued && !w->prefilling && !w->pending.n);
+    assert(!w->n_running && !w->n_queued && !w->n_prefilling && !w->pending.n);
     assert(!worker_model_n_used(w));
     map_fini(&w->pending);
     kv_manager_destroy(w->kv);
@@ -56,14 +61,29 @@ static struct kv_hit look_up(struct worker_model *w, struct model_request *q) {
     return kv_manager_lookup(w->kv, &q->seq, q->tokens, q->n_prompt);
 }
 
+/* Seconds to bring back what the hit has in host memory; what is computed sooner is left there. */
+static double restore(const struct worker_model *w, struct kv_hit *hit) {
+    double n = hit->n_blocks, n_host = hit->n_host_blocks, bt = w->block_tokens, s;
+
+    if (!(w->options.restore_tokens_per_s > 0)) return 0;
+    s = n_host * bt / w->options.restore_tokens_per_s;
+    if (s <= worker_prefill_s((n - n_host) * bt, n * bt)) return s;
+    hit->n_blocks -= hit->n_host_blocks;
+    hit->n_host_blocks = 0;
+    hit->n_tokens = hit->n_blocks;
+    return 0;
+}
+
 /* All blocks that the request will ever need, or nothing. */
 static bool admit(struct worker_model *w, struct model_request *q) {
     struct kv_alloc alloc = {.hit = look_up(w, q), .delay_publish = true};
+    double restore_s = restore(w, &alloc.hit);
 
     alloc.n_new = q->n_units - alloc.hit.n_blocks;
     if (kv_manager_allocate(w->kv, &q->seq, q->tokens, q->n_units, &alloc) != ST_OK) return false;
     q->done = q->cached = alloc.hit.n_blocks * w->block_tokens;
     w->prefill_tokens += q->in->n_prompt - q->cached;
+    w->restore_s += restore_s;
     return true;
 }
 
@@ -112,42 +132,120 @@ static double decode_s(const struct worker_model *w) {
     return WORKER_STEP_S + WORKER_SEQ_S * w->n_running + WORKER_CONTEXT_S * w->context_tokens;
 }
 
-static bool next_prompt(struct worker_model *w) {
-    struct list *head = list_first(&w->queue);
-
-    if (w->prefilling) return true;
-    if (!head || w->n_running + w->n_completing >= WORKER_SEQS_MAX) return false;
-    if (!admit(w, LIST_ENTRY(head, struct model_request, queue))) return false;
-    w->prefilling = LIST_ENTRY(list_pop_front(&w->queue), struct model_request, queue);
-    w->n_queued--;
-    return true;
+/* Of two prompts the one with less is first. A queued one's `done` is what was found last. */
+static double rank(const struct worker_model *w, const struct model_request *q, double now_s) {
+    return worker_prefill_s(q->done, q->in->n_prompt) - w->options.aging * (now_s - q->added_s);
 }
 
-/* Returns the seconds that n tokens at most of the prompt at the head take. */
-static double prefill_chunk(struct worker_model *w, uint32_t *budget) {
-    struct model_request *q = w->prefilling;
-    uint32_t first = q->done, n = MIN(*budget, q->in->n_prompt - first);
+static void reread_queue(struct worker_model *w) {
+    uint32_t turns = w->n_queued / REREAD + 1;
 
-    *budget -= n;
+    LIST_FOR_EACH(it, &w->queue) {
+        struct model_request *q = LIST_ENTRY(it, struct model_request, queue);
+
+        if ((q->number + w->n_steps) % turns == 0)
+            q->done = worker_model_cached(w, q) * w->block_tokens;
+    }
+}
+
+static struct model_request *shortest(struct model_request *a, struct model_request *b,
+                                      const struct worker_model *w, double now_s) {
+    return !a || rank(w, b, now_s) < rank(w, a, now_s) ? b : a;
+}
+
+static struct model_request *next_started(const struct worker_model *w, double now_s) {
+    struct model_request *q = NULL;
+
+    for (uint32_t i = 0; i < w->n_prefilling; i++)
+        q = shortest(q, w->prefilling[i], w, now_s);
+    return q;
+}
+
+/* The next of the queue, if it goes before `started`. */
+static struct model_request *next_queued(const struct worker_model *w,
+                                         struct model_request *started, double now_s) {
+    struct model_request *q = started;
+    struct list *head = list_first(&w->queue);
+
+    if (!head || w->n_running + w->n_completing + w->n_prefilling >= WORKER_SEQS_MAX) return NULL;
+    if (w->options.order == WORKER_FCFS)
+        return started ? NULL : LIST_ENTRY(head, struct model_request, queue);
+    if (w->n_prefilling == WORKER_PREFILLS_MAX) return NULL;
+    LIST_FOR_EACH(it, &w->queue)
+    q = shortest(q, LIST_ENTRY(it, struct model_request, queue), w, now_s);
+    return q == started ? NULL : q;
+}
+
+/* NULL: there is none, or the one that is next has no memory. */
+static struct model_request *next_prompt(struct worker_model *w, double now_s) {
+    struct model_request *started = next_started(w, now_s);
+    struct model_request *queued = next_queued(w, started, now_s);
+
+    if (!queued || !admit(w, queued)) return started;
+    list_remove(&queued->queue);
+    w->n_queued--;
+    w->prefilling[w->n_prefilling++] = queued;
+    return queued;
+}
+
+static void complete(struct worker_model *w, struct model_request *q) {
+    uint32_t i = 0;
+
+    while (w->prefilling[i] != q)
+        i++;
+    w->prefilling[i] = w->prefilling[--w->n_prefilling];
+    w->completing[w->n_completing++] = q;
+}
+
+/* Returns the seconds that the next n tokens of the prompt take. */
+static double prefill_chunk(struct worker_model *w, struct model_request *q, uint32_t n) {
+    uint32_t first = q->done;
+
     q->done += n;
     publish(w, q, q->done);
-    if (q->done == q->in->n_prompt) {
-        w->completing[w->n_completing++] = q;
-        w->prefilling = NULL;
-    }
+    if (q->done == q->in->n_prompt) complete(w, q);
     return worker_prefill_s(first, q->done);
 }
 
-static void begin_step(struct worker_model *w, double now_s) {
+/* Prompt tokens at most of q in a step that takes step_s so far and has n_before prompt tokens. */
+static uint32_t most_tokens(const struct worker_model *w, const struct model_request *q,
+                            double step_s, uint32_t n_before) {
+    double target_s = w->options.itl_s / w->options.slow, token_s;
+    uint32_t least = n_before < WORKER_CHUNK_MIN ? WORKER_CHUNK_MIN - n_before : 0;
+
+    if (!(target_s > 0) || !w->n_running) return WORKER_CHUNK;
+    token_s = WORKER_PREFILL_S * (1 + q->done / WORKER_ATTN_CONTEXT);
+    return MAX((uint32_t)fmax(0, (target_s - step_s) / token_s), least);
+}
+
+/* Returns the seconds of the step. */
+static double fill_step(struct worker_model *w, double now_s) {
+    uint32_t budget = WORKER_CHUNK - w->n_running, n_before = 0;
     double step_s = decode_s(w);
-    uint32_t budget = WORKER_CHUNK - w->n_running;
+    struct model_request *q;
+
+    while (n_before < budget && (q = next_prompt(w, now_s))) {
+        uint32_t n = MIN(budget - n_before, q->in->n_prompt - q->done);
+        uint32_t most = most_tokens(w, q, step_s + w->restore_s, n_before);
+
+        if (!most) break;
+        step_s += prefill_chunk(w, q, MIN(n, most));
+        n_before += MIN(n, most);
+    }
+    return step_s + w->restore_s;
+}
+
+static void begin_step(struct worker_model *w, double now_s) {
+    double step_s;
 
     w->n_completing = 0;
-    while (budget && next_prompt(w))
-        step_s += prefill_chunk(w, &budget);
+    w->restore_s = 0;
+    w->n_steps++;
+    if (w->options.order == WORKER_SRPT) reread_queue(w);
+    step_s = w->options.slow * fill_step(w, now_s);
     kv_manager_clear_moves(w->kv);
     w->step_end_s = INFINITY;
-    if (!w->n_running && !w->n_completing && !w->prefilling) return;
+    if (!w->n_running && !w->n_completing && !w->n_prefilling) return;
     w->step_end_s = now_s + step_s;
     w->busy_s += step_s;
 }
@@ -195,6 +293,8 @@ void worker_model_step(struct worker_model *w, const struct worker_model_events 
 
 void worker_model_add(struct worker_model *w, struct model_request *q, double now_s) {
     list_push_back(&w->queue, &q->queue);
+    q->added_s = now_s;
+    q->done = worker_model_cached(w, q) * w->block_tokens;
     w->n_queued++;
     w->n_requests++;
     count_pending(w, q, 1);
@@ -204,7 +304,7 @@ void worker_model_add(struct worker_model *w, struct model_request *q, double no
 /* --- what an oracle sees --------------------------------------------------------------------- */
 
 uint32_t worker_model_n_live(const struct worker_model *w) {
-    return w->n_running + w->n_queued + w->n_completing + !!w->prefilling;
+    return w->n_running + w->n_queued + w->n_completing + w->n_prefilling;
 }
 
 uint32_t worker_model_n_used(const struct worker_model *w) {
@@ -225,15 +325,15 @@ static double memory_wait_s(const struct worker_model *w, double n_lacking) {
 }
 
 double worker_model_slowdown(const struct worker_model *w) {
-    return 1 + decode_s(w) / (WORKER_CHUNK * WORKER_PREFILL_S);
+    return w->options.slow * (1 + decode_s(w) / (WORKER_CHUNK * WORKER_PREFILL_S));
 }
 
 double worker_model_wait_s(struct worker_model *w, uint32_t n_blocks, double now_s) {
     double wait_s = isinf(w->step_end_s) ? 0 : w->step_end_s - now_s, n_needed = n_blocks;
     double slow = worker_model_slowdown(w);
 
-    if (w->prefilling)
-        wait_s += slow * worker_prefill_s(w->prefilling->done, w->prefilling->in->n_prompt);
+    for (uint32_t i = 0; i < w->n_prefilling; i++)
+        wait_s += slow * worker_prefill_s(w->prefilling[i]->done, w->prefilling[i]->in->n_prompt);
     LIST_FOR_EACH(it, &w->queue) {
         struct model_request *other = LIST_ENTRY(it, struct model_request, queue);
         uint32_t n_cached = worker_model_cached(w, other);
@@ -257,6 +357,7 @@ void worker_model_check(const struct worker_model *w) {
         assert(!q->seq.table[0].n_blocks);
         n_queued++;
     }
+    assert(w->n_prefilling <= (w->options.order == WORKER_FCFS ? 1 : WORKER_PREFILLS_MAX));
     for (uint32_t i = 0; i < w->n_running; i++) {
         const struct model_request *q = w->running[i];
 
@@ -264,7 +365,7 @@ void worker_model_check(const struct worker_model *w) {
         context_tokens += q->in->n_prompt + q->in->n_output - q->left;
     }
     assert(n_queued == w->n_queued && context_tokens == w->context_tokens);
-    assert(isinf(w->step_end_s) == !(w->n_running || w->n_completing || w->prefilling));
+    assert(isinf(w->step_end_s) == !(w->n_running || w->n_completing || w->n_prefilling));
     map_check(&w->pending);
     kv_manager_check(w->kv);
 }

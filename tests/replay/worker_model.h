@@ -5,13 +5,24 @@
  *                                    blocks for    chunks,        a token
  *                                    all of it     in order       a step
  *
- * First come, first served. A step computes WORKER_CHUNK tokens: every running sequence takes one,
- * prompts at the head of the queue the rest. It lasts
+ * A step computes WORKER_CHUNK tokens: every running sequence takes one, prompts the rest. It lasts
  *
  *     6 ms + 20 us per sequence + 27 ns per token of context + 50 us per prompt token x (1 + c/30k)
  *
- * at context c, about an 8B model on one H200. A request is admitted when its blocks, output
- * included, are free; so none is preempted.
+ * at context c, about an 8B model on one H200, and `slow` times as long on a slower one. A request
+ * is admitted when its blocks, output included, are free; so none is preempted.
+ *
+ * Which prompt the next tokens are of:
+ *
+ *     fcfs    first come, first served: one prompt in progress at a time
+ *     srpt    the shortest remaining prefill less aging x the time since it came here, of prompts
+ *             in progress and of queued ones. What is cached of a queued prompt is looked up again
+ *             while it waits. At most WORKER_PREFILLS_MAX are in progress, so that what is passed
+ *             by does not fill the memory
+ *
+ * With itl_s the prompts' share of a step is cut so that the step takes no longer, but not below
+ * WORKER_CHUNK_MIN. With host memory a hit there is restored in the step that admits the request,
+ * where that is quicker than computing it.
  *
  * The KV manager (worker/kv) has the cache: its prefix lookup, its order of eviction, its
  * publishing of blocks. It is given a block of the workload as one token and keeps blocks of one
@@ -25,10 +36,13 @@
 
 #include "common/base/list.h"
 #include "common/base/map.h"
+#include "router/routing/load.h"
 #include "tests/replay/workload/workload.h"
 #include "worker/kv/kv_manager.h"
 
 #define WORKER_CHUNK        2048    /* tokens of a step */
+#define WORKER_CHUNK_MIN    128     /* prompt tokens of a step at least, whatever itl_s is */
+#define WORKER_PREFILLS_MAX 8       /* prompts in progress */
 #define WORKER_SEQS_MAX     256     /* running at once */
 #define WORKER_STEP_S       6e-3    /* each step */
 #define WORKER_SEQ_S        20e-6   /* each running sequence in it */
@@ -42,6 +56,16 @@ static inline double worker_prefill_s(double first, double last) {
            (last - first + (last * last - first * first) / (2 * WORKER_ATTN_CONTEXT));
 }
 
+struct worker_options {
+    uint32_t cache_tokens, block_tokens;
+    enum worker_order order;
+    double aging;                /* of srpt: seconds of prefill by second waited */
+    double slow;                 /* each step takes so many times as long; 0: once */
+    double itl_s;                /* of a step; 0: no target */
+    uint32_t host_tokens;        /* of host memory, where evicted blocks go; 0: none */
+    double restore_tokens_per_s; /* from there; 0: in no time */
+};
+
 /* A request on its way; the fleet's, and zeroed before model_request_init. */
 struct model_request {
     struct list queue; /* linked while it waits */
@@ -52,17 +76,21 @@ struct model_request {
     uint32_t n_units, n_prompt;  /* blocks, the last partly filled one included; of the prompt */
     uint32_t worker;             /* where it was sent */
     uint32_t cached, done, left; /* tokens: found, of the prompt computed, of the output to come */
+    double added_s;              /* when it came to its worker */
     double first_s, end_s;       /* when its first token was there, and its last */
 };
 
 struct worker_model {
+    struct worker_options options;
     struct kv_manager *kv;
     uint32_t block_tokens;
     struct list queue;
-    struct model_request *prefilling; /* admitted, and not in full in this step; NULL */
-    struct model_request *completing[WORKER_CHUNK]; /* prompts that this step completes */
+    struct model_request *prefilling[WORKER_PREFILLS_MAX]; /* admitted, not in full in this step */
+    struct model_request *completing[WORKER_CHUNK];        /* prompts that this step completes */
     struct model_request *running[WORKER_SEQS_MAX];
-    uint32_t n_queued, n_completing, n_running;
+    uint32_t n_queued, n_prefilling, n_completing, n_running;
+    uint32_t n_steps;      /* so far */
+    double restore_s;      /* of what was admitted into this step */
     double context_tokens; /* of the running ones */
     double step_end_s;     /* INFINITY: idle */
     struct map pending;    /* names of prompt blocks of requests here -> how many requests */
@@ -77,7 +105,7 @@ struct worker_model_events {
     void *ctx;
 };
 
-void worker_model_init(struct worker_model *w, uint32_t cache_tokens, uint32_t block_tokens);
+void worker_model_init(struct worker_model *w, const struct worker_options *options);
 void worker_model_fini(struct worker_model *w); /* asserts that it is idle and holds no block */
 
 /* `any`: one of the workers it may be sent to; all are alike. `number`: no other request has it. */

@@ -6,7 +6,7 @@
 
 #include "common/base/mem.h"
 #include "common/text/json.h"
-#include "tests/replay/workload/workload.h"
+#include "tests/replay/workload/crowd.h"
 
 #define LENGTH_MAX (1u << 24) /* tokens */
 
@@ -48,16 +48,22 @@ static enum status read_request(struct workload *w, double ticks_per_s, const st
     return ST_OK;
 }
 
-static void spread_equal_stamps(struct workload *w) {
+static void spread_equal_stamps(struct workload *w, uint64_t draw) {
+    uint64_t lots = crowd_seed_of_ticks(draw);
+
     for (uint32_t i = 0, end; i < w->n; i = end) {
         double base_s = w->requests[i].arrival_s, next_s;
 
         for (end = i; end < w->n && w->requests[end].arrival_s <= base_s; end++)
             ;
         next_s = end < w->n ? w->requests[end].arrival_s : base_s + 1;
-        for (uint32_t k = i; k < end; k++)
-            w->requests[k].arrival_s = base_s + (next_s - base_s) * (k - i) / (end - i);
+        for (uint32_t k = i; k < end; k++) {
+            double share = draw ? crowd_lot(&lots) : (double)(k - i) / (end - i);
+
+            w->requests[k].arrival_s = base_s + (next_s - base_s) * share;
+        }
     }
+    workload_sort(w);
 }
 
 static enum status read_line(struct workload *w, const struct trace *t, struct str line,
@@ -88,6 +94,6 @@ enum status workload_read(struct workload *w, const struct trace *t, struct erro
     if (st == ST_OK && !w->n) st = error_set(err, ST_INVALID, "the trace %s is empty", t->path);
     if (st != ST_OK) workload_free(w);
     workload_sort(w);
-    spread_equal_stamps(w);
+    spread_equal_stamps(w, t->draw);
     return st;
 }

@@ -11,6 +11,7 @@
 #include "router/routing/prefix_index.h"
 #include "router/routing/prefix_lru.h"
 #include "tests/replay/worker_model.h"
+#include "tests/replay/workload/crowd.h"
 
 #define CLIP_SHARE   0.9  /* of the cache: one request */
 #define OUTPUT_SHARE 0.25 /* of that: its output */
@@ -69,21 +70,40 @@ static void copy_chain(struct workload *w, struct workload_request *q, uint32_t 
     q->chain = own;
 }
 
-void workload_overlay(struct workload *w, uint32_t copies) {
-    uint32_t n = w->n;
-    double span_s = workload_span_s(w) + 1e-3, first_s = n ? w->requests[0].arrival_s : 0;
-
-    for (uint32_t copy = 1; copy < copies; copy++) {
-        for (uint32_t i = 0; i < n; i++) {
-            struct workload_request q = w->requests[i];
-
-            q.arrival_s += span_s * copy / copies;
-            if (q.arrival_s - first_s >= span_s) q.arrival_s -= span_s;
-            if (q.session) q.session = rng_at(q.session, copy) | 1;
-            copy_chain(w, &q, copy);
-            workload_add(w, q);
-        }
+/* Begins its round of span_s, which is from first_s on, so much later. */
+static void shift(struct workload_request *q, uint32_t n, double shift_s, double first_s,
+                  double span_s) {
+    for (uint32_t i = 0; i < n; i++) {
+        q[i].arrival_s += shift_s;
+        if (q[i].arrival_s - first_s >= span_s) q[i].arrival_s -= span_s;
     }
+}
+
+static void add_copy(struct workload *w, uint32_t n, uint32_t copy) {
+    for (uint32_t i = 0; i < n; i++) {
+        struct workload_request q = w->requests[i];
+
+        if (q.session) q.session = rng_at(q.session, copy) | 1;
+        q.tenant = copy;
+        copy_chain(w, &q, copy);
+        workload_add(w, q);
+    }
+}
+
+void workload_overlay(struct workload *w, uint32_t copies, uint64_t draw) {
+    double span_s = workload_span_s(w) + 1e-3, first_s = w->n ? w->requests[0].arrival_s : 0;
+    double own_shift_s;
+    uint64_t lots = crowd_seed_of_copies(draw);
+    uint32_t n = w->n;
+
+    own_shift_s = draw ? span_s * crowd_lot(&lots) : 0;
+    for (uint32_t copy = 1; copy < copies; copy++) {
+        double shift_s = span_s * (draw ? crowd_lot(&lots) : (double)copy / copies);
+
+        add_copy(w, n, copy);
+        shift(w->requests + w->n - n, n, shift_s, first_s, span_s);
+    }
+    shift(w->requests, n, own_shift_s, first_s, span_s);
     workload_sort(w);
 }
 
@@ -152,13 +172,19 @@ static double work_by_span(const struct workload *w, uint64_t cache_tokens) {
     return bound.work_s / (workload_span_s(w) + 1e-3);
 }
 
-void workload_load(struct workload *w, uint32_t n_workers, uint32_t cache_tokens, double load,
-                   bool has_copies) {
-    workload_clip(w, cache_tokens);
-    if (has_copies) {
-        double alone = work_by_span(w, (uint64_t)COPY_WORKERS * cache_tokens) / n_workers;
+void workload_load(struct workload *w, const struct workload_target *target) {
+    uint32_t cache_tokens = target->cache_tokens;
+    double work;
 
-        workload_overlay(w, (uint32_t)fmax(1, COPY_LOAD / alone + 0.5));
+    workload_clip(w, cache_tokens);
+    if (target->has_copies && target->load > 0) {
+        work = work_by_span(w, (uint64_t)COPY_WORKERS * cache_tokens) / target->n_workers;
+        workload_overlay(w, (uint32_t)fmax(1, COPY_LOAD / work + 0.5), target->crowd.draw);
     }
-    workload_stretch(w, work_by_span(w, (uint64_t)n_workers * cache_tokens) / n_workers / load);
+    crowd_replace(w, &target->crowd);
+    if (target->load > 0) {
+        work = work_by_span(w, (uint64_t)target->n_workers * cache_tokens);
+        workload_stretch(w, work / target->speed / target->load);
+    }
+    crowd_burst(w, &target->crowd);
 }

@@ -7,10 +7,10 @@
  *
  * A trace is one JSON object per line: timestamp, input_length and output_length in tokens, and
  * hash_ids of consecutive blocks. tests/replay/README.md lists where such traces are published.
- * Equal stamps are spread evenly up to the next one.
+ * Equal stamps are spread up to the next one, evenly or at random.
  *
- *     read or generate ─▶ workload_overlay ─▶ workload_clip ─▶ workload_bound ─▶ workload_stretch
- *                         more users          to the cache     seconds of work   to a load
+ *     read or generate ─▶ workload_clip ─▶ workload_overlay ─▶ crowds ─▶ workload_stretch ─▶ bursts
+ *                         to the cache     more users          crowd.h   to a load
  *
  * Load is work by capacity, where work is what the requests cost one by one if all workers shared
  * one cache of the fleet's size. It is reached by more users at the same pace (workload_overlay)
@@ -28,6 +28,7 @@
 struct workload_request {
     double arrival_s;
     uint64_t session;            /* one per conversation; 0: unknown */
+    uint32_t tenant;             /* a copy of a trace is one; see crowd.h too */
     uint32_t n_prompt, n_output; /* tokens, at least one each */
     uint32_t n_blocks;           /* full blocks of the prompt that have a name */
     uint32_t n_names;            /* those, and perhaps the block that the prompt only begins */
@@ -54,6 +55,7 @@ struct trace {
     const char *path;
     uint32_t block_tokens; /* that one of the hash_ids names */
     double ticks_per_s;    /* of timestamps */
+    uint64_t draw;         /* of struct crowd */
 };
 
 /* ST_IO and ST_INVALID name the file and the line. */
@@ -63,9 +65,9 @@ MUST_USE enum status workload_read(struct workload *w, const struct trace *t, st
 double workload_span_s(const struct workload *w);
 
 /* `copies` populations that send the same at other times: each begins its round of the workload one
- * copy-th later and has names of its own, except the first block of a prompt, the chat template
- * that all have in common. */
-void workload_overlay(struct workload *w, uint32_t copies);
+ * copy-th later, or with a draw (crowd.h) at any time, and has names of its own, except the first
+ * block of a prompt, the chat template that all have in common. */
+void workload_overlay(struct workload *w, uint32_t copies, uint64_t draw);
 
 /* Shortens what one worker's cache could not hold: a request to 90 % of it, its output to a fourth
  * of that. */
@@ -81,9 +83,22 @@ void workload_bound_free(struct workload_bound *bound);
 
 void workload_stretch(struct workload *w, double factor); /* arrival times */
 
-/* Overlays and stretches so that n_workers workers of cache_tokens have `load` to do. Without
- * has_copies time alone is stretched: the rate of a generated workload is a parameter. */
-void workload_load(struct workload *w, uint32_t n_workers, uint32_t cache_tokens, double load,
-                   bool has_copies);
+/* crowd.h says what they are; zeroed: requests come evenly, and nothing else. */
+struct crowd {
+    uint64_t draw;
+    double burst, flash, flood;
+};
+
+/* The fleet that a workload is for. */
+struct workload_target {
+    uint32_t n_workers, cache_tokens;
+    double speed;    /* of all workers together, in workers */
+    double load;     /* 0: times stay as they are */
+    bool has_copies; /* else time alone is stretched: a generator's rate is a parameter */
+    struct crowd crowd;
+};
+
+/* Clips, overlays and stretches so that the fleet has `load` to do, crowds included. */
+void workload_load(struct workload *w, const struct workload_target *target);
 
 #endif

@@ -6,6 +6,7 @@
 
 #include "common/base/map.h"
 #include "common/base/mem.h"
+#include "tests/replay/workload/crowd.h"
 #include "tests/replay/workload/generator.h"
 #include "tests/support/cm.h"
 
@@ -63,11 +64,16 @@ static void check_names(const struct workload *w) {
     map_fini(&before);
 }
 
+static void check_order(const struct workload *w) {
+    for (uint32_t i = 1; i < w->n; i++)
+        assert_true(w->requests[i].arrival_s >= w->requests[i - 1].arrival_s);
+}
+
 static void check_requests(const struct workload *w) {
+    check_order(w);
     for (uint32_t i = 0; i < w->n; i++) {
         const struct workload_request *q = &w->requests[i];
 
-        assert_true(!i || q->arrival_s >= q[-1].arrival_s);
         assert_true(q->arrival_s >= 0 && q->n_prompt && q->n_output);
         assert_true(q->n_blocks <= q->n_prompt / w->block_tokens);
         assert_in_range(q->n_names, q->n_blocks, CEIL_DIV(q->n_prompt, w->block_tokens));
@@ -131,7 +137,7 @@ static void copies_share_the_first_block_alone(void **state) {
     make(&w, generator_find("conversations"), 9);
     make(&copied, generator_find("conversations"), 9);
     span_s = workload_span_s(&w);
-    workload_overlay(&copied, 3);
+    workload_overlay(&copied, 3, 0);
     assert_int_equal(copied.n, 3 * w.n);
     check_requests(&copied);
     check_names(&copied);
@@ -149,7 +155,10 @@ static void a_load_is_reached(void **state) {
     (void)state;
 
     make(&w, generator_find("conversations"), 11);
-    workload_load(&w, 4, 300000, 0.7, true);
+    workload_load(
+        &w,
+        &(struct workload_target){
+            .n_workers = 4, .cache_tokens = 300000, .speed = 4, .load = 0.7, .has_copies = true});
     workload_bound(&w, 4 * 300000, &bound);
     assert_float_equal(bound.work_s / workload_span_s(&w) / 4, 0.7, 0.001);
     for (uint32_t i = 0; i < w.n; i++)
@@ -158,9 +167,93 @@ static void a_load_is_reached(void **state) {
     workload_free(&w);
 }
 
+/* --- crowds ---------------------------------------------------------------------------------- */
+
+static void load_crowd(struct workload *w, struct crowd crowd) {
+    make(w, generator_find("conversations"), 11);
+    workload_load(w, &(struct workload_target){.n_workers = 4,
+                                               .cache_tokens = 300000,
+                                               .speed = 4,
+                                               .load = 0.7,
+                                               .has_copies = true,
+                                               .crowd = crowd});
+    check_requests(w);
+    check_names(w);
+}
+
+static void a_draw_moves_arrivals_and_nothing_else(void **state) {
+    struct workload evenly, drawn, again, other;
+    uint64_t blocks[2] = {0};
+    (void)state;
+
+    load_crowd(&evenly, (struct crowd){0});
+    load_crowd(&drawn, (struct crowd){.draw = 11});
+    load_crowd(&again, (struct crowd){.draw = 11});
+    load_crowd(&other, (struct crowd){.draw = 12});
+    assert_true(are_equal(&drawn, &again));
+    assert_false(are_equal(&drawn, &other));
+    assert_int_equal(drawn.n, evenly.n);
+    for (uint32_t i = 0; i < drawn.n; i++) {
+        blocks[0] += evenly.requests[i].n_blocks;
+        blocks[1] += drawn.requests[i].n_blocks;
+    }
+    assert_int_equal(blocks[0], blocks[1]);
+    workload_free(&evenly);
+    workload_free(&drawn);
+    workload_free(&again);
+    workload_free(&other);
+}
+
+static uint32_t count_between(const struct workload *w, double first_s, double last_s) {
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < w->n; i++)
+        n += w->requests[i].arrival_s >= first_s && w->requests[i].arrival_s < last_s;
+    return n;
+}
+
+/* A request each half second: 3 x 120 in the first minute, and 1,200 in ten minutes as before. */
+static void a_burst_has_its_rate_and_keeps_the_mean(void **state) {
+    struct workload w = {.block_tokens = TRACE_BLOCK};
+    (void)state;
+
+    for (uint32_t i = 0; i < 2400; i++)
+        workload_add(&w, (struct workload_request){.arrival_s = i / 2.0});
+    crowd_burst(&w, &(struct crowd){.burst = 3});
+    check_order(&w);
+    assert_int_equal(count_between(&w, 0, 60), 360);
+    assert_int_equal(count_between(&w, 0, 600), 1200);
+    assert_int_equal(count_between(&w, 600, 660), 360);
+    workload_free(&w);
+}
+
+static void a_crowd_has_its_share_after_half_time(void **state) {
+    uint32_t n_flash = 0, n_flood = 0, n_late = 0;
+    struct workload w;
+    double half_s;
+    (void)state;
+
+    load_crowd(&w, (struct crowd){.draw = 1, .flash = 0.3, .flood = 0.6});
+    half_s = workload_span_s(&w) / 2 + w.requests[0].arrival_s;
+    for (uint32_t i = 0; i < w.n; i++) {
+        const struct workload_request *q = &w.requests[i];
+        bool is_crowd = q->tenant == TENANT_FLASH || q->tenant == TENANT_FLOOD;
+
+        assert_true(!is_crowd || q->arrival_s >= half_s - 1e-6);
+        if (is_crowd) assert_in_range(q->n_prompt, 19900, 22100);
+        n_late += q->arrival_s > half_s;
+        n_flash += q->tenant == TENANT_FLASH;
+        n_flood += q->tenant == TENANT_FLOOD;
+    }
+    assert_float_equal((double)n_flash / n_late, 0.3, 0.05);
+    assert_float_equal((double)n_flood / n_late, 0.7 * 0.6, 0.05);
+    workload_free(&w);
+}
+
 /* --- traces ---------------------------------------------------------------------------------- */
 
-static enum status read_text(struct workload *w, const char *text, struct error *err) {
+static enum status read_drawn(struct workload *w, const char *text, uint64_t draw,
+                              struct error *err) {
     char path[] = "/tmp/trace-XXXXXX";
     int fd = mkstemp(path);
     enum status st;
@@ -168,9 +261,32 @@ static enum status read_text(struct workload *w, const char *text, struct error 
     assert_true(fd >= 0);
     assert_int_equal(write(fd, text, strlen(text)), (ssize_t)strlen(text));
     close(fd);
-    st = workload_read(w, &(struct trace){path, TRACE_BLOCK, TRACE_TICKS_PER_S}, err);
+    st = workload_read(w, &(struct trace){path, TRACE_BLOCK, TRACE_TICKS_PER_S, draw}, err);
     unlink(path);
     return st;
+}
+
+static enum status read_text(struct workload *w, const char *text, struct error *err) {
+    return read_drawn(w, text, 0, err);
+}
+
+static void a_draw_spreads_equal_stamps_within_their_tick(void **state) {
+    const char *text =
+        "{\"timestamp\":0,\"input_length\":9,\"output_length\":1,\"hash_ids\":[]}\n"
+        "{\"timestamp\":0,\"input_length\":9,\"output_length\":1,\"hash_ids\":[]}\n"
+        "{\"timestamp\":3000,\"input_length\":9,\"output_length\":1,\"hash_ids\":[]}\n";
+    struct error err = {0};
+    struct workload w;
+    (void)state;
+
+    for (uint64_t draw = 1; draw < 20; draw++) {
+        assert_int_equal(read_drawn(&w, text, draw, &err), ST_OK);
+        check_order(&w);
+        assert_true(w.requests[0].arrival_s >= 0 && w.requests[1].arrival_s < 3);
+        assert_true(w.requests[2].arrival_s >= 3 && w.requests[2].arrival_s < 4);
+        assert_true(w.requests[0].arrival_s < w.requests[1].arrival_s);
+        workload_free(&w);
+    }
 }
 
 static void a_trace_is_read_and_equal_stamps_are_spread(void **state) {
@@ -215,7 +331,7 @@ static void a_broken_trace_is_reported_by_line(void **state) {
     assert_non_null(strstr(err.message, "line 2"));
     assert_non_null(strstr(err.message, "output_length"));
     assert_int_equal(read_text(&w, "", &err), ST_INVALID);
-    assert_int_equal(workload_read(&w, &(struct trace){"/nowhere/trace", 16, 1}, &err), ST_IO);
+    assert_int_equal(workload_read(&w, &(struct trace){"/nowhere/trace", 16, 1, 0}, &err), ST_IO);
     assert_non_null(strstr(err.message, "/nowhere/trace"));
 }
 
@@ -226,6 +342,10 @@ int main(void) {
         cmocka_unit_test(each_generator_shares_what_it_is_named_after),
         cmocka_unit_test(copies_share_the_first_block_alone),
         cmocka_unit_test(a_load_is_reached),
+        cmocka_unit_test(a_draw_moves_arrivals_and_nothing_else),
+        cmocka_unit_test(a_burst_has_its_rate_and_keeps_the_mean),
+        cmocka_unit_test(a_crowd_has_its_share_after_half_time),
+        cmocka_unit_test(a_draw_spreads_equal_stamps_within_their_tick),
         cmocka_unit_test(a_trace_is_read_and_equal_stamps_are_spread),
         cmocka_unit_test(a_broken_trace_is_reported_by_line),
     };

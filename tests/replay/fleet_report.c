@@ -1,0 +1,170 @@
+/* tests/replay/fleet_report.c - sums over the requests and the workers of a replay. */
+#include "tests/replay/fleet_report.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "common/base/mem.h"
+#include "tests/replay/workload/crowd.h"
+
+#define WINDOW_S    300
+#define GOOD_TTFT_S 2
+#define GOOD_ITL_S  0.05
+#define TENANTS_MAX (TENANT_FLOOD + 1)
+
+/* Values of which a mean and quantiles are wanted. */
+struct sample {
+    double *values, sum;
+    uint32_t n;
+};
+
+struct tenants {
+    double sum_s[TENANTS_MAX];
+    uint32_t n[TENANTS_MAX];
+};
+
+static void sample_init(struct sample *s, uint32_t n_max) {
+    *s = (struct sample){.values = mem_calloc((size_t)n_max + 1, sizeof(double))};
+}
+
+static void sample_add(struct sample *s, double value) {
+    s->values[s->n++] = value;
+    s->sum += value;
+}
+
+static int by_size(const void *a, const void *b) {
+    const double *x = a, *y = b;
+
+    return (*x > *y) - (*x < *y);
+}
+
+static void sample_sort(struct sample *s) {
+    qsort(s->values, s->n, sizeof(*s->values), by_size);
+}
+
+static double sample_mean(const struct sample *s) {
+    return s->sum / MAX(s->n, 1u);
+}
+
+static double sample_at(const struct sample *s, double share) {
+    return s->n ? s->values[MIN((uint32_t)(s->n * share), s->n - 1)] : 0;
+}
+
+/* --- requests -------------------------------------------------------------------------------- */
+
+static double ttft_s(const struct model_request *q) {
+    return q->first_s - q->in->arrival_s;
+}
+
+/* Mean time between tokens. */
+static double itl_s(const struct model_request *q) {
+    return q->in->n_output > 1 ? (q->end_s - q->first_s) / (q->in->n_output - 1) : 0;
+}
+
+static void count_tenant(struct tenants *t, const struct model_request *q) {
+    uint32_t tenant = MIN(q->in->tenant, TENANTS_MAX - 1);
+
+    t->sum_s[tenant] += ttft_s(q);
+    t->n[tenant]++;
+}
+
+static void report_tenants(const struct tenants *t, struct fleet_result *r) {
+    r->flood_ttft_s = t->sum_s[TENANT_FLOOD] / MAX(t->n[TENANT_FLOOD], 1u);
+    for (uint32_t i = 0; i < TENANT_FLOOD; i++)
+        r->worst_tenant_ttft_s = fmax(r->worst_tenant_ttft_s, t->sum_s[i] / MAX(t->n[i], 1u));
+}
+
+static void report_times(struct sample *ttft, struct sample *itl, struct fleet_result *r) {
+    sample_sort(ttft);
+    sample_sort(itl);
+    r->n = ttft->n;
+    r->mean_ttft_s = sample_mean(ttft);
+    r->p50_ttft_s = sample_at(ttft, 0.5);
+    r->p99_ttft_s = sample_at(ttft, 0.99);
+    r->longest_ttft_s = sample_at(ttft, 1);
+    r->mean_itl_s = sample_mean(itl);
+    r->p90_itl_s = sample_at(itl, 0.9);
+}
+
+static void report_requests(const struct fleet_record *f, struct fleet_result *r) {
+    double warm_s = f->options->warm_share * workload_span_s(f->workload);
+    double prompt = 0, hit = 0, pooled = 0, e2e_s = 0, n_good = 0;
+    struct tenants tenants = {0};
+    struct sample ttft, itl;
+
+    sample_init(&ttft, f->workload->n);
+    sample_init(&itl, f->workload->n);
+    for (uint32_t i = 0; i < f->workload->n; i++) {
+        const struct model_request *q = &f->requests[i];
+
+        if (q->in->arrival_s < warm_s) continue;
+        sample_add(&ttft, ttft_s(q));
+        if (q->in->n_output > 1) sample_add(&itl, itl_s(q));
+        count_tenant(&tenants, q);
+        e2e_s += q->end_s - q->in->arrival_s;
+        n_good += ttft_s(q) <= GOOD_TTFT_S && itl_s(q) <= GOOD_ITL_S;
+        prompt += q->in->n_prompt;
+        hit += q->cached;
+        if (f->bound) pooled += (double)f->bound->cached_blocks[i] * f->workload->block_tokens;
+    }
+    report_times(&ttft, &itl, r);
+    report_tenants(&tenants, r);
+    r->mean_e2e_s = e2e_s / MAX(r->n, 1u);
+    r->good_share = n_good / MAX(r->n, 1u);
+    r->hit_share = hit / fmax(prompt, 1);
+    r->pooled_hit_share = pooled / fmax(prompt, 1);
+    mem_free(ttft.values);
+    mem_free(itl.values);
+}
+
+double fleet_window_s(const struct workload *workload, const struct fleet_options *options) {
+    double share = options->window_share;
+
+    return share > 0 ? share * workload_span_s(workload) : INFINITY;
+}
+
+static void report_window(const struct fleet_record *f, struct fleet_result *r) {
+    double begin_s = fleet_window_s(f->workload, f->options), hit = 0, pooled = 0;
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; f->bound && i < f->workload->n; i++) {
+        const struct model_request *q = &f->requests[i];
+        double after_s = q->in->arrival_s - begin_s;
+
+        if (!(after_s >= 0 && after_s < WINDOW_S)) continue;
+        hit += q->cached;
+        pooled += (double)f->bound->cached_blocks[i] * f->workload->block_tokens;
+        r->window_ttft_s += ttft_s(q);
+        n++;
+    }
+    r->window_hit_of_pooled = hit / fmax(pooled, 1);
+    r->window_ttft_s /= MAX(n, 1u);
+}
+
+/* --- workers --------------------------------------------------------------------------------- */
+
+static void report_workers(const struct fleet_record *f, struct fleet_result *r) {
+    double busy_s = 0, end_s = 0, prefill = 0, most_prefill = 0, most_requests = 0;
+    uint32_t n_workers = f->options->n_workers;
+
+    for (uint32_t i = 0; i < f->workload->n; i++)
+        end_s = fmax(end_s, f->requests[i].end_s);
+    for (uint32_t i = 0; i < n_workers; i++) {
+        const struct worker_model *w = &f->workers[i];
+
+        busy_s += w->busy_s;
+        prefill += w->prefill_tokens;
+        most_prefill = fmax(most_prefill, w->prefill_tokens);
+        most_requests = fmax(most_requests, w->n_requests);
+    }
+    r->busy_share = busy_s / n_workers / end_s;
+    r->imbalance = most_prefill * n_workers / prefill;
+    r->request_imbalance = most_requests * n_workers / f->workload->n;
+}
+
+void fleet_report(const struct fleet_record *f, struct fleet_result *r) {
+    *r = (struct fleet_result){0};
+    report_requests(f, r);
+    report_window(f, r);
+    report_workers(f, r);
+}
