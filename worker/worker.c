@@ -350,18 +350,23 @@ static enum block_hash_algo hash_algo(struct worker *w) {
     return algos[i];
 }
 
+static const char *quantization_of(const struct model *m) {
+    const char *method = model_quantization(m);
+
+    return method ? method : "none";
+}
+
 /* Logs rounded weights, as a warning unless --dtype requested the type. */
 static void log_types(const struct worker *w, const struct geometry *g,
                       const struct model_rounding *rounding) {
     bool is_asked = w->options->dtype != WORKER_DTYPE_AUTO;
 
-    log_event(
-        w->log, rounding->n_rounded > 0 && !is_asked ? LOG_WARN : LOG_INFO, "weights_loaded",
-        log_z("dtype", dtype_long_name(g->weight_dtype)),
-        log_z("checkpoint", dtype_long_name(model_dtype(w->model))),
-        log_z("kv_cache", dtype_long_name(g->kv_dtype)),
-        log_z("quantization", model_quantization(w->model) ? model_quantization(w->model) : "none"),
-        log_u64("weights", rounding->n_weights), log_u64("rounded", rounding->n_rounded));
+    log_event(w->log, rounding->n_rounded > 0 && !is_asked ? LOG_WARN : LOG_INFO, "weights_loaded",
+              log_z("dtype", dtype_long_name(g->weight_dtype)),
+              log_z("checkpoint", dtype_long_name(model_dtype(w->model))),
+              log_z("kv_cache", dtype_long_name(g->kv_dtype)),
+              log_z("quantization", quantization_of(w->model)),
+              log_u64("weights", rounding->n_weights), log_u64("rounded", rounding->n_rounded));
     if (model_n_kv_scales(w->model) > 0)
         log_event(w->log, LOG_INFO, "kv_scales_unused",
                   log_u64("tensors", model_n_kv_scales(w->model)));
@@ -496,6 +501,7 @@ static void build_api(struct worker *w, const char *name) {
     w->api.defaults = &w->generation;
     w->api.template_kwargs = w->template_kwargs;
     w->api.model_name = name;
+    w->api.quantization = quantization_of(w->model);
     w->api.other_names = names;
     if (names.n) w->api.other_names = (struct option_list){names.items + 1, names.n - 1};
     w->api.tokens_as_ids = w->options->tokens_as_ids;
@@ -606,7 +612,9 @@ enum status worker_create(struct worker **out, const struct worker_options *opti
     if (st == ST_OK) st = loop_on_signal(w->loop, SIGINT, on_signal, w, err);
     if (st == ST_OK) st = loop_on_signal(w->loop, SIGHUP, on_hangup, w, err);
     if (st != ST_OK) goto fail;
-    worker_metrics_describe(w->metrics, w->engine, options->prefix_caching);
+    worker_metrics_describe(w->metrics, w->engine,
+                            dtype_long_name(engine_info(w->engine)->kv_dtype),
+                            options->prefix_caching);
     build_api(w, name);
     if ((st = start_request_feed(w, err)) != ST_OK) goto fail;
     log_ready(w, began_us);

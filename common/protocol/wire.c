@@ -174,6 +174,7 @@ void wire_append_server_info(struct buf *out, const struct wire_server_info *inf
     json_field_z(&w, "device", info->device);
     json_field_z(&w, "uuid", info->uuid);
     json_field_z(&w, "dtype", info->dtype);
+    json_field_z(&w, "quantization", info->quantization);
     json_field_z(&w, "kv_cache_dtype", info->kv_dtype);
     json_field_u64(&w, "tensor_parallel_size", info->tensor_parallel_size);
     json_field_u64(&w, "block_size", info->block_size);
@@ -255,6 +256,8 @@ static enum status read_info(const struct json *root, struct wire_server_info *i
     }
     if ((st = get_text(root, "uuid", info->uuid, sizeof(info->uuid), err)) != ST_OK) return st;
     if ((st = get_text(root, "dtype", info->dtype, sizeof(info->dtype), err)) != ST_OK) return st;
+    st = get_text(root, "quantization", info->quantization, sizeof(info->quantization), err);
+    if (st != ST_OK) return st;
     if ((st = get_text(root, "kv_cache_dtype", info->kv_dtype, sizeof(info->kv_dtype), err)) !=
         ST_OK) {
         return st;

@@ -89,6 +89,7 @@ struct wire_server_info {
     char device[WIRE_DEVICE_MAX];           /* its name, for people */
     char uuid[WIRE_UUID_MAX];               /* of a GPU, "GPU-..."; else "" */
     char dtype[WIRE_DTYPE_MAX];             /* of the weights: "bfloat16" */
+    char quantization[WIRE_BACKEND_MAX];    /* of the checkpoint: "gptq", "none" */
     char kv_dtype[WIRE_DTYPE_MAX];          /* of K and V */
     uint32_t tensor_parallel_size;          /* devices that one model is divided over; 0: unknown */
     uint32_t block_size;                    /* tokens per KV block */

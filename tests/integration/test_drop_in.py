@@ -198,7 +198,7 @@ def test_a_quantised_checkpoint_answers_as_it_is(programs, tmp_path, flags):
     worker = programs(Worker, quantised(tmp_path), "--backend", "ref", "--num-gpu-blocks-override", "64", *flags).ready()
     answer = worker.post("/v1/completions", {"prompt": "ABC", "max_tokens": 3, "temperature": 0, "ignore_eos": True})
     assert answer.code == 200 and answer.json["usage"]["completion_tokens"] == 3
-    assert "quantization=gptq" in worker.log
+    assert "quantization=gptq" in worker.log and worker.get("/server_info").json["quantization"] == "gptq"
 
 
 def test_quantization_that_the_files_do_not_have_is_refused(programs, tmp_path):

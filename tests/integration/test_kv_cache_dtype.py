@@ -60,7 +60,8 @@ def test_a_quantised_cache_holds_twice_and_answers_alike(programs, plain, name):
     worker = programs(Worker, DEMO_MODEL, *CPU, "--kv-cache-memory-bytes", "16MiB", "--kv-cache-dtype", name).ready()
     ours = worker.get("/server_info").json
     assert (info["kv_cache_dtype"], ours["kv_cache_dtype"]) == ("bfloat16", QUANTISED[name])
-    assert ours["dtype"] == info["dtype"]
+    assert (ours["dtype"], ours["quantization"]) == (info["dtype"], "none")
+    assert worker.metric("vllm:cache_config_info", cache_dtype=QUANTISED[name], num_gpu_blocks=str(ours["n_blocks"])) == 1
     assert worker.field("weights_loaded", "kv_cache") == QUANTISED[name]
     assert ours["n_blocks"] / info["n_blocks"] >= 1.96  # head_dim 64: 128 / 65, less what is left of 16 MiB
     delta, right = nll(worker) - plain_nll, n_right(worker)

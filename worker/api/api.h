@@ -35,6 +35,7 @@ struct api {
     const struct generation_config *defaults;
     const struct json *template_kwargs; /* variables of the chat template; NULL */
     const char *model_name;             /* as clients call it, and as answers have it */
+    const char *quantization;           /* of the checkpoint: "gptq", "none" */
     struct option_list other_names;     /* that clients may call it too */
     bool tokens_as_ids;                 /* in logprobs, where a request is silent */
     const struct access *access;        /* keys that requests must have; NULL: none */

@@ -184,6 +184,7 @@ static void server_info_get(struct http_request *req, void *arg) {
     snprintf(wire.backend, sizeof(wire.backend), "%s", info->backend);
     snprintf(wire.path, sizeof(wire.path), "%s", info->device.path);
     snprintf(wire.dtype, sizeof(wire.dtype), "%s", dtype_long_name(info->weight_dtype));
+    snprintf(wire.quantization, sizeof(wire.quantization), "%s", api->quantization);
     snprintf(wire.kv_dtype, sizeof(wire.kv_dtype), "%s", dtype_long_name(info->kv_dtype));
     snprintf(wire.device, sizeof(wire.device), "%s", info->device.device);
     snprintf(wire.uuid, sizeof(wire.uuid), "%s", info->device.uuid);

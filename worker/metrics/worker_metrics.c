@@ -84,13 +84,14 @@ void worker_metrics_collect(struct metrics *m, struct engine *engine) {
     }
 }
 
-void worker_metrics_describe(struct metrics *m, const struct engine *engine, bool is_caching) {
+void worker_metrics_describe(struct metrics *m, const struct engine *engine,
+                             const char *cache_dtype, bool is_caching) {
     const struct engine_info *info = engine_info(engine);
     char block_size[16], n_blocks[16];
 
     snprintf(block_size, sizeof(block_size), "%u", info->block_size);
     snprintf(n_blocks, sizeof(n_blocks), "%u", info->n_blocks);
-    metric_set(METRICS_GET(m, WORKER_cache_config_info, block_size, n_blocks,
+    metric_set(METRICS_GET(m, WORKER_cache_config_info, block_size, cache_dtype, n_blocks,
                            is_caching ? "True" : "False"),
                1);
     metric_set(METRICS_GET(m, WORKER_backend_info, info->backend, info->device.device,

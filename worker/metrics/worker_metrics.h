@@ -15,7 +15,7 @@ struct engine;
     X(GAUGE, kv_cache_usage_perc, "",                                                              \
       "Share of KV blocks in use, 0 to 1; cached blocks without a user count as free.",            \
       .aliases = "vllm:gpu_cache_usage_perc")                                                      \
-    X(GAUGE, cache_config_info, "block_size,num_gpu_blocks,enable_prefix_caching",                 \
+    X(GAUGE, cache_config_info, "block_size,cache_dtype,num_gpu_blocks,enable_prefix_caching",     \
       "Configuration of the KV cache in labels; always 1.")                                        \
     X(COUNTER, prefix_cache_queries_total, "", "Prompt tokens looked up in the prefix cache.",     \
       .aliases = "vllm:gpu_prefix_cache_queries_total")                                            \
@@ -158,7 +158,8 @@ struct metrics *worker_metrics_create(const char *model_name);
 void worker_metrics_collect(struct metrics *m, struct engine *engine);
 
 /* The info metrics, once: what computes, and what the cache was configured to. */
-void worker_metrics_describe(struct metrics *m, const struct engine *engine, bool is_caching);
+void worker_metrics_describe(struct metrics *m, const struct engine *engine,
+                             const char *cache_dtype, bool is_caching);
 
 /* What one finished request adds. Times are clock_now_us, 0 for what never came. */
 struct worker_request_times {

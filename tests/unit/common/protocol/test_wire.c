@@ -85,6 +85,9 @@ static void server_info_reads_as_written(void **state) {
         .other_names = "b\norg/c \"d\"\n",
         .backend = "cpu",
         .path = "avx512",
+        .dtype = "bfloat16",
+        .quantization = "compressed-tensors",
+        .kv_dtype = "fp8_e4m3",
         .tensor_parallel_size = 4,
         .block_size = 16,
         .n_blocks = UINT64_C(5000000000),
@@ -111,6 +114,9 @@ static void server_info_reads_as_written(void **state) {
     assert_string_equal(a.other_names, b.other_names);
     assert_string_equal(a.backend, b.backend);
     assert_string_equal(a.path, b.path);
+    assert_string_equal(a.dtype, b.dtype);
+    assert_string_equal(a.quantization, b.quantization);
+    assert_string_equal(a.kv_dtype, b.kv_dtype);
     assert_string_equal(a.generation, b.generation);
     assert_string_equal(a.schedule_policy, b.schedule_policy);
     assert_int_equal(b.n_tiers, 2);
