@@ -22,7 +22,7 @@
 
 #include "common/base/status.h"
 #include "router/registry/address.h"
-#include "router/routing/admission.h"
+#include "router/queue/admission.h"
 #include "router/routing/routing.h"
 
 #define REGISTRY_MAX_WORKERS 1024

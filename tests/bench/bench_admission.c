@@ -9,7 +9,7 @@
 #include "common/base/clock.h"
 #include "common/base/mem.h"
 #include "common/base/rng.h"
-#include "router/routing/admission.h"
+#include "router/queue/admission.h"
 
 #define N_WAITING   100000
 #define N_ROUNDS    7

@@ -1,4 +1,4 @@
-/* router/routing/admission.h - the queue in front of full workers.
+/* router/queue/admission.h - the queue in front of full workers.
  *
  * One per model, beside its routing and under the same lock. A request that finds all workers at
  * their enough_in_flight waits here; when a worker has room again the next is popped, in this

@@ -1,4 +1,4 @@
-/* router/routing/admission.c - bands of flows of tickets.
+/* router/queue/admission.c - bands of flows of tickets.
  *
  * A flow is a tenant within a band. While it has tickets it is in two heaps of its band: by
  * `start`, the virtual time at which its first ticket's service begins, and by its number of
@@ -7,7 +7,7 @@
  * start, on the list of idle flows, until the band's time has passed it: otherwise a tenant with
  * one request at a time would always be served at once. A new tenant takes the oldest idle flow
  * when none is spare. */
-#include "router/routing/admission.h"
+#include "router/queue/admission.h"
 
 #include <assert.h>
 #include <math.h>

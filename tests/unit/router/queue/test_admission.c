@@ -1,11 +1,11 @@
-/* tests/unit/router/routing/test_admission.c - order, fairness, bounds; random steps against plain
+/* tests/unit/router/queue/test_admission.c - order, fairness, bounds; random steps against plain
  * lists. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/base/mem.h"
 #include "common/base/rng.h"
-#include "router/routing/admission.h"
+#include "router/queue/admission.h"
 #include "tests/support/cm.h"
 #include "tests/support/support.h"
 
