@@ -1,12 +1,19 @@
 /* router/queue/admission.c - bands of flows of tickets.
  *
- * A flow is a tenant within a band. While it has tickets it is in two heaps of its band: by
- * `start`, the virtual time at which its first ticket's service begins, and by its number of
- * tickets. So each event costs O(log flows), full queue or not. A pop moves the band's time to that
- * start, and the flow's next start behind the ticket's work. A flow that runs empty keeps its
- * start, on the list of idle flows, until the band's time has passed it: otherwise a tenant with
- * one request at a time would always be served at once. A new tenant takes the oldest idle flow
- * when none is spare. */
+ * A flow is a tenant within a band. While it has tickets it is in several heaps of its band, so
+ * that each event costs O(log flows) and, by price, O(log tickets), full queue or not:
+ *
+ *     by turn    `flows`, by start: the virtual time at which its first ticket's service begins
+ *     by price   `flows` or, when the flow is in debt, `debtors`: by the key of its first ticket,
+ *                which is that of a heap of tickets. All debts of a band change by as much when
+ *                its least start does, so that no key does: only `debtors` as a whole moves
+ *                against `flows`. `least`, `most` and `relief` find the flows that cross the line.
+ *     both       `longest`, by the number of tickets: who gives way
+ *
+ * Service moves the band's time, and the flow's next start behind the ticket's work. A flow that
+ * runs empty keeps its start, on the list of idle flows, until the band's time has passed it:
+ * otherwise a tenant with one request at a time would always be served at once. A new tenant takes
+ * the oldest idle flow when none is spare. */
 #include "router/queue/admission.h"
 
 #include <assert.h>
@@ -22,23 +29,38 @@
 #define PACE_WEIGHT  0.05  /* of the latest gap between two pops */
 #define PACE_GAP_MAX 60e6  /* us: longer gaps are ignored */
 #define BAND_MIDDLE  (ADMISSION_BANDS / 2)
+#define N_BINS       64 /* of half an octave, from */
+#define BIN_LEAST_S  0.0005
 
 struct admission_flow {
-    struct heap_link in_turn, in_length; /* of its band, while it has tickets */
-    struct list link;                    /* on `idle` while it has none */
-    struct list tickets;
-    uint64_t key; /* of the map: tenant and band; 0: never used */
+    struct heap_link in_length;         /* of its band, while it has tickets */
+    struct heap_link in_turn;           /* in flows or debtors, while it has tickets in place */
+    struct heap_link in_start, in_most; /* by price: in least and most, or in relief */
+    struct list link;                   /* on `idle` while it has no tickets */
+    struct list tickets;                /* oldest first */
+    struct tree_heap first;             /* by price: those in place */
+    uint64_t key;                       /* of the map: tenant and band; 0: never used */
     double start;
-    uint64_t seq; /* orders equal starts by arrival */
-    uint32_t n;
+    double order;       /* in flows or debtors; the least is next */
+    uint64_t order_seq; /* decides between equals */
+    uint64_t seq;       /* of its oldest ticket's arrival when it began to wait */
+    double weight;
+    uint32_t n; /* tickets, those taken off for a try included */
     uint32_t band;
+    bool in_debt;
 };
 
 struct band {
-    struct heap flows;   /* by start: the next to be served */
+    struct heap flows;   /* by order: the next to be served */
+    struct heap debtors; /* likewise; their orders include ADMISSION_DEBT x start */
     struct heap longest; /* by number of tickets: the next to give way */
-    double now;          /* virtual time: start of the last ticket popped */
+    struct heap least;   /* not in debt, by start: the least served */
+    struct heap most;    /* not in debt: the first to fall into it */
+    struct heap relief;  /* in debt: the first to leave it */
+    double now;          /* virtual time: see admission.h */
+    double most_start;   /* of any flow, ever */
     uint32_t n;
+    uint32_t n_of_price[N_BINS]; /* tickets by price */
 };
 
 struct pool { /* of flows, which never move */
@@ -60,11 +82,34 @@ struct admission {
     uint32_t n_gaps;
 };
 
-static bool starts_before(const struct heap_link *a, const struct heap_link *b) {
+static bool is_sooner(const struct heap_link *a, const struct heap_link *b) {
     const struct admission_flow *x = HEAP_ENTRY_CONST(a, struct admission_flow, in_turn);
     const struct admission_flow *y = HEAP_ENTRY_CONST(b, struct admission_flow, in_turn);
 
-    return x->start != y->start ? x->start < y->start : x->seq < y->seq;
+    return x->order != y->order ? x->order < y->order : x->order_seq < y->order_seq;
+}
+
+static bool starts_before(const struct heap_link *a, const struct heap_link *b) {
+    return HEAP_ENTRY_CONST(a, struct admission_flow, in_start)->start <
+           HEAP_ENTRY_CONST(b, struct admission_flow, in_start)->start;
+}
+
+static bool starts_after(const struct heap_link *a, const struct heap_link *b) {
+    return HEAP_ENTRY_CONST(a, struct admission_flow, in_most)->start >
+           HEAP_ENTRY_CONST(b, struct admission_flow, in_most)->start;
+}
+
+/* A ticket's place by price: what all of them gain by waiting is left out. */
+static double key_of(const struct admission_ticket *t) {
+    return t->work_s + ADMISSION_AGING * 1e-6 * (double)(int64_t)t->since_us;
+}
+
+static bool is_cheaper(const struct tree_link *a, const struct tree_link *b) {
+    const struct admission_ticket *x = HEAP_ENTRY_CONST(a, struct admission_ticket, in_flow);
+    const struct admission_ticket *y = HEAP_ENTRY_CONST(b, struct admission_ticket, in_flow);
+    double kx = key_of(x), ky = key_of(y);
+
+    return kx != ky ? kx < ky : x->seq < y->seq;
 }
 
 /* Orders equals by latest arrival. */
@@ -91,7 +136,11 @@ static void grow(struct admission *a, uint32_t n) {
     map_reserve(&a->flows, n);
     for (uint32_t i = 0; i < ADMISSION_BANDS; i++) {
         heap_reserve(&a->bands[i].flows, n);
+        heap_reserve(&a->bands[i].debtors, n);
         heap_reserve(&a->bands[i].longest, n);
+        heap_reserve(&a->bands[i].least, n);
+        heap_reserve(&a->bands[i].most, n);
+        heap_reserve(&a->bands[i].relief, n);
     }
 }
 
@@ -101,17 +150,16 @@ struct admission *admission_create(const struct admission_options *options) {
     map_init(&a->flows, rng_mix((uint64_t)(uintptr_t)a));
     list_init(&a->idle);
     for (uint32_t i = 0; i < ADMISSION_BANDS; i++) {
-        heap_init(&a->bands[i].flows, starts_before);
+        heap_init(&a->bands[i].flows, is_sooner);
+        heap_init(&a->bands[i].debtors, is_sooner);
         heap_init(&a->bands[i].longest, is_longer);
+        heap_init(&a->bands[i].least, starts_before);
+        heap_init(&a->bands[i].most, starts_after);
+        heap_init(&a->bands[i].relief, starts_before);
     }
+    a->options = *options;
     admission_configure(a, options);
     return a;
-}
-
-void admission_configure(struct admission *a, const struct admission_options *options) {
-    a->options = *options;
-    a->options.queue_size = MIN(options->queue_size, (uint32_t)ADMISSION_SIZE_MAX);
-    grow(a, a->options.queue_size + SPARE_FLOWS);
 }
 
 void admission_destroy(struct admission *a) {
@@ -119,7 +167,11 @@ void admission_destroy(struct admission *a) {
     assert(!a->n);
     for (uint32_t i = 0; i < ADMISSION_BANDS; i++) {
         heap_fini(&a->bands[i].flows);
+        heap_fini(&a->bands[i].debtors);
         heap_fini(&a->bands[i].longest);
+        heap_fini(&a->bands[i].least);
+        heap_fini(&a->bands[i].most);
+        heap_fini(&a->bands[i].relief);
     }
     map_fini(&a->flows);
     for (struct pool *pool = a->pools; pool;) {
@@ -151,27 +203,188 @@ static struct admission_flow *flow_get(struct admission *a, uint64_t key, uint32
     f->key = key;
     f->band = band;
     f->start = 0;
+    f->in_debt = false;
     map_insert(&a->flows, key, f);
     return f;
+}
+
+static bool by_price(const struct admission *a) {
+    return a->options.order == ADMISSION_BY_PRICE;
+}
+
+/* --- a flow's place in its band --------------------------------------------------------------- */
+
+static struct heap *turns_of(struct band *b, const struct admission_flow *f) {
+    return f->in_debt ? &b->debtors : &b->flows;
+}
+
+/* After its first ticket, its start or its debt changed. */
+static void place(struct admission *a, struct admission_flow *f) {
+    struct heap *turns = turns_of(&a->bands[f->band], f);
+    const struct admission_ticket *t;
+
+    if (by_price(a) && !f->first.root) {
+        if (heap_is_linked(&f->in_turn)) heap_remove(turns, &f->in_turn);
+        return;
+    }
+    f->order = f->start;
+    f->order_seq = f->seq;
+    if (by_price(a)) {
+        t = HEAP_ENTRY(f->first.root, struct admission_ticket, in_flow);
+        f->order = key_of(t) + (f->in_debt ? ADMISSION_DEBT * f->start : 0);
+        f->order_seq = t->seq;
+    }
+    if (heap_is_linked(&f->in_turn)) {
+        heap_update(turns, &f->in_turn);
+    } else {
+        heap_push(turns, &f->in_turn);
+    }
+}
+
+/* Takes the flow out of all that orders flows, but for `longest`. */
+static void displace(struct admission *a, struct admission_flow *f) {
+    struct band *b = &a->bands[f->band];
+
+    if (heap_is_linked(&f->in_turn)) heap_remove(turns_of(b, f), &f->in_turn);
+    if (heap_is_linked(&f->in_start))
+        heap_remove(f->in_debt ? &b->relief : &b->least, &f->in_start);
+    if (heap_is_linked(&f->in_most)) heap_remove(&b->most, &f->in_most);
+}
+
+static void enter_group(struct admission *a, struct admission_flow *f, bool in_debt) {
+    struct band *b = &a->bands[f->band];
+
+    displace(a, f);
+    f->in_debt = in_debt;
+    heap_push(in_debt ? &b->relief : &b->least, &f->in_start);
+    if (!in_debt) heap_push(&b->most, &f->in_most);
+    place(a, f);
+}
+
+static struct admission_flow *first_of(const struct heap *starts) {
+    struct heap_link *link = heap_first(starts);
+
+    return link ? HEAP_ENTRY(link, struct admission_flow, in_start) : NULL;
+}
+
+/* Where debt begins. The band has flows with tickets. */
+static double debt_line(const struct band *b) {
+    return first_of(&b->least)->start + ADMISSION_FREE_S;
+}
+
+/* Moves flows over the line of debt until all are on their side of it. */
+static void settle_debts(struct admission *a, struct band *b) {
+    while (b->least.n || b->relief.n) {
+        struct admission_flow *f = first_of(&b->relief);
+
+        if (f && (!b->least.n || f->start <= debt_line(b))) {
+            enter_group(a, f, false);
+            continue;
+        }
+        f = HEAP_ENTRY(heap_first(&b->most), struct admission_flow, in_most);
+        if (f->start <= debt_line(b)) return;
+        enter_group(a, f, true);
+    }
+}
+
+/* The flow has its first ticket. */
+static void arrive(struct admission *a, struct admission_flow *f) {
+    if (!by_price(a)) {
+        place(a, f);
+        return;
+    }
+    enter_group(a, f, false);
+    settle_debts(a, &a->bands[f->band]);
+}
+
+/* The flow has no ticket any more, or the order changes. */
+static void depart(struct admission *a, struct admission_flow *f) {
+    displace(a, f);
+    f->in_debt = false;
+    if (by_price(a)) settle_debts(a, &a->bands[f->band]);
+}
+
+/* Puts it in its place among the tickets of its flow. */
+static void put_in(struct admission *a, struct admission_ticket *t) {
+    if (!by_price(a)) return;
+    tree_heap_push(&t->flow->first, &t->in_flow, is_cheaper);
+    place(a, t->flow);
+}
+
+void admission_take_off(struct admission *a, struct admission_ticket *t) {
+    if (!tree_heap_is_linked(&t->in_flow)) return;
+    tree_heap_remove(&t->flow->first, &t->in_flow, is_cheaper);
+    place(a, t->flow);
+}
+
+static uint32_t bin_of(double work_s) {
+    double bin = 2 * log2(fmax(work_s, BIN_LEAST_S) / BIN_LEAST_S);
+
+    return (uint32_t)MIN(bin, N_BINS - 1.0);
+}
+
+static void set_price(struct admission *a, struct admission_ticket *t, double work_s) {
+    struct band *b = &a->bands[t->flow->band];
+
+    b->n_of_price[bin_of(t->work_s)]--;
+    t->work_s = fmax(work_s, WORK_MIN_S);
+    b->n_of_price[bin_of(t->work_s)]++;
 }
 
 static void take_out(struct admission *a, struct admission_ticket *t) {
     struct admission_flow *f = t->flow;
     struct band *b = &a->bands[f->band];
 
+    admission_take_off(a, t);
     list_remove(&t->link);
     t->flow = NULL;
     f->n--;
     b->n--;
     a->n--;
+    b->n_of_price[bin_of(t->work_s)]--;
     if (f->n > 0) {
         heap_update(&b->longest, &f->in_length);
     } else {
-        heap_remove(&b->flows, &f->in_turn);
+        depart(a, f);
         heap_remove(&b->longest, &f->in_length);
         list_push_back(&a->idle, &f->link);
     }
+    if (by_price(a) && b->n == 0) b->now = fmax(b->now, b->most_start); /* all are equal */
     if (a->n == 0) a->popped_us = 0;
+}
+
+/* --- options ---------------------------------------------------------------------------------- */
+
+/* Takes every flow out of the order that was, or puts it into the one that is. */
+static void reorder(struct admission *a, bool is_in) {
+    for (uint32_t i = 0; i < ADMISSION_BANDS; i++) {
+        const struct heap *all = &a->bands[i].longest;
+
+        for (size_t j = 0; j < all->n; j++) {
+            struct admission_flow *f = HEAP_ENTRY(all->items[j], struct admission_flow, in_length);
+
+            if (!is_in) displace(a, f);
+            f->in_debt = false;
+            LIST_FOR_EACH(it, &f->tickets) {
+                struct admission_ticket *t = LIST_ENTRY(it, struct admission_ticket, link);
+
+                if (is_in && by_price(a)) tree_heap_push(&f->first, &t->in_flow, is_cheaper);
+                if (!is_in) t->in_flow = (struct tree_link){0};
+            }
+            if (!is_in) f->first.root = NULL;
+            if (is_in) arrive(a, f);
+        }
+    }
+}
+
+void admission_configure(struct admission *a, const struct admission_options *options) {
+    enum admission_order was = a->options.order;
+
+    if (was != options->order) reorder(a, false);
+    a->options = *options;
+    a->options.queue_size = MIN(options->queue_size, (uint32_t)ADMISSION_SIZE_MAX);
+    grow(a, a->options.queue_size + SPARE_FLOWS);
+    if (was != options->order) reorder(a, true);
 }
 
 /* --- the pace --------------------------------------------------------------------------------- */
@@ -186,19 +399,33 @@ static void learn_pace(struct admission *a, uint64_t now_us) {
     a->popped_us = now_us;
 }
 
-/* Predicted wait of one more ticket in flow `f` (NULL: a new flow) of `band`: tickets before it
- * times the pace. Flows take turns, so each flow ahead counts at most as many tickets as `f`
- * has. */
-static uint64_t predict_wait_us(const struct admission *a, const struct admission_flow *f,
-                                uint32_t band) {
+/* Tickets before one more of this price in flow `f` (NULL: a new flow) of `band`. Flows take turns,
+ * so each flow ahead counts at most as many tickets as `f` has. */
+static uint64_t count_before(const struct admission *a, const struct admission_flow *f,
+                             uint32_t band, double work_s) {
     const struct band *b = &a->bands[band];
-    uint64_t n_own = f ? f->n : 0, n_flows = b->flows.n + (n_own == 0), n_ahead;
+    uint64_t n_own = f ? f->n : 0, n_flows = b->longest.n + (n_own == 0);
+    uint64_t n_before = by_price(a) ? 0 : b->n;
 
-    if (a->n_gaps < ADMISSION_PACE_FROM) return 0;
-    n_ahead = MIN((uint64_t)b->n, (n_own + 1) * n_flows - 1);
+    for (uint32_t i = 0; by_price(a) && i <= bin_of(work_s); i++)
+        n_before += b->n_of_price[i];
+    n_before = MIN(n_before, (n_own + 1) * n_flows - 1);
     for (uint32_t i = 0; i < band; i++)
-        n_ahead += a->bands[i].n;
-    return (uint64_t)((double)(n_ahead + 1) * a->gap_us);
+        n_before += a->bands[i].n;
+    return n_before;
+}
+
+/* Of a newcomer: what is before it, times the pace. */
+static uint64_t predict_wait_us(const struct admission *a, uint64_t n_before) {
+    if (a->n_gaps < ADMISSION_PACE_FROM) return 0;
+    return (uint64_t)((double)(n_before + 1) * a->gap_us);
+}
+
+uint32_t admission_n_before(const struct admission *a, const struct admission_claim *claim) {
+    uint32_t band = band_of(claim->priority);
+
+    return (uint32_t)count_before(a, map_find(&a->flows, flow_key(claim->tenant, band)), band,
+                                  fmax(claim->work_s, WORK_MIN_S));
 }
 
 /* --- who waits -------------------------------------------------------------------------------- */
@@ -229,7 +456,7 @@ enum admission_verdict admission_push(struct admission *a, struct admission_tick
 
     assert(!admission_is_waiting(t));
     *displaced = NULL;
-    *wait_us = predict_wait_us(a, f, band);
+    *wait_us = predict_wait_us(a, count_before(a, f, band, fmax(claim->work_s, WORK_MIN_S)));
     if (a->options.max_wait_us && *wait_us > a->options.max_wait_us) return ADMISSION_TOO_LONG;
     if (a->n >= a->options.queue_size) {
         *displaced = a->n ? find_displaced(a, band, f ? f->n : 0) : NULL;
@@ -237,23 +464,32 @@ enum admission_verdict admission_push(struct admission *a, struct admission_tick
         take_out(a, *displaced);
     }
     f = flow_get(a, key, band);
-    *t = (struct admission_ticket){
-        .flow = f, .work_s = fmax(claim->work_s, WORK_MIN_S), .home = claim->home};
+    f->weight = claim->weight > 0 ? claim->weight : 1;
+    *t = (struct admission_ticket){.flow = f,
+                                   .work_s = fmax(claim->work_s, WORK_MIN_S),
+                                   .since_us = claim->since_us,
+                                   .seq = a->n_pushed,
+                                   .home = claim->home};
     list_push_back(&f->tickets, &t->link);
     b->n++;
     a->n++;
+    b->n_of_price[bin_of(t->work_s)]++;
     if (f->n++ > 0) {
         heap_update(&b->longest, &f->in_length);
+        put_in(a, t);
     } else {
         list_remove(&f->link);
         f->start = fmax(f->start, b->now);
         f->seq = a->n_pushed;
-        heap_push(&b->flows, &f->in_turn);
         heap_push(&b->longest, &f->in_length);
+        if (by_price(a)) tree_heap_push(&f->first, &t->in_flow, is_cheaper);
+        arrive(a, f);
     }
     a->n_pushed++;
     return ADMISSION_WAITS;
 }
+
+/* --- by turn ---------------------------------------------------------------------------------- */
 
 /* The flow's first ticket, or one of the next whose prompt is cached where there is room, or has no
  * home. */
@@ -291,12 +527,89 @@ struct admission_ticket *admission_pop(struct admission *a, const struct worker_
         t = choose_ticket(f, room);
         b->now = f->start;
         f->start += t->work_s;
+        b->most_start = fmax(b->most_start, f->start);
         learn_pace(a, now_us);
         take_out(a, t);
-        if (f->n) heap_update(&b->flows, &f->in_turn);
+        if (f->n) place(a, f);
         return t;
     }
     return NULL;
+}
+
+/* --- by price --------------------------------------------------------------------------------- */
+
+/* The key of a flow in debt counts from the line, that of the others has no debt in it. */
+static double debt_of(const struct band *b, const struct admission_flow *f) {
+    return f->in_debt ? ADMISSION_DEBT * debt_line(b) : 0;
+}
+
+/* The flow with the first ticket in place of a band; NULL: none is in place. */
+static struct admission_flow *first_flow(const struct band *b) {
+    struct heap_link *x = heap_first(&b->flows), *y = heap_first(&b->debtors);
+    struct admission_flow *f = x ? HEAP_ENTRY(x, struct admission_flow, in_turn) : NULL;
+    struct admission_flow *g = y ? HEAP_ENTRY(y, struct admission_flow, in_turn) : NULL;
+
+    if (!f || !g) return f ? f : g;
+    return g->order - debt_of(b, g) < f->order ? g : f;
+}
+
+struct admission_ticket *admission_next(struct admission *a) {
+    for (uint32_t i = 0; a->n && i < ADMISSION_BANDS; i++) {
+        struct admission_flow *f = a->bands[i].n ? first_flow(&a->bands[i]) : NULL;
+        struct admission_ticket *t;
+
+        if (!f) continue;
+        t = HEAP_ENTRY(f->first.root, struct admission_ticket, in_flow);
+        admission_take_off(a, t);
+        return t;
+    }
+    return NULL;
+}
+
+void admission_put_back(struct admission *a, struct admission_ticket *t, double work_s) {
+    assert(admission_is_waiting(t) && !tree_heap_is_linked(&t->in_flow));
+    set_price(a, t, work_s);
+    put_in(a, t);
+}
+
+bool admission_is_first(const struct admission *a, const struct admission_ticket *t,
+                        double work_s) {
+    const struct band *b = &a->bands[t->flow->band];
+    const struct admission_flow *other = first_flow(b);
+    double key = key_of(t) - t->work_s + work_s;
+
+    if (t->flow->in_debt) key += ADMISSION_DEBT * t->flow->start - debt_of(b, t->flow);
+    return !other || key <= other->order - debt_of(b, other);
+}
+
+static void charge(struct admission *a, struct admission_flow *f, double work_s) {
+    struct band *b = &a->bands[f->band];
+
+    b->now = fmax(b->now, first_of(&b->least)->start);
+    f->start += work_s / f->weight;
+    b->most_start = fmax(b->most_start, f->start);
+    heap_update(f->in_debt ? &b->relief : &b->least, &f->in_start);
+    if (!f->in_debt) heap_update(&b->most, &f->in_most);
+    place(a, f);
+    settle_debts(a, b);
+}
+
+void admission_take(struct admission *a, struct admission_ticket *t, double work_s,
+                    uint64_t now_us) {
+    assert(admission_is_waiting(t) && !tree_heap_is_linked(&t->in_flow));
+    charge(a, t->flow, fmax(work_s, WORK_MIN_S));
+    learn_pace(a, now_us);
+    take_out(a, t);
+}
+
+void admission_reprice(struct admission *a, struct admission_ticket *t, double work_s) {
+    assert(tree_heap_is_linked(&t->in_flow));
+    admission_take_off(a, t);
+    admission_put_back(a, t, work_s);
+}
+
+bool admission_in_debt(const struct admission_ticket *t) {
+    return t->flow->in_debt;
 }
 
 void admission_remove(struct admission *a, struct admission_ticket *t) {
@@ -308,39 +621,67 @@ uint32_t admission_n_waiting(const struct admission *a) {
     return a->n;
 }
 
+/* What is asked of a flow with tickets, all of them in place. Returns their number. */
+static uint32_t check_flow(const struct admission *a, const struct band *b,
+                           const struct admission_flow *f) {
+    uint32_t n = 0;
+
+    assert(f->start >= b->now && map_find(&a->flows, f->key) == f && f->weight > 0);
+    assert(heap_is_linked(&f->in_turn) && heap_is_linked(&f->in_start) == by_price(a));
+    assert(heap_is_linked(&f->in_most) == (by_price(a) && !f->in_debt));
+    if (by_price(a)) assert(f->in_debt == (f->start > debt_line(b)));
+    LIST_FOR_EACH(it, &f->tickets) {
+        const struct admission_ticket *t = LIST_ENTRY(it, struct admission_ticket, link);
+
+        assert(t->flow == f && tree_heap_is_linked(&t->in_flow) == by_price(a));
+        (void)t;
+        n++;
+    }
+    assert(n == f->n && n > 0);
+    assert(tree_heap_check(&f->first, is_cheaper) == (by_price(a) ? n : 0));
+    return n;
+}
+
+static uint32_t check_band(const struct admission *a, uint32_t band) {
+    const struct band *b = &a->bands[band];
+    uint32_t n = 0, n_priced = 0;
+
+    heap_check(&b->flows);
+    heap_check(&b->debtors);
+    heap_check(&b->longest);
+    heap_check(&b->least);
+    heap_check(&b->most);
+    heap_check(&b->relief);
+    assert(b->longest.n == b->flows.n + b->debtors.n);
+    assert(b->least.n == b->most.n && b->debtors.n == b->relief.n);
+    assert(b->least.n == (by_price(a) ? b->flows.n : 0));
+    for (size_t j = 0; j < b->longest.n; j++) {
+        const struct admission_flow *f =
+            HEAP_ENTRY(b->longest.items[j], struct admission_flow, in_length);
+
+        assert(f->band == band);
+        n += check_flow(a, b, f);
+    }
+    for (uint32_t i = 0; i < N_BINS; i++)
+        n_priced += b->n_of_price[i];
+    assert(n == b->n && n_priced == n);
+    (void)n_priced;
+    return n;
+}
+
 void admission_check(const struct admission *a) {
     uint32_t n = 0, n_idle = 0, n_flows = 0;
 
     for (uint32_t i = 0; i < ADMISSION_BANDS; i++) {
-        const struct band *b = &a->bands[i];
-        uint32_t n_band = 0;
-
-        heap_check(&b->flows);
-        heap_check(&b->longest);
-        assert(b->longest.n == b->flows.n);
-        n_flows += (uint32_t)b->flows.n;
-        for (size_t j = 0; j < b->flows.n; j++) {
-            const struct admission_flow *f =
-                HEAP_ENTRY(b->flows.items[j], struct admission_flow, in_turn);
-            uint32_t n_tickets = 0;
-
-            assert(heap_is_linked(&f->in_length) && f->band == i && f->start >= b->now &&
-                   map_find(&a->flows, f->key) == f);
-            LIST_FOR_EACH(it, &f->tickets) {
-                assert(LIST_ENTRY(it, struct admission_ticket, link)->flow == f);
-                n_tickets++;
-            }
-            assert(n_tickets == f->n && n_tickets > 0);
-            n_band += n_tickets;
-        }
-        assert(n_band == b->n);
-        n += n_band;
+        n += check_band(a, i);
+        n_flows += (uint32_t)a->bands[i].longest.n;
     }
     LIST_FOR_EACH(it, &a->idle) {
         const struct admission_flow *f = LIST_ENTRY(it, struct admission_flow, link);
 
-        assert(f->n == 0 && list_is_empty(&f->tickets) && !heap_is_linked(&f->in_turn) &&
-               !heap_is_linked(&f->in_length));
+        assert(f->n == 0 && list_is_empty(&f->tickets) && !f->first.root && !f->in_debt);
+        assert(!heap_is_linked(&f->in_turn) && !heap_is_linked(&f->in_length) &&
+               !heap_is_linked(&f->in_start) && !heap_is_linked(&f->in_most));
         assert(!f->key || map_find(&a->flows, f->key) == f);
         n_idle++;
     }

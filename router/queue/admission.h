@@ -1,23 +1,28 @@
-/* router/queue/admission.h - the queue in front of full workers.
+/* router/queue/admission.h - the requests that wait, in order.
  *
- * One per model, beside its routing and under the same lock. A request that finds all workers at
- * their enough_in_flight waits here; when a worker has room again the next is popped, in this
- * order:
+ * One per model, beside its routing and under the same lock. What may go next, and when, is
+ * hold.h's to decide. Two orders, both behind 16 bands of priority, smaller first:
  *
- *      priority   16 bands, smaller first; a band is served when those before it are empty
- *      tenant     within a band each tenant gets an equal share of prefill work: the least served flow
- *                 comes next (start-time fair queueing, Goyal et al., SIGCOMM 1996)
- *      home       among the first few of a flow, one whose prompt is cached where there is room, so that
- *                 a full fleet keeps its hits; a ticket is passed at most ADMISSION_PASSED times
- *      arrival    else first in, first out
+ *      by price   debt + price - aging x time waited, smaller first; ties by arrival
+ *                 price    prefill seconds that the request would cost now
+ *                 debt     of its tenant: what it was served beyond the least served tenant that
+ *                          waits, less ADMISSION_FREE_S, times ADMISSION_DEBT
+ *      by turn    the least served tenant; of its first few, one whose prompt is cached where
+ *                 there is room (at most ADMISSION_PASSED times before its elders); then arrival
  *
- *      band 0 ... band 8: heap of flows by start ──▶ flow a: t1 t2 t3     start: work done so far
- *                                                    flow b: t1           in the band's own time
+ * Both serve tenants by start-time fair queueing (Goyal et al., SIGCOMM 1996): a flow, which is a
+ * tenant within a band, has been served `start` seconds of prefill, each divided by its weight. One
+ * that comes back is raised to the virtual time, so that it has no savings. By price, the virtual
+ * time is what the least served flow that waits had at the last ticket taken; when nothing waits,
+ * all flows are equal, so that no debt remains either.
  *
- * Two bounds: the queue's size, and the predicted wait of a newcomer, from the pace of pops. When
- * the queue is full, a newcomer of a smaller band, or whose tenant has fewer waiting, displaces the
- * last ticket of the longest flow of the last band (of equals, the flow that came last): one
- * tenant's flood does not shut out the others.
+ *      band 0 ... band 8: heap of flows ──▶ flow a: t1 t2 t3
+ *                                           flow b: t1
+ *
+ * Two bounds: the queue's size, and the predicted wait of a newcomer, from the pace at which
+ * tickets leave. When the queue is full, a newcomer of a smaller band, or whose tenant has fewer
+ * waiting, displaces the last ticket of the longest flow of the last band (of equals, the flow that
+ * came last): one tenant's flood does not shut out the others.
  *
  * A pure library: no clock, no lock; it allocates at creation and in admission_configure. The owner
  * removes tickets whose deadline has passed. */
@@ -27,6 +32,7 @@
 #include "common/base/base.h"
 #include "common/base/list.h"
 #include "common/base/status.h"
+#include "router/queue/tree_heap.h"
 #include "router/routing/worker_mask.h"
 
 #define ADMISSION_BANDS     16
@@ -39,26 +45,41 @@
 #define ADMISSION_LOOK   32
 #define ADMISSION_PASSED 16
 
+/* By price. In a simulated overload of 5 %, aging of 0.05 takes the longest wait from 545 to 310 s
+ * at the same mean as 0.02; 0.2 triples the mean. A request of 10 s is level with a new one of 1 s
+ * after 180 s. */
+#define ADMISSION_AGING  0.05 /* seconds of price per second waited */
+#define ADMISSION_DEBT   10.0 /* seconds of price per second served beyond the free ones */
+#define ADMISSION_FREE_S 1.0
+
 struct admission;
 struct admission_flow;
+
+enum admission_order { ADMISSION_BY_TURN, ADMISSION_BY_PRICE };
 
 struct admission_options {
     uint32_t queue_size;  /* tickets that may wait; 0: none */
     uint64_t max_wait_us; /* newcomers predicted to wait longer are refused; 0: no limit */
+    enum admission_order order;
 };
 
-struct admission_ticket { /* embedded in the waiter; zero: not waiting */
-    struct list link;     /* in its flow, oldest first */
+struct admission_ticket {     /* embedded in the waiter; zero: not waiting */
+    struct list link;         /* in its flow, oldest first */
+    struct tree_link in_flow; /* by price, unless it is taken off for a try */
     struct admission_flow *flow;
-    double work_s;
+    double work_s;     /* its price */
+    uint64_t since_us; /* when it first arrived */
+    uint64_t seq;
     uint32_t home, n_passed;
 };
 
 struct admission_claim { /* of a newcomer */
     uint64_t tenant;     /* hash of the tenant */
     int32_t priority;    /* 0 is usual, smaller is sooner; clamped to [-8, 7] */
-    double work_s;       /* predicted prefill */
-    uint32_t home;       /* worker that holds its prompt's opening, or WORKER_NONE */
+    double work_s;       /* predicted prefill: the price */
+    uint32_t home;       /* by turn: worker that holds its prompt's opening, or WORKER_NONE */
+    double weight;       /* of the tenant: its share in proportion to others; 0 is 1 */
+    uint64_t since_us;   /* by price: when the request first arrived, before any retry */
 };
 
 enum admission_verdict {
@@ -70,27 +91,49 @@ enum admission_verdict {
 struct admission *admission_create(const struct admission_options *options);
 void admission_destroy(struct admission *a); /* the queue must be empty; NULL is fine */
 
-/* New options; waiting tickets stay. Allocates when the queue grows. */
+/* New options; waiting tickets stay, in the new order. Allocates when the queue grows. */
 void admission_configure(struct admission *a, const struct admission_options *options);
 
 /* Queues *t. *wait_us: predicted wait, whatever the verdict. *displaced: NULL, or the ticket that
- * gave way and no longer waits. */
+ * gave way and no longer waits. With bins of half an octave, by price, the prediction is rough. */
 enum admission_verdict admission_push(struct admission *a, struct admission_ticket *t,
                                       const struct admission_claim *claim, uint64_t *wait_us,
                                       struct admission_ticket **displaced);
 
-/* Takes the next ticket in order; NULL when the queue is empty. `room`: mask of workers with
- * room. */
+/* By turn: takes the next ticket in order; NULL when the queue is empty. `room`: mask of workers
+ * with room. */
 struct admission_ticket *admission_pop(struct admission *a, const struct worker_mask *room,
                                        uint64_t now_us);
 
-void admission_remove(struct admission *a, struct admission_ticket *t); /* must be waiting */
+/* By price: a try. admission_next takes the first ticket off its place; NULL: all are off. It still
+ * waits until admission_take, which charges its tenant work_s at the given price; or
+ * admission_put_back returns it to its place at the given price, before anything else is done. */
+struct admission_ticket *admission_next(struct admission *a);
+void admission_take_off(struct admission *a, struct admission_ticket *t); /* out of order */
+void admission_put_back(struct admission *a, struct admission_ticket *t, double work_s);
+void admission_take(struct admission *a, struct admission_ticket *t, double work_s,
+                    uint64_t now_us);
+
+/* Would the ticket, taken off for a try, still be the first of its band at this price? */
+bool admission_is_first(const struct admission *a, const struct admission_ticket *t, double work_s);
+
+/* Has the tenant of the waiting ticket been served more than ADMISSION_FREE_S beyond the least? */
+bool admission_in_debt(const struct admission_ticket *t);
+
+/* A new price of a waiting ticket that is in its place. */
+void admission_reprice(struct admission *a, struct admission_ticket *t, double work_s);
+
+/* Leaves without being served: nothing is charged. It must be waiting, in its place. */
+void admission_remove(struct admission *a, struct admission_ticket *t);
 
 static inline bool admission_is_waiting(const struct admission_ticket *t) {
     return t->flow != NULL;
 }
 
 uint32_t admission_n_waiting(const struct admission *a);
+
+/* How many tickets are before a newcomer with this claim: by price, roughly. */
+uint32_t admission_n_before(const struct admission *a, const struct admission_claim *claim);
 void admission_check(const struct admission *a); /* asserts the invariants; O(n) */
 
 #endif

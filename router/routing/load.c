@@ -30,6 +30,12 @@
 /* Share at the beginning of a slow start. */
 #define RAMP_FIRST_SHARE 0.1
 
+/* Delay of reports: weight of a sample, what one may change, and the highest that is learned. Slow
+ * prefill looks like a late report, so samples of long prompts must not add up without a limit. */
+#define DELAY_WEIGHT 0.2
+#define DELAY_STEP_S 0.05
+#define DELAY_MAX_S  1.0
+
 /* Share of KV memory that engines keep free for growing sequences. */
 #define USABLE_CAPACITY 0.95
 
@@ -61,6 +67,7 @@ void load_init(struct load *l, uint32_t n_workers) {
     *l = (struct load){
         .workers = mem_calloc(n_workers, sizeof(*l->workers)),
         .in_flight = mem_calloc(ALIGN_UP(n_workers, 64), sizeof(*l->in_flight)),
+        .hold_s = mem_calloc(n_workers, sizeof(*l->hold_s)),
         .n_workers = n_workers,
         .mean_output_tokens = FIRST_MEAN_OUTPUT_TOKENS,
         .mean_decode_s = FIRST_MEAN_DECODE_S,
@@ -79,6 +86,7 @@ void load_init(struct load *l, uint32_t n_workers) {
 void load_fini(struct load *l) {
     mem_free(l->workers);
     mem_free(l->in_flight);
+    mem_free(l->hold_s);
     l->workers = NULL;
 }
 
@@ -136,6 +144,55 @@ static void note_admission(struct load *l, uint32_t w) {
     worker_mask_set(l->full.words, w, has_reached(k->in_flight, k->spec.max_in_flight));
 }
 
+/* --- late binding ---------------------------------------------------------------------------- */
+
+static void note_hold(struct load *l, uint32_t w) {
+    const struct load_worker *k = &l->workers[w];
+    double hold_s = k->spec.order == WORKER_SRPT ? l->hold_srpt_s : l->hold_fcfs_s;
+
+    if (hold_s > 0) {
+        hold_s = MAX(hold_s, 2 * k->report_delay_s);
+        if (k->unseen_share > 0.5) hold_s = MAX(hold_s, LOAD_UNSEEN_HOLD_S);
+    }
+    l->hold_s[w] = hold_s > 0 ? hold_s : HUGE_VAL;
+}
+
+void load_set_hold(struct load *l, double fcfs_s, double srpt_s) {
+    l->hold_fcfs_s = fcfs_s;
+    l->hold_srpt_s = srpt_s;
+    for (uint32_t w = 0; w < l->n_workers; w++)
+        note_hold(l, w);
+}
+
+void load_learn_report(struct load *l, uint32_t w, bool is_seen, bool had_wait, double late_s) {
+    struct load_worker *k = &l->workers[w];
+    double step_s;
+
+    k->unseen_share += DELAY_WEIGHT * (!is_seen - k->unseen_share);
+    if (is_seen && !had_wait) {
+        step_s = DELAY_WEIGHT * (late_s - k->report_delay_s);
+        k->report_delay_s += MIN(MAX(step_s, -DELAY_STEP_S), DELAY_STEP_S);
+        k->report_delay_s = MIN(MAX(k->report_delay_s, 0), DELAY_MAX_S);
+    }
+    note_hold(l, w);
+}
+
+bool load_get_ready(const struct load *l, struct worker_mask *ready, uint64_t now_us) {
+    uint64_t any = 0;
+
+    for (uint32_t i = 0; i < l->n_words; i++) {
+        ready->words[i] = 0;
+        for (uint64_t rest = l->eligible.words[i]; rest; rest &= rest - 1) {
+            uint32_t w = i * 64 + (uint32_t)__builtin_ctzll(rest);
+
+            if (load_wait_s(&l->workers[w], now_us) <= l->hold_s[w])
+                ready->words[i] |= rest & -rest;
+        }
+        any |= ready->words[i];
+    }
+    return any != 0;
+}
+
 void load_worker_up(struct load *l, uint32_t w, const struct worker_spec *spec) {
     struct load_worker *k = &l->workers[w];
 
@@ -153,6 +210,7 @@ void load_worker_up(struct load *l, uint32_t w, const struct worker_spec *spec) 
     k->s_per_token = 1 / k->spec.prefill_tokens_per_s;
     k->attn_per_token = 1 / (2 * k->spec.attn_context);
     note_admission(l, w);
+    note_hold(l, w);
     load_set_reason(l, w, WORKER_ABSENT, false);
 }
 

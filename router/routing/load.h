@@ -72,6 +72,8 @@ struct load_worker {
     struct list pending;                /* pending tickets, in order of sending */
     struct worker_spec spec;            /* defaults filled in */
     uint64_t n_sent, n_first, n_closed; /* since creation */
+    double report_delay_s;              /* of first tokens, learned: see load_learn_report */
+    double unseen_share;                /* of the latest first tokens: predicted, not reported */
 };
 
 /* One request on one worker. Embedded in the caller's ticket, which must outlive it. */
@@ -96,17 +98,19 @@ struct load_speed {
 struct load {
     struct load_worker *workers; /* by id */
     uint32_t *in_flight;         /* in_flight of each worker, for vector loops over a mask */
-    uint32_t n_workers;          /* ids are below this */
-    uint32_t n_words;            /* words of a mask up to the last worker ever eligible */
-    uint32_t n_open;             /* open tickets of all workers */
+    double *hold_s;     /* predicted wait up to which each is given requests: see load_set_hold */
+    uint32_t n_workers; /* ids are below this */
+    uint32_t n_words;   /* words of a mask up to the last worker ever eligible */
+    uint32_t n_open;    /* open tickets of all workers */
     uint32_t n_eligible, n_ramping;
     struct worker_mask eligible; /* workers with no reason against them */
     struct worker_mask busy;     /* workers at enough_in_flight */
     struct worker_mask full;     /* workers at max_in_flight */
     struct worker_mask ramping;  /* workers in their slow start; leaves lazily */
     uint64_t slow_start_us;      /* how long one lasts; 0: none */
-    double mean_output_tokens;   /* running means over ended requests */
-    double mean_decode_s;        /* first token to end */
+    double hold_fcfs_s, hold_srpt_s;
+    double mean_output_tokens; /* running means over ended requests */
+    double mean_decode_s;      /* first token to end */
     struct load_speed speed;
 };
 
@@ -129,6 +133,21 @@ double load_prefill_s(const struct load_worker *w, double cached_tokens, double 
 
 /* Seconds until every request already sent to `w` has its first token. */
 double load_wait_s(const struct load_worker *w, uint64_t now_us);
+
+/* Late binding: workers of each order are given requests while load_wait_s is at most so much. 0:
+ * always. A worker's own bound is at least twice the delay of its reports, and LOAD_UNSEEN_HOLD_S
+ * when first tokens are not reported at all: a bound below that leaves a worker idle while the books
+ * still have it busy. */
+#define LOAD_UNSEEN_HOLD_S 1.0
+void load_set_hold(struct load *l, double fcfs_s, double srpt_s);
+
+/* Writes the mask of eligible workers within their bound; false: there is none. */
+bool load_get_ready(const struct load *l, struct worker_mask *ready, uint64_t now_us);
+
+/* The first token of a request came late_s after the prediction; is_seen false: nothing was
+ * reported. had_wait: others were pending on the worker when it was sent, so that the prediction
+ * contains theirs too; then the delay is not learned. */
+void load_learn_report(struct load *l, uint32_t w, bool is_seen, bool had_wait, double late_s);
 
 /* Seconds until `need_tokens` more fit into the KV memory of `w`: 0 while they fit. */
 double load_memory_wait_s(const struct load *l, const struct load_worker *w, double need_tokens);

@@ -114,7 +114,10 @@ struct routing {
     struct prefix_lru *lru;
     void *policy; /* the state of options.policy */
     struct cache_state *caches;
-    uint32_t *matched;            /* by worker id, for the current request */
+    uint32_t *matched;             /* by worker id, for the current request */
+    struct worker_mask candidates; /* of the last choice, like the next two */
+    struct policy_view view;
+    uint32_t chosen;
     double sum_bytes, sum_tokens; /* of prompts, decayed */
     double bytes_per_token;       /* sum_bytes / sum_tokens */
     double tokens_per_block;
@@ -427,24 +430,30 @@ static struct policy_view look(struct routing *r, const struct route_request *rq
     };
 }
 
+static double least_prefill_s(const struct routing *r, const struct policy_view *view) {
+    double least_s = HUGE_VAL;
+
+    WORKER_MASK_FOR_EACH(w, view->candidates, r->load.n_words) {
+        double cached = policy_matched_tokens(view, w);
+
+        least_s = fmin(least_s, load_prefill_s(&r->load.workers[w], cached, view->prompt_tokens));
+    }
+    return isinf(least_s) ? 0 : least_s;
+}
+
 double routing_price(struct routing *r, const struct route_request *rq, uint32_t *home) {
     struct worker_mask mask = r->load.eligible;
     struct policy_view view = look(r, rq, &mask, NULL);
     uint32_t n_best = view.n_shared_blocks;
-    double least_s = HUGE_VAL;
 
     *home = WORKER_NONE;
-
     WORKER_MASK_FOR_EACH(w, mask.words, r->load.n_words) {
-        double cached = policy_matched_tokens(&view, w);
-
-        least_s = fmin(least_s, load_prefill_s(&r->load.workers[w], cached, view.prompt_tokens));
         if (r->matched[w] > n_best) {
             n_best = r->matched[w];
             *home = w;
         }
     }
-    return isinf(least_s) ? 0 : least_s;
+    return least_prefill_s(r, &view);
 }
 
 /* Bytes of the prompt without a recorded block; negative when the last, short block counts in
@@ -495,22 +504,49 @@ static void open_ticket(struct routing *r, uint32_t w, const struct route_reques
     if (r->options.policy->sent) r->options.policy->sent(r->policy, rq, w);
 }
 
-enum status routing_route(struct routing *r, const struct route_request *rq, struct route_ticket *t,
-                          struct error *err) {
-    struct worker_mask mask;
-    struct policy_view view;
+static enum status choose(struct routing *r, const struct route_request *rq, struct error *err) {
     uint32_t w;
 
-    if (!find_candidates(r, rq, &mask))
+    if (!find_candidates(r, rq, &r->candidates))
         return error_set(err, ST_UNAVAILABLE,
                          rq->n_exclude
                              ? "all available workers have failed this request: retry later"
                              : "no worker is available: retry later, or check GET /workers");
-    view = look(r, rq, &mask, rq->guesses);
-    w = r->options.policy->pick(r->policy, rq, &view, NULL);
-    assert(w < r->load.n_workers && worker_mask_has(mask.words, w));
-    open_ticket(r, w, rq, &view, t);
+    r->view = look(r, rq, &r->candidates, rq->guesses);
+    w = r->options.policy->pick(r->policy, rq, &r->view, NULL);
+    assert(w < r->load.n_workers && worker_mask_has(r->candidates.words, w));
+    r->chosen = w;
     return ST_OK;
+}
+
+void routing_accept(struct routing *r, const struct route_request *rq, struct route_ticket *t) {
+    open_ticket(r, r->chosen, rq, &r->view, t);
+}
+
+enum status routing_route(struct routing *r, const struct route_request *rq, struct route_ticket *t,
+                          struct error *err) {
+    enum status st = choose(r, rq, err);
+
+    if (st == ST_OK) routing_accept(r, rq, t);
+    return st;
+}
+
+enum status routing_offer(struct routing *r, const struct route_request *rq,
+                          struct route_offer *out, struct error *err) {
+    enum status st = choose(r, rq, err);
+
+    if (st != ST_OK) return st;
+    out->worker = r->chosen;
+    out->wait_s = load_wait_s(&r->load.workers[r->chosen], rq->now_us);
+    return ST_OK;
+}
+
+double routing_offer_price(const struct routing *r) {
+    return least_prefill_s(r, &r->view);
+}
+
+void routing_set_hold(struct routing *r, double fcfs_s, double srpt_s) {
+    load_set_hold(&r->load, fcfs_s, srpt_s);
 }
 
 void routing_add_remote(struct routing *r, uint32_t w, const struct route_request *rq,
@@ -524,11 +560,20 @@ void routing_add_remote(struct routing *r, uint32_t w, const struct route_reques
     open_ticket(r, w, rq, &view, t);
 }
 
+static void learn_delay(struct routing *r, const struct route_ticket *t, bool is_seen,
+                        uint64_t now_us) {
+    double took_s = (double)(int64_t)(now_us - t->load.sent_us) * 1e-6;
+
+    load_learn_report(&r->load, t->load.worker, is_seen, t->wait_s > 0,
+                      took_s - t->wait_s - t->load.work_s);
+}
+
 void routing_first_token(struct routing *r, struct route_ticket *t,
                          const struct route_feedback *feedback, uint64_t now_us) {
     uint32_t w = t->load.worker;
 
     if (t->load.is_pending) {
+        learn_delay(r, t, feedback != NULL, now_us);
         load_first_token(&r->load, &t->load, now_us);
         if (t->epoch == r->caches[w].epoch) {
             fit_cache(r, w, now_us);

@@ -115,6 +115,21 @@ void routing_set_reason(struct routing *r, uint32_t w, uint32_t reasons, bool is
 MUST_USE enum status routing_route(struct routing *r, const struct route_request *rq,
                                    struct route_ticket *t, struct error *err);
 
+/* routing_route in two steps, for a request that may wait (hold.h). An offer is valid until the next
+ * call of any function here but routing_offer_price; it changes nothing, except that a policy which
+ * takes turns counts it as a turn. routing_accept opens *t at the offered worker. */
+struct route_offer {
+    uint32_t worker;
+    double wait_s; /* predicted queueing there */
+};
+MUST_USE enum status routing_offer(struct routing *r, const struct route_request *rq,
+                                   struct route_offer *out, struct error *err);
+double routing_offer_price(const struct routing *r); /* of the offered request: routing_price */
+void routing_accept(struct routing *r, const struct route_request *rq, struct route_ticket *t);
+
+/* Bounds of the predicted wait: see load_set_hold. */
+void routing_set_hold(struct routing *r, double fcfs_s, double srpt_s);
+
 /* Enters a request that another router sent to w as if it had been sent from here; *t is used as
  * any ticket until routing_ended. w need not be eligible. now_us and the later times may be in the
  * past. */

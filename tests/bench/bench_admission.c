@@ -19,7 +19,8 @@ static const struct worker_mask everywhere = {{UINT64_MAX}};
 
 static void enter(struct admission *a, struct admission_ticket *t, uint64_t tenant,
                   int32_t priority, struct admission_ticket **displaced) {
-    struct admission_claim claim = {tenant, priority, 0.1, WORKER_NONE};
+    struct admission_claim claim = {
+        .tenant = tenant, .priority = priority, .work_s = 0.1, .home = WORKER_NONE};
     uint64_t wait_us;
 
     if (admission_push(a, t, &claim, &wait_us, displaced) != ADMISSION_WAITS) abort();

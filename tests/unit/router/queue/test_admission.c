@@ -1,5 +1,6 @@
 /* tests/unit/router/queue/test_admission.c - order, fairness, bounds; random steps against plain
  * lists. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,7 +20,8 @@ static const struct worker_mask everywhere = {{UINT64_MAX}};
 static enum admission_verdict try_push(struct admission *a, struct admission_ticket *t,
                                        uint64_t tenant, int32_t priority, double work_s,
                                        uint64_t *wait_us, struct admission_ticket **displaced) {
-    struct admission_claim claim = {tenant, priority, work_s, WORKER_NONE};
+    struct admission_claim claim = {
+        .tenant = tenant, .priority = priority, .work_s = work_s, .home = WORKER_NONE};
 
     return admission_push(a, t, &claim, wait_us, displaced);
 }
@@ -177,7 +179,7 @@ static void a_request_with_a_free_home_worker_may_pass_a_few_times(void **state)
 
     (void)state;
     for (uint32_t i = 0; i < N; i++) { /* every other is at home on 5, the rest on 6 */
-        struct admission_claim claim = {1, 0, 1, i % 2 ? 5 : 6};
+        struct admission_claim claim = {.tenant = 1, .work_s = 1, .home = i % 2 ? 5 : 6};
 
         assert_int_equal(admission_push(a, &t[i], &claim, &wait_us, &displaced), ADMISSION_WAITS);
     }
@@ -446,9 +448,12 @@ static void random_steps_are_those_of_the_definition(void **state) {
             m->home = rng_below(&rng, 100) ? (uint32_t)rng_below(&rng, HOMES) : WORKER_NONE;
             m->n_passed = 0;
             other = l.n == LONG_QUEUE ? linear_displaced(&l, m) : NULL;
-            v = admission_push(
-                a, &m->t, &(struct admission_claim){m->tenant, m->priority, m->work_s, m->home},
-                &wait_us, &displaced);
+            v = admission_push(a, &m->t,
+                               &(struct admission_claim){.tenant = m->tenant,
+                                                         .priority = m->priority,
+                                                         .work_s = m->work_s,
+                                                         .home = m->home},
+                               &wait_us, &displaced);
             assert_ptr_equal(displaced, other);
             assert_int_equal(v, l.n == LONG_QUEUE && !other ? ADMISSION_FULL : ADMISSION_WAITS);
             if (other) {
@@ -520,6 +525,335 @@ static void a_new_size_applies_at_once_and_keeps_waiting_requests(void **state) 
     empty(a);
 }
 
+/* --- by price --------------------------------------------------------------------------------- */
+
+static struct admission *make_priced(uint32_t queue_size) {
+    return admission_create(
+        &(struct admission_options){.queue_size = queue_size, .order = ADMISSION_BY_PRICE});
+}
+
+static void enter(struct admission *a, struct admission_ticket *t, uint64_t tenant, double price_s,
+                  double since_s) {
+    struct admission_claim claim = {.tenant = tenant,
+                                    .work_s = price_s,
+                                    .home = WORKER_NONE,
+                                    .since_us = (uint64_t)(since_s * 1e6)};
+    struct admission_ticket *displaced;
+    uint64_t wait_us;
+
+    assert_int_equal(admission_push(a, t, &claim, &wait_us, &displaced), ADMISSION_WAITS);
+    assert_null(displaced);
+    admission_check(a);
+}
+
+/* The next is placed. */
+static struct admission_ticket *serve(struct admission *a) {
+    struct admission_ticket *t = admission_next(a);
+
+    if (t) admission_take(a, t, t->work_s, 1);
+    admission_check(a);
+    return t;
+}
+
+static void serve_all(struct admission *a) {
+    while (serve(a)) {
+    }
+    admission_destroy(a);
+}
+
+static void the_least_price_is_first_and_equals_by_arrival(void **state) {
+    struct admission *a = make_priced(10);
+    struct admission_ticket t[4] = {{{0}}};
+
+    (void)state;
+    enter(a, &t[0], 1, 0.5, 1);
+    enter(a, &t[1], 1, 0.2, 1);
+    enter(a, &t[2], 1, 0.2, 1);
+    enter(a, &t[3], 1, 0.1, 1);
+    assert_ptr_equal(serve(a), &t[3]);
+    assert_ptr_equal(serve(a), &t[1]);
+    assert_ptr_equal(serve(a), &t[2]);
+    assert_ptr_equal(serve(a), &t[0]);
+    serve_all(a);
+}
+
+static void ten_seconds_are_level_with_one_after_three_minutes(void **state) {
+    for (int later = 0; later < 2; later++) {
+        struct admission *a = make_priced(10);
+        struct admission_ticket t[2] = {{{0}}};
+
+        (void)state;
+        enter(a, &t[0], 1, 10, 1000);
+        enter(a, &t[1], 1, 1, later ? 1180.1 : 1179.9);
+        assert_ptr_equal(serve(a), &t[later ? 0 : 1]);
+        serve_all(a);
+    }
+}
+
+static void a_tenant_in_debt_is_behind_others(void **state) {
+    struct admission *a = make_priced(100);
+    struct admission_ticket t[10] = {{{0}}}, other[2] = {{{0}}};
+
+    (void)state;
+    for (int i = 0; i < 8; i++)
+        enter(a, &t[i], 1, 0.4, 1);
+    enter(a, &other[0], 2, 3, 1);
+    for (int i = 0; i < 3; i++) /* 0.4 + 0.4 + 0.4: beyond the free second */
+        assert_ptr_equal(serve(a), &t[i]);
+    assert_true(admission_in_debt(&t[3]));
+    assert_false(admission_in_debt(&other[0]));
+    /* 0.4 + 10 x 0.2 is still less than 3; the next is 6.4. */
+    assert_ptr_equal(serve(a), &t[3]);
+    assert_ptr_equal(serve(a), &other[0]);
+    assert_false(admission_in_debt(&t[4])); /* alone now */
+    enter(a, &other[1], 2, 0.1, 1);         /* served 3, the first tenant 1.6 */
+    assert_true(admission_in_debt(&other[1]));
+    assert_ptr_equal(serve(a), &t[4]);
+    serve_all(a);
+}
+
+static void weights_divide_what_is_charged(void **state) {
+    struct admission *a = make_priced(1000);
+    struct admission_ticket t[2][200] = {{{{0}}}};
+    double served[2] = {0};
+    uint64_t wait_us;
+
+    (void)state;
+    for (uint64_t i = 0; i < 400; i++) {
+        struct admission_claim claim = {
+            .tenant = i % 2, .work_s = 0.5, .weight = i % 2 ? 1 : 2, .since_us = i};
+        struct admission_ticket *displaced;
+
+        assert_int_equal(admission_push(a, &t[i % 2][i / 2], &claim, &wait_us, &displaced),
+                         ADMISSION_WAITS);
+    }
+    for (int i = 0; i < 240; i++) {
+        struct admission_ticket *got = serve(a);
+
+        served[got >= t[1]] += got->work_s;
+    }
+    assert_true(fabs(served[0] / served[1] - 2) < 0.1);
+    serve_all(a);
+}
+
+/* Savings and debts do not outlive the queue; nor does a tenant that was away come with either. */
+static void an_empty_queue_makes_all_equal(void **state) {
+    struct admission *a = make_priced(100);
+    struct admission_ticket t[20] = {{{0}}}, other[2] = {{{0}}};
+
+    (void)state;
+    for (int i = 0; i < 10; i++)
+        enter(a, &t[i], 1, 2, 1);
+    for (int i = 0; i < 10; i++)
+        assert_non_null(serve(a));
+    enter(a, &t[10], 1, 2, 1);
+    enter(a, &other[0], 2, 5, 1);
+    assert_false(admission_in_debt(&t[10]));
+    assert_ptr_equal(serve(a), &t[10]);
+    enter(a, &t[11], 1, 0.1, 1); /* now it was served 2, and the other waits */
+    assert_true(admission_in_debt(&t[11]));
+    enter(a, &other[1], 3, 9, 1); /* new: no more savings than tenant 2 has */
+    assert_ptr_equal(serve(a), &other[0]);
+    assert_ptr_equal(serve(a), &other[1]);
+    serve_all(a);
+}
+
+static void a_ticket_that_leaves_charges_nothing(void **state) {
+    struct admission *a = make_priced(10);
+    struct admission_ticket t[3] = {{{0}}}, other = {{0}};
+
+    (void)state;
+    enter(a, &other, 2, 1, 1);
+    for (int i = 0; i < 3; i++)
+        enter(a, &t[i], 1, 5, 1);
+    admission_remove(a, &t[0]);
+    admission_remove(a, &t[1]);
+    admission_check(a);
+    assert_false(admission_in_debt(&t[2]));
+    serve_all(a);
+}
+
+static void a_try_that_fails_keeps_the_place_at_the_new_price(void **state) {
+    struct admission *a = make_priced(10);
+    struct admission_ticket t[3] = {{{0}}};
+
+    (void)state;
+    enter(a, &t[0], 1, 0.1, 1);
+    enter(a, &t[1], 1, 0.2, 1);
+    enter(a, &t[2], 2, 0.3, 1);
+    assert_ptr_equal(admission_next(a), &t[0]);
+    assert_true(admission_is_first(a, &t[0], 0.15));
+    assert_false(admission_is_first(a, &t[0], 0.25));
+    assert_ptr_equal(admission_next(a), &t[1]);
+    assert_ptr_equal(admission_next(a), &t[2]);
+    assert_null(admission_next(a));
+    assert_int_equal(admission_n_waiting(a), 3);
+    admission_put_back(a, &t[2], 0.3);
+    admission_put_back(a, &t[1], 0.2);
+    admission_put_back(a, &t[0], 0.25); /* its prefix was evicted */
+    admission_check(a);
+    assert_ptr_equal(serve(a), &t[1]);
+    assert_ptr_equal(serve(a), &t[0]);
+    serve_all(a);
+}
+
+/* The definition, line by line: everything is looked at each time. */
+struct priced { /* by band, then tenant */
+    double served[FLOWS], now[BANDS], most[BANDS];
+    uint32_t n[FLOWS];
+};
+
+static bool in_band(const struct model_ticket *m, int32_t priority) {
+    return m->is_in && m->priority == priority;
+}
+
+static double least_served(const struct priced *p, int32_t priority) {
+    double least = HUGE_VAL;
+
+    for (uint32_t i = 0; i < TENANTS; i++) {
+        uint32_t f = (uint32_t)(priority + 1) * TENANTS + i;
+
+        if (p->n[f]) least = fmin(least, p->served[f]);
+    }
+    return least;
+}
+
+static double priced_key(const struct priced *p, const struct model_ticket *m) {
+    double over = p->served[flow_index(m)] - least_served(p, m->priority) - ADMISSION_FREE_S;
+
+    return ADMISSION_DEBT * fmax(over, 0) + m->work_s +
+           ADMISSION_AGING * (double)m->t.since_us * 1e-6;
+}
+
+static struct model_ticket *priced_first(const struct priced *p, struct model_ticket *all) {
+    struct model_ticket *first = NULL;
+    double least = 0;
+
+    for (int i = 0; i < N_LONG; i++) {
+        double key;
+
+        if (!all[i].is_in || (first && all[i].priority > first->priority)) continue;
+        key = priced_key(p, &all[i]);
+        /* Keys are sums of several terms: equal ones differ by rounding. */
+        if (!first || all[i].priority < first->priority || key < least - 1e-9 ||
+            (key < least + 1e-9 && all[i].order < first->order)) {
+            first = &all[i];
+            least = key;
+        }
+    }
+    return first;
+}
+
+static void priced_leave(struct priced *p, const struct model_ticket *all, struct model_ticket *m) {
+    bool is_empty = true;
+
+    m->is_in = false;
+    p->n[flow_index(m)]--;
+    for (int i = 0; i < N_LONG; i++)
+        is_empty = is_empty && !in_band(&all[i], m->priority);
+    if (is_empty) p->now[m->priority + 1] = p->most[m->priority + 1];
+}
+
+static void priced_serve(struct priced *p, const struct model_ticket *all, struct model_ticket *m,
+                         double price_s, double weight) {
+    uint32_t f = flow_index(m), band = (uint32_t)(m->priority + 1);
+
+    p->now[band] = fmax(p->now[band], least_served(p, m->priority));
+    p->served[f] += fmax(price_s, 0.001) / weight;
+    p->most[band] = fmax(p->most[band], p->served[f]);
+    priced_leave(p, all, m);
+}
+
+static void random_steps_by_price_are_those_of_the_definition(void **state) {
+    static const double weights[TENANTS] = {1, 1, 2, 1, 0.5, 4};
+    struct admission *a = make_priced(LONG_QUEUE);
+    struct model_ticket *all = mem_calloc(N_LONG, sizeof(*all));
+    struct priced p = {{0}};
+    uint32_t n = 0, n_in_debt = 0, n_served = 0;
+    struct rng rng;
+
+    (void)state;
+    rng_seed(&rng, support_seed());
+    for (uint64_t step = 1; step < 60000; step++) {
+        struct model_ticket *m = &all[rng_below(&rng, N_LONG)], *other;
+        uint64_t is_busy = (step / 2000) % 2, dice = rng_below(&rng, 10), wait_us;
+        struct admission_ticket *t, *displaced;
+
+        if (dice < (is_busy ? 6u : 3u) && !m->is_in && n < LONG_QUEUE) {
+            m->tenant = (uint32_t)rng_below(&rng, TENANTS) * (uint32_t)rng_below(&rng, 2);
+            m->priority = (int32_t)rng_below(&rng, BANDS) - 1;
+            m->order = step;
+            m->work_s = 0.001 + (double)rng_below(&rng, 20) * 0.25;
+            assert_int_equal(admission_push(a, &m->t,
+                                            &(struct admission_claim){
+                                                .tenant = m->tenant,
+                                                .priority = m->priority,
+                                                .work_s = m->work_s,
+                                                .weight = weights[m->tenant],
+                                                .since_us = step * 1000 - rng_below(&rng, 1000)},
+                                            &wait_us, &displaced),
+                             ADMISSION_WAITS);
+            m->is_in = true;
+            n++;
+            if (p.n[flow_index(m)]++ == 0)
+                p.served[flow_index(m)] = fmax(p.served[flow_index(m)], p.now[m->priority + 1]);
+        } else if (dice < 8) {
+            double price_s = (double)rng_below(&rng, 20) * 0.25;
+
+            t = admission_next(a);
+            other = priced_first(&p, all);
+            assert_ptr_equal(t, other);
+            if (!t) continue;
+            n_in_debt += admission_in_debt(t);
+            if (rng_below(&rng, 3) == 0) {
+                admission_put_back(a, t, price_s);
+                other->work_s = fmax(price_s, 0.001);
+            } else {
+                admission_take(a, t, price_s, step);
+                priced_serve(&p, all, other, price_s, weights[other->tenant]);
+                n--;
+                n_served++;
+            }
+        } else if (m->is_in) {
+            admission_remove(a, &m->t);
+            priced_leave(&p, all, m);
+            n--;
+        }
+        assert_int_equal(admission_n_waiting(a), n);
+        if (step % 7 == 0) admission_check(a);
+    }
+    assert_true(n_served > 3000 && n_in_debt > 100);
+    serve_all(a);
+    mem_free(all);
+}
+
+static void a_new_order_applies_to_those_that_wait(void **state) {
+    struct admission_options options = {.queue_size = 100};
+    struct admission *a = admission_create(&options);
+    struct admission_ticket t[60] = {{{0}}};
+    uint32_t n;
+
+    (void)state;
+    for (uint64_t i = 0; i < 60; i++) {
+        enter(a, &t[i], i % 3, 0.1 * (double)(60 - i), 1);
+        if (i % 4 == 0) assert_non_null(admission_pop(a, &everywhere, 1));
+    }
+    for (int i = 0; i < 6; i++) {
+        options.order = i % 2 ? ADMISSION_BY_TURN : ADMISSION_BY_PRICE;
+        admission_configure(a, &options);
+        admission_check(a);
+        assert_non_null(i % 2 ? admission_pop(a, &everywhere, 1) : serve(a));
+    }
+    options.order = ADMISSION_BY_PRICE;
+    admission_configure(a, &options);
+    admission_check(a);
+    n = admission_n_waiting(a);
+    assert_int_equal(n, 60 - 15 - 6);
+    while (n--)
+        assert_non_null(serve(a));
+    serve_all(a);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_tenant_is_served_in_order),
@@ -533,6 +867,15 @@ int main(void) {
         cmocka_unit_test(random_steps_are_those_of_the_definition),
         cmocka_unit_test(tenants_without_number_need_no_memory),
         cmocka_unit_test(a_new_size_applies_at_once_and_keeps_waiting_requests),
+        cmocka_unit_test(the_least_price_is_first_and_equals_by_arrival),
+        cmocka_unit_test(ten_seconds_are_level_with_one_after_three_minutes),
+        cmocka_unit_test(a_tenant_in_debt_is_behind_others),
+        cmocka_unit_test(weights_divide_what_is_charged),
+        cmocka_unit_test(an_empty_queue_makes_all_equal),
+        cmocka_unit_test(a_ticket_that_leaves_charges_nothing),
+        cmocka_unit_test(a_try_that_fails_keeps_the_place_at_the_new_price),
+        cmocka_unit_test(random_steps_by_price_are_those_of_the_definition),
+        cmocka_unit_test(a_new_order_applies_to_those_that_wait),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,105 @@
+/* router/queue/hold.h - late binding: a request is given to a worker when that worker can start it
+ * soon, and waits here until then.
+ *
+ * A request is placed when the worker that the policy chooses for it has a predicted wait
+ * (load_wait_s) of at most H. Else it waits in the model's queue, in the order of admission.h: what
+ * is short goes first, which a worker that serves in order of arrival would not do, and a prompt
+ * that became cached meanwhile, or a worker that became free, is taken as it is then.
+ *
+ *      hold_place ──▶ placed               only when nothing waits: the queue is never overtaken
+ *          └─ST_AGAIN─▶ hold_wait ─ ─ ─ ─ ─ ┐
+ *                                           ▼
+ *      hold_walk: in order, each is tried against its own worker ──▶ placed, or stays
+ *
+ * The walk runs at every first token, end, abort, worker that comes up, request that begins to wait,
+ * and every HOLD_WALK_US while one waits. It ends after HOLD_TRIES, and at once while no worker has
+ * a wait of at most H. A walk that left requests waiting beside such workers is repeated when
+ * another worker becomes ready, or HOLD_WALK_US later: until then only a new request is tried.
+ * Prices are taken when a request enters and at each try, and of HOLD_REPRICED others per
+ * HOLD_WALK_US, those first whose price is oldest: what is cached changes while they wait.
+ *
+ * H is a worker's own (load_set_hold). A tenant in debt (admission.h) is placed where the wait is at
+ * most HOLD_IN_DEBT_S: its requests are not to lie before those of others in the workers' queues.
+ * With both H 0, requests wait only while every worker is full (load_has_room), and are served by
+ * turn. Full workers and backlog are two reasons to wait in one queue.
+ *
+ * A pure library: no clock, no lock; it allocates when created and configured. The owner takes out
+ * requests whose time is over. Mean time to first token by these rules: tests/replay. */
+#ifndef ROUTER_QUEUE_HOLD_H
+#define ROUTER_QUEUE_HOLD_H
+
+#include "router/queue/admission.h"
+#include "router/routing/routing.h"
+
+#define HOLD_WALK_US   5000
+#define HOLD_TRIES     64
+#define HOLD_REPRICED  16
+#define HOLD_IN_DEBT_S 0.1
+#define HOLD_FCFS_S    0.4 /* default before workers that prefill in order of arrival */
+#define HOLD_SRPT_S    4.0 /* default before those that prefill the shortest first */
+
+struct hold;
+
+struct hold_options {
+    uint32_t queue_size; /* see admission_options */
+    uint64_t max_wait_us;
+    double fcfs_s, srpt_s; /* H; both 0: off, and both above 0: on */
+};
+
+enum hold_reason {
+    HOLD_FULL,    /* every worker is full, or out of service */
+    HOLD_BACKLOG, /* its worker's predicted wait is above H */
+    HOLD_BEHIND,  /* others wait */
+};
+
+/* Embedded in the caller's; zero before its first use. The pointers are the caller's, and belong to
+ * this module while it waits. */
+struct hold_request {
+    struct list link; /* among those that wait, or in the caller's list of placed ones */
+    struct admission_ticket place; /* zero: does not wait */
+    struct route_request *rq;      /* now_us is set at each try */
+    struct route_ticket *ticket;   /* opened when it is placed */
+    uint64_t tenant;               /* hash */
+    double weight;                 /* of the tenant; 0 is 1 */
+    int32_t priority;              /* see admission.h */
+    uint64_t since_us;             /* when it first arrived: a retry keeps its place in the order */
+    uint64_t wait_us;              /* predicted by hold_wait */
+    uint32_t n_before;             /* in the order when it began to wait; by price roughly */
+    enum hold_reason reason;       /* why it began to wait */
+};
+
+/* `routing` is the caller's and outlives it. */
+struct hold *hold_create(struct routing *routing, const struct hold_options *options);
+void hold_destroy(struct hold *h); /* nothing may wait; NULL is fine */
+
+/* New options; those that wait stay, in the new order. */
+void hold_configure(struct hold *h, const struct hold_options *options);
+
+/* Places a request that does not wait. ST_AGAIN: it has to wait; *reason says why. ST_UNAVAILABLE:
+ * no worker is eligible and not excluded. */
+MUST_USE enum status hold_place(struct hold *h, struct route_request *rq,
+                                struct route_ticket *ticket, enum hold_reason *reason,
+                                struct error *err);
+
+/* Queues q: see admission_push. The caller walks next. */
+MUST_USE enum admission_verdict hold_wait(struct hold *h, struct hold_request *q,
+                                          struct hold_request **displaced);
+
+/* Places what can be placed, at most n_max, and appends it to `placed`. Their tickets are open, or
+ * are not: when all workers that could take a request are excluded by it. */
+void hold_walk(struct hold *h, uint32_t n_max, uint64_t now_us, struct list *placed);
+
+/* It leaves without being placed, and its tenant is not charged. It must be waiting. */
+void hold_leave(struct hold *h, struct hold_request *q);
+
+static inline bool hold_is_waiting(const struct hold_request *q) {
+    return admission_is_waiting(&q->place);
+}
+
+/* One of those that wait, or NULL: to refuse them all. */
+struct hold_request *hold_any(struct hold *h);
+uint32_t hold_n_waiting(const struct hold *h);
+bool hold_is_on(const struct hold *h); /* backlog is a reason to wait */
+void hold_check(const struct hold *h); /* asserts the invariants; O(n) */
+
+#endif
