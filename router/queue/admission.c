@@ -52,7 +52,7 @@ struct admission_flow {
 
 struct band {
     struct heap flows;   /* by order: the next to be served */
-    struct heap debtors; /* likewise; their orders include ADMISSION_DEBT x start */
+    struct heap debtors; /* too; their orders include ADMISSION_DEBT x start */
     struct heap longest; /* by number of tickets: the next to give way */
     struct heap least;   /* not in debt, by start: the least served */
     struct heap most;    /* not in debt: the first to fall into it */
@@ -241,7 +241,7 @@ static void place(struct admission *a, struct admission_flow *f) {
     }
 }
 
-/* Takes the flow out of all that orders flows, but for `longest`. */
+/* Takes the flow out of all that orders flows, except `longest`. */
 static void displace(struct admission *a, struct admission_flow *f) {
     struct band *b = &a->bands[f->band];
 

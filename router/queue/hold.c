@@ -226,15 +226,15 @@ static void try_fresh(struct hold *h, uint64_t now_us, struct list *placed) {
 }
 
 /* Is a worker ready that was not, at some time since the last walk left requests waiting? */
-static bool has_news(struct hold *h, const struct worker_mask *ready, uint64_t now_us) {
-    uint64_t news = 0;
+static bool has_other_ready(struct hold *h, const struct worker_mask *ready, uint64_t now_us) {
+    uint64_t others = 0;
 
     if (!h->walked_us || now_us >= h->walked_us + HOLD_WALK_US) return true;
     for (uint32_t i = 0; i < load_of(h)->n_words; i++) {
-        news |= ready->words[i] & ~h->ready.words[i];
+        others |= ready->words[i] & ~h->ready.words[i];
         h->ready.words[i] &= ready->words[i];
     }
-    return news != 0;
+    return others != 0;
 }
 
 static void reprice_oldest(struct hold *h, uint64_t now_us) {
@@ -260,7 +260,7 @@ static void walk_by_price(struct hold *h, uint32_t n_max, uint64_t now_us, struc
         h->walked_us = 0;
         return;
     }
-    if (!has_news(h, &ready, now_us)) {
+    if (!has_other_ready(h, &ready, now_us)) {
         try_fresh(h, now_us, placed);
         return;
     }

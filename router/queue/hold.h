@@ -6,22 +6,22 @@
  * is short goes first, which a worker that serves in order of arrival would not do, and a prompt
  * that became cached meanwhile, or a worker that became free, is taken as it is then.
  *
- *      hold_place ──▶ placed               only when nothing waits: the queue is never overtaken
+ *      hold_place ──▶ placed               only when nothing waits: nothing overtakes the queue
  *          └─ST_AGAIN─▶ hold_wait ─ ─ ─ ─ ─ ┐
  *                                           ▼
  *      hold_walk: in order, each is tried against its own worker ──▶ placed, or stays
  *
- * The walk runs at every first token, end, abort, worker that comes up, request that begins to wait,
- * and every HOLD_WALK_US while one waits. It ends after HOLD_TRIES, and at once while no worker has
- * a wait of at most H. A walk that left requests waiting beside such workers is repeated when
- * another worker becomes ready, or HOLD_WALK_US later: until then only a new request is tried.
+ * The walk runs at every first token, end, abort, worker that comes up, and request that begins to
+ * wait, and every HOLD_WALK_US while one waits. It ends after HOLD_TRIES, and at once while no
+ * worker has a wait of at most H. A walk that left requests waiting beside such workers is repeated
+ * when another worker becomes ready, or HOLD_WALK_US later: until then only a new request is tried.
  * Prices are taken when a request enters and at each try, and of HOLD_REPRICED others per
  * HOLD_WALK_US, those first whose price is oldest: what is cached changes while they wait.
  *
- * H is a worker's own (load_set_hold). A tenant in debt (admission.h) is placed where the wait is at
- * most HOLD_IN_DEBT_S: its requests are not to lie before those of others in the workers' queues.
- * With both H 0, requests wait only while every worker is full (load_has_room), and are served by
- * turn. Full workers and backlog are two reasons to wait in one queue.
+ * H is a worker's own (load_set_hold). A tenant in debt (admission.h) is placed where the wait is
+ * at most HOLD_IN_DEBT_S: its requests are not to lie before those of others in the workers'
+ * queues. With both H 0, requests wait only while every worker is full (load_has_room), and are
+ * served by turn. Full workers and backlog are two reasons to wait in one queue.
  *
  * A pure library: no clock, no lock; it allocates when created and configured. The owner takes out
  * requests whose time is over. Mean time to first token by these rules: tests/replay. */
@@ -75,7 +75,7 @@ void hold_destroy(struct hold *h); /* nothing may wait; NULL is fine */
 /* New options; those that wait stay, in the new order. */
 void hold_configure(struct hold *h, const struct hold_options *options);
 
-/* Places a request that does not wait. ST_AGAIN: it has to wait; *reason says why. ST_UNAVAILABLE:
+/* Places a request that does not wait. ST_AGAIN: it has to wait; *reason is why. ST_UNAVAILABLE:
  * no worker is eligible and not excluded. */
 MUST_USE enum status hold_place(struct hold *h, struct route_request *rq,
                                 struct route_ticket *ticket, enum hold_reason *reason,

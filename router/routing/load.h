@@ -136,8 +136,8 @@ double load_wait_s(const struct load_worker *w, uint64_t now_us);
 
 /* Late binding: workers of each order are given requests while load_wait_s is at most so much. 0:
  * always. A worker's own bound is at least twice the delay of its reports, and LOAD_UNSEEN_HOLD_S
- * when first tokens are not reported at all: a bound below that leaves a worker idle while the books
- * still have it busy. */
+ * when first tokens are not reported at all: a bound below that leaves a worker idle while the
+ * books still have it busy. */
 #define LOAD_UNSEEN_HOLD_S 1.0
 void load_set_hold(struct load *l, double fcfs_s, double srpt_s);
 

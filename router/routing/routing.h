@@ -115,9 +115,9 @@ void routing_set_reason(struct routing *r, uint32_t w, uint32_t reasons, bool is
 MUST_USE enum status routing_route(struct routing *r, const struct route_request *rq,
                                    struct route_ticket *t, struct error *err);
 
-/* routing_route in two steps, for a request that may wait (hold.h). An offer is valid until the next
- * call of any function here but routing_offer_price; it changes nothing, except that a policy which
- * takes turns counts it as a turn. routing_accept opens *t at the offered worker. */
+/* routing_route in two steps, for a request that may wait (hold.h). An offer is valid until the
+ * next call of any function here but routing_offer_price; it changes nothing, except that a policy
+ * which takes turns counts it as a turn. routing_accept opens *t at the offered worker. */
 struct route_offer {
     uint32_t worker;
     double wait_s; /* predicted queueing there */
