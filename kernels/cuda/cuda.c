@@ -184,8 +184,8 @@ static void cuda_info(struct backend_device *dev, struct backend_info *info) {
     left = dev->host.memory_limit - MIN(dev->bytes, dev->host.memory_limit);
     info->memory_free = MIN(gpu_memory_free(dev->gpu), left);
     info->n_devices = dev->n_devices;
-    if (dev->has_own_products)
-        snprintf(info->path, sizeof(info->path), "sm_%u+own", gpu_properties(dev->gpu)->sm);
+    snprintf(info->path, sizeof(info->path), "sm_%u%s%s", gpu_properties(dev->gpu)->sm,
+             dev->has_own_products ? "+own" : "", dev->has_f8_products ? "+f8" : "");
     if (dev->is_invariant) info->flags |= BACKEND_INVARIANT;
     info->prefill_tokens_per_s = dev->prefill_tokens_per_s;
     info->attn_context = dev->attn_context;

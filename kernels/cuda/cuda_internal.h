@@ -4,6 +4,7 @@
  *
  *      weights      bf16, one allocation: embedding, layers, last norm, head
  *      turn         cos and sin of every position
+ *      panels       of e4m3 weights, and inputs rounded, where the library multiplies those
  *      activations  x, h, y and one place for qkv + mix, gate_up + act
  *      logits       of CUDA_HEAD_ROWS outputs at a time
  *      step         the staged arrays of the step that runs, block tables, histories, outputs
@@ -21,6 +22,7 @@
 #include "kernels/cuda/ops/ops.h"
 #include "kernels/cuda/products/product.h"
 #include "kernels/cuda/products/quant.h"
+#include "kernels/cuda/products/quant_library.h"
 #include "kernels/cuda/sampling/sampling.h"
 #include "kernels/host/host.h"
 #include "kernels/tp/shard.h"
@@ -57,6 +59,7 @@ struct backend_device {
     uint64_t bytes; /* taken by its models */
     bool is_watched, is_invariant;
     bool has_own_products; /* instead of cuBLASLt's, of at least one shape: other bits */
+    bool has_f8_products;  /* cuBLASLt's of e4m3 codes, of at least one matrix: other bits */
     double prefill_tokens_per_s, attn_context; /* of the model loaded last; 0 before */
     struct error fault;                        /* what cuda_fault reported last */
 };
@@ -157,6 +160,8 @@ struct backend_model {
     struct packed_matrix packed_head; /* instead of `head`, when it is quantised */
     bool has_own_inputs; /* quantised matrices want inputs gathered or rounded: nothing is fused */
     void *quant_scratch; /* for those inputs */
+    struct quant_library library; /* of e4m3 matrices; without scratch it serves none */
+    uint64_t library_bytes;       /* of its scratch */
     struct cuda_loader loader;
 
     /* T = max_step_tokens */

@@ -79,25 +79,40 @@ static void run_own(struct backend_model *m, struct gemv_args a,
         ops_gemv(m->dev->compute, &a);
 }
 
-static void multiply(struct backend_model *m, struct product p, uint32_t n_rows) {
-    const struct gemm_args *a = &p.args;
+static struct gemv_args own_args(const struct gemm_args *a, uint32_t n_rows) {
+    return (struct gemv_args){.x = a->x,
+                              .w = a->w,
+                              .y = a->y,
+                              .m = n_rows,
+                              .n = a->shape.n,
+                              .k = a->shape.k,
+                              .x_stride = a->x_stride,
+                              .y_stride = a->y_stride,
+                              .is_f32_out = a->shape.is_f32_out};
+}
 
+static struct quant_args quant_args_of(const struct backend_model *m, const struct product *p,
+                                       uint32_t n_rows) {
+    return (struct quant_args){
+        .a = own_args(&p->args, n_rows), .w = *p->packed, .scratch = m->quant_scratch};
+}
+
+/* Codes by the library, where that was measured to be faster; false: own kernels must. */
+static bool run_library(struct backend_model *m, const struct product *p, uint32_t n_rows) {
+    struct quant_args a;
+
+    if (!p->packed->library_rows || n_rows < p->packed->library_rows) return false;
+    a = quant_args_of(m, p, n_rows);
+    return quant_library_run(&m->library, &a);
+}
+
+static void multiply(struct backend_model *m, struct product p, uint32_t n_rows) {
     p.args.m = n_rows;
-    if (takes_gemv(m, n_rows) || p.packed->codes) {
-        run_own(m,
-                (struct gemv_args){.x = a->x,
-                                   .w = a->w,
-                                   .y = a->y,
-                                   .m = n_rows,
-                                   .n = a->shape.n,
-                                   .k = a->shape.k,
-                                   .x_stride = a->x_stride,
-                                   .y_stride = a->y_stride,
-                                   .is_f32_out = a->shape.is_f32_out},
-                p.packed);
-    } else {
-        gemm_run(m->gemm, m->dev->compute, a);
-    }
+    if (p.packed->codes && run_library(m, &p, n_rows)) return;
+    if (takes_gemv(m, n_rows) || p.packed->codes)
+        run_own(m, own_args(&p.args, n_rows), p.packed);
+    else
+        gemm_run(m->gemm, m->dev->compute, &p.args);
 }
 
 /* Slice i of K of a product that is summed over the ranks: two of them make a part (peers.c). */
@@ -144,6 +159,52 @@ static enum status tune_summed(struct backend_model *m, struct product p, uint32
     return st;
 }
 
+/* Would both be multiplied by the same calls? */
+static bool is_alike(const struct packed_matrix *a, const struct packed_matrix *b) {
+    return a->codes && b->codes && a->grain == b->grain && a->dtype == b->dtype &&
+           a->group_k == b->group_k && a->inputs == b->inputs;
+}
+
+static enum status tune_matrix(struct backend_model *m, uint32_t layer, enum cuda_matrix which,
+                               struct error *err) {
+    struct cuda_layer *l = &m->layers[layer];
+    struct packed_matrix *w = &l->packed[which];
+    const struct packed_matrix *before = layer ? &m->layers[layer - 1].packed[which] : w;
+    uint32_t T = m->host.limits.max_step_tokens;
+    struct product p;
+    struct quant_args a;
+
+    if (layer && is_alike(w, before)) {
+        w->library_rows = before->library_rows;
+        return ST_OK;
+    }
+    if (!quant_library_bytes(m->gemm, w, T)) return ST_OK;
+    switch (which) {
+    case CUDA_QKV: p = qkv_product(m, l); break;
+    case CUDA_O: p = o_product(m, l); break;
+    case CUDA_GATE_UP: p = gate_up_product(m, l); break;
+    default: p = down_product(m, l); break;
+    }
+    a = quant_args_of(m, &p, T);
+    return quant_library_tune(&m->library, &a, T, &w->library_rows, err);
+}
+
+/* Which products of e4m3 codes the library makes. */
+static enum status tune_codes(struct backend_model *m, struct error *err) {
+    enum status st = ST_OK;
+    bool is_used = false;
+
+    if (!m->library.scratch) return ST_OK;
+    for (uint32_t i = 0; i < m->g.n_layers * CUDA_MATRICES && st == ST_OK; i++) {
+        st = tune_matrix(m, i / CUDA_MATRICES, (enum cuda_matrix)(i % CUDA_MATRICES), err);
+        is_used |= m->layers[i / CUDA_MATRICES].packed[i % CUDA_MATRICES].library_rows > 0;
+    }
+    if (st != ST_OK || is_used) return st;
+    cuda_give_back(m, m->library.scratch, m->library_bytes);
+    m->library.scratch = NULL;
+    return ST_OK;
+}
+
 /* Plans on the weights of the first layer where they are bf16: the shapes are those of all. */
 enum status cuda_tune(struct backend_model *m, struct error *err) {
     uint32_t T = m->host.limits.max_step_tokens;
@@ -157,7 +218,8 @@ enum status cuda_tune(struct backend_model *m, struct error *err) {
         if (st == ST_OK) st = tune(m, gate_up_product(m, l), T, err);
         if (st == ST_OK) st = tune_summed(m, down_product(m, l), T, err);
     }
-    return st == ST_OK ? tune(m, head_product(m), m->head_rows, err) : st;
+    if (st == ST_OK) st = tune(m, head_product(m), m->head_rows, err);
+    return st == ST_OK ? tune_codes(m, err) : st;
 }
 
 /* --- the parts of a layer --------------------------------------------------------------------- */

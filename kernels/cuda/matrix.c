@@ -20,24 +20,32 @@ struct place {
     uint16_t **plain;
     uint32_t n, k; /* of the matrix */
     uint32_t first;
+    uint32_t part_end[3]; /* as struct packed_matrix has it */
 };
 
 static bool find_place(struct backend_model *m, enum tensor_role role, uint32_t layer,
                        struct place *p) {
     struct cuda_layer *l = &m->layers[host_role_is_per_layer(role) ? layer : 0];
     uint32_t d = m->g.d_model, f = m->g.d_ff, q = m->q_width, kv = m->kv_width;
+    const struct place qkv = {&l->packed[CUDA_QKV],   &l->qkv, m->qkv_width, d, 0,
+                              {q, q + kv, q + 2 * kv}};
+    const struct place gate_up = {&l->packed[CUDA_GATE_UP], &l->gate_up, 2 * f, d, 0, {f, 2 * f}};
 
     switch (role) {
-    case ROLE_Q: *p = (struct place){&l->packed[CUDA_QKV], &l->qkv, m->qkv_width, d, 0}; break;
-    case ROLE_K: *p = (struct place){&l->packed[CUDA_QKV], &l->qkv, m->qkv_width, d, q}; break;
-    case ROLE_V: *p = (struct place){&l->packed[CUDA_QKV], &l->qkv, m->qkv_width, d, q + kv}; break;
-    case ROLE_O: *p = (struct place){&l->packed[CUDA_O], &l->o, d, q, 0}; break;
-    case ROLE_GATE: *p = (struct place){&l->packed[CUDA_GATE_UP], &l->gate_up, 2 * f, d, 0}; break;
-    case ROLE_UP: *p = (struct place){&l->packed[CUDA_GATE_UP], &l->gate_up, 2 * f, d, f}; break;
-    case ROLE_DOWN: *p = (struct place){&l->packed[CUDA_DOWN], &l->down, d, f, 0}; break;
-    case ROLE_LM_HEAD: *p = (struct place){&m->packed_head, &m->head, m->head_width, d, 0}; break;
+    case ROLE_Q:
+    case ROLE_K:
+    case ROLE_V: *p = qkv; break;
+    case ROLE_O: *p = (struct place){&l->packed[CUDA_O], &l->o, d, q, 0, {d}}; break;
+    case ROLE_GATE:
+    case ROLE_UP: *p = gate_up; break;
+    case ROLE_DOWN: *p = (struct place){&l->packed[CUDA_DOWN], &l->down, d, f, 0, {d}}; break;
+    case ROLE_LM_HEAD:
+        *p = (struct place){&m->packed_head, &m->head, m->head_width, d, 0, {0}};
+        break;
     default: return false;
     }
+    if (role == ROLE_K || role == ROLE_V) p->first = p->part_end[role == ROLE_V];
+    if (role == ROLE_UP) p->first = p->part_end[0];
     return true;
 }
 
@@ -66,6 +74,10 @@ static uint64_t order_hash(const struct backend_quant *q, uint64_t k) {
     for (uint64_t i = 0; q->order && i < k; i++)
         hash = (hash ^ q->order[i]) * 1099511628211ull;
     return hash;
+}
+
+static enum quant_grain grain_of(const struct backend_tensor *t) {
+    return quant_grain_of(t->quant, t->dtype, (uint32_t)t->shape[0], (uint32_t)t->shape[1]);
 }
 
 static enum quant_inputs inputs_of(const struct backend_tensor *t) {
@@ -122,7 +134,8 @@ static enum status open_packed(struct backend_model *m, const struct place *p,
                               .k = p->k,
                               .group_k = q->group_k,
                               .has_row_scales = quant_has_row_scales(q),
-                              .order_hash = order_hash(q, p->k)};
+                              .order_hash = order_hash(q, p->k),
+                              .grain = grain_of(t)};
     struct sizes s = sizes_of(&w, q->zero);
     uint64_t scales_at = s.n * s.codes, zeros_at = ALIGN_UP(scales_at + s.n * s.scales, 256);
     uint64_t order_at = ALIGN_UP(zeros_at + s.n * s.zeros, 256);
@@ -136,6 +149,7 @@ static enum status open_packed(struct backend_model *m, const struct place *p,
     w.scale = (const float *)(const void *)(at + scales_at);
     if (s.zeros) w.zero = (const int16_t *)(const void *)(at + zeros_at);
     if (q->order) w.order = (const uint32_t *)(const void *)(at + order_at);
+    memcpy(w.part_end, p->part_end, sizeof(w.part_end));
     *p->packed = w;
     return ST_OK;
 }
@@ -228,6 +242,8 @@ static enum status take_packed(struct backend_model *m, const struct place *p,
         st = open_packed(m, p, part, err);
     } else {
         st = check_part(part, p->packed, order_hash(part->quant, p->k), err);
+        if (st == ST_OK)
+            p->packed->grain = quant_grain_join(p->packed->grain, grain_of(part), p->first);
     }
     return st == ST_OK ? send_packed(m, p, part, err) : st;
 }
@@ -268,7 +284,7 @@ static void look_at(struct backend_model *m, const struct packed_matrix *w, uint
     if (!quant_takes_fusions(w, 1, false)) m->has_own_inputs = true;
 }
 
-enum status cuda_matrix_load_end(struct backend_model *m, struct error *err) {
+static enum status take_scratch(struct backend_model *m, struct error *err) {
     uint64_t n_bytes = 0;
 
     for (uint32_t i = 0; i < m->g.n_layers; i++) {
@@ -278,4 +294,28 @@ enum status cuda_matrix_load_end(struct backend_model *m, struct error *err) {
     look_at(m, &m->packed_head, m->head_rows, &n_bytes);
     if (!n_bytes) return ST_OK;
     return cuda_take(m, &m->quant_scratch, n_bytes, "the inputs of quantised products", err);
+}
+
+/* The library's: panels and rounded inputs, where a clock can find that it is faster. The head's
+ * products are few rows. */
+static enum status take_library_scratch(struct backend_model *m, struct error *err) {
+    uint32_t T = m->host.limits.max_step_tokens;
+    uint64_t n_bytes = 0;
+
+    m->library = (struct quant_library){.gemm = m->gemm, .stream = m->dev->compute};
+    if (T <= GEMV_MAX_ROWS || !gpu_properties(m->dev->gpu)->is_timed) return ST_OK;
+    for (uint32_t i = 0; i < m->g.n_layers; i++) {
+        for (uint32_t j = 0; j < CUDA_MATRICES; j++)
+            n_bytes = MAX(n_bytes, quant_library_bytes(m->gemm, &m->layers[i].packed[j], T));
+    }
+    m->library_bytes = n_bytes;
+    if (!n_bytes) return ST_OK;
+    return cuda_take(m, &m->library.scratch, n_bytes, "panels of e4m3 weights, rounded inputs",
+                     err);
+}
+
+enum status cuda_matrix_load_end(struct backend_model *m, struct error *err) {
+    enum status st = take_scratch(m, err);
+
+    return st == ST_OK ? take_library_scratch(m, err) : st;
 }

@@ -34,7 +34,7 @@ void cuda_unload(struct backend_model *m) {
     mem_free(m->owned);
     m->dev->bytes -= m->host.bytes;
     m->dev->is_invariant = false;
-    m->dev->has_own_products = false;
+    m->dev->has_own_products = m->dev->has_f8_products = false;
     mem_free(m->layers);
     host_fini(&m->host);
     mem_free(m);
@@ -276,7 +276,7 @@ static enum status send_turns(struct backend_model *m, struct error *err) {
 static enum status alloc_activations(struct backend_model *m, struct error *err) {
     const struct geometry *g = &m->g;
     const struct backend_limits *l = &m->host.limits;
-    uint64_t T = l->max_step_tokens, d = g->d_model, f = g->d_ff;
+    uint64_t T = ALIGN_UP(l->max_step_tokens, GEMM_CODE_ROWS), d = g->d_model, f = g->d_ff;
     uint64_t mix_at = ALIGN_UP(T * m->qkv_width, 128), act_at = ALIGN_UP(T * 2 * f, 128);
     uint64_t work = MAX(mix_at + T * m->q_width, act_at + T * f);
     uint64_t n_head = m->head_rows;
@@ -396,5 +396,6 @@ enum status cuda_load_end(struct backend_model *m, struct error *err) {
     /* two parts have one sum; of more, NCCL may choose the order by their length */
     m->dev->is_invariant = m->is_deterministic && (m->shard.size <= 2 || m->dev->peers.is_there);
     m->dev->has_own_products = gemm_n_own(m->gemm) > 0;
+    m->dev->has_f8_products = m->library.scratch != NULL;
     return ST_OK;
 }

@@ -128,6 +128,16 @@ void shim_set_library(bool is_there) {
     skip();
 }
 
+void shim_refuse_codes(bool are_refused) {
+    (void)are_refused;
+    skip();
+}
+
+void shim_set_kernel_us(const char *name, uint32_t us) {
+    (void)name, (void)us;
+    skip();
+}
+
 void shim_set_overlap(bool is_always) {
     (void)is_always;
     skip();

@@ -38,7 +38,8 @@ static struct gpu *gpus_;
 static uint32_t n_devices_ = 1, sm_ = 90;
 static volatile bool has_no_peers_;
 static uint64_t memory_bytes_ = MEMORY_DEFAULT;
-static uint32_t product_us_;
+static uint32_t product_us_, slow_kernel_us_;
+static const char *slow_kernel_;
 static struct shim_calls calls_;
 static bool overlaps_always_;
 static struct shim_veil *veil_;           /* of the kernel that runs next */
@@ -72,6 +73,10 @@ void shim_set_sm(uint32_t sm) {
 }
 void shim_set_memory(uint64_t n_bytes) {
     set(&memory_bytes_, n_bytes);
+}
+void shim_set_kernel_us(const char *name, uint32_t us) {
+    slow_kernel_ = name;
+    slow_kernel_us_ = us;
 }
 void shim_set_product_us(uint32_t us) {
     shim_lock();
@@ -215,8 +220,14 @@ static struct op *op_new(const char *what, shim_work *run, const void *args, uin
 static bool is_product(const struct op *op) {
     return strcmp(op->what, "gemm") == 0;
 }
+static uint32_t us_of(const struct gpu *gpu, const struct op *op) {
+    if (is_product(op)) return gpu->product_us;
+    return slow_kernel_ && strncmp(op->what, slow_kernel_, strlen(slow_kernel_)) == 0
+               ? slow_kernel_us_
+               : 10;
+}
 static void finish_head(struct gpu_stream *s) {
-    if (s->gpu->product_us) s->gpu->us += is_product(s->ops.head) ? s->gpu->product_us : 10;
+    if (s->gpu->product_us) s->gpu->us += us_of(s->gpu, s->ops.head);
     list_pop(&s->ops);
 }
 /* Does the kernel behind this work begin before its end? */

@@ -59,6 +59,11 @@ void shim_set_sm(uint32_t sm);          /* compute capability: 90 unless set */
 void shim_set_memory(uint64_t n_bytes); /* of devices opened from now on: 256 MiB unless set */
 /* Whether gemm.h finds a library of products, in what is opened from now on: it does unless set. */
 void shim_set_library(bool is_there);
+/* The library refuses, or takes again, products of codes in service. */
+void shim_refuse_codes(bool are_refused);
+/* On that clock, a kernel whose name, as LAUNCH was given it, begins so takes so many microseconds;
+ * NULL: none does. */
+void shim_set_kernel_us(const char *name, uint32_t us);
 /* The device's clock, of devices opened from now on: a kernel or a copy takes 10 us, a product of
  * gemm.h so many. 0, unless set: the host's time passes, which is no measure of speed. */
 void shim_set_product_us(uint32_t us);

@@ -122,6 +122,7 @@ static inline bool kernel_fixture_is_near(float got, float want, enum dtype dtyp
 static inline float kernel_fixture_get(const struct fixture_room *r, size_t i) {
     int32_t n;
 
+    if (r->dtype == DTYPE_I8) return (int8_t)r->p[i];
     if (r->dtype != DTYPE_I32) return dtype_get(r->dtype, r->p, i);
     memcpy(&n, r->p + i * 4, 4);
     return (float)n;

@@ -28,9 +28,16 @@
  * the library's first proposal for that very call; when that is refused too, or the plan is
  * deterministic, the shape is the own kernels' from then on.
  *
+ * Products of e4m3 codes: A and B as above, each with a scale mode and a pointer to scales. Which
+ * modes there are depends on the version and on the device (NVIDIA/CUDALibrarySamples issues 270
+ * and 310): a scale of the whole matrix from sm_89 on, scales of rows and of blocks on sm_90 alone,
+ * from 12.9 on. Sizes are multiples of 16. Their weights were written just before, so they are
+ * timed warm. What the library does not take is left to the caller, who has own kernels for it.
+ *
  * LIMITS: 32 shapes; k and both strides multiples of 8 elements, all pointers of 16 bytes. */
 #include "kernels/cuda/device/gemm.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include <cublasLt.h>
@@ -48,6 +55,9 @@
 #define LONG_LOOK_US    1000.0 /* at most so long, or three runs, or one of each copy */
 #define HOPELESS        1.3    /* times the best so far */
 #define SOME_BF16       0x3D   /* both bytes of 0.0461: its multiples make sums that are rounded */
+
+/* cublasLtMatmulMatrixScale_t: older toolkits lack the names. */
+enum { SCALE_WHOLE = 0, SCALE_ROWS = 3, SCALE_VECTORS = 4, SCALE_BLOCKS = 5 };
 
 /* Upper ends of the buckets of m. Dense where a step decodes, as the graphs are; a third apart
  * above, where tiles matter more than m. The last one serves all beyond. */
@@ -88,6 +98,7 @@ struct plan {
     cublasLtMatrixLayout_t w, x, y;
     uint32_t m, x_stride, y_stride; /* as the layouts have them now */
     const uint16_t *bias;           /* as the product has it */
+    const float *x_scale, *w_scale;
     uint32_t n_buckets;
     cublasLtMatmulAlgo_t algo[N_BUCKETS];
 };
@@ -211,7 +222,7 @@ uint32_t gemm_n_own(const struct gemm *g) {
     uint32_t n = 0;
 
     for (uint32_t i = 0; i < MAX_SHAPES; i++)
-        n += g->plans[i].is_used && g->plans[i].is_own;
+        n += g->plans[i].is_used && g->plans[i].is_own && !g->plans[i].shape.codes;
     return n;
 }
 
@@ -237,15 +248,15 @@ void gemm_close(struct gemm *g) {
 /* --- plans ------------------------------------------------------------------------------------ */
 
 static uint32_t shape_hash(const struct gemm_shape *s) {
-    uint32_t flags =
-        (uint32_t)s->is_f32_out | (uint32_t)s->has_bias << 1 | (uint32_t)s->accumulates << 2;
+    uint32_t flags = (uint32_t)s->is_f32_out | (uint32_t)s->has_bias << 1 |
+                     (uint32_t)s->accumulates << 2 | (uint32_t)s->codes << 3;
 
     return ((s->n * 0x9E3779B1u) ^ (s->k * 0x85EBCA77u) ^ (flags * 0xC2B2AE3Du)) >> 16;
 }
 
 static bool shape_equal(const struct gemm_shape *a, const struct gemm_shape *b) {
     return a->n == b->n && a->k == b->k && a->is_f32_out == b->is_f32_out &&
-           a->has_bias == b->has_bias && a->accumulates == b->accumulates;
+           a->has_bias == b->has_bias && a->accumulates == b->accumulates && a->codes == b->codes;
 }
 
 /* The plan of a shape, or the free place where it belongs, or NULL: all places are taken. */
@@ -273,9 +284,25 @@ static cublasStatus_t set_i32(struct gemm *g, struct plan *p, cublasLtMatmulDesc
     return g->lib.desc_set(p->product, what, &value, sizeof(value));
 }
 
+/* How A, our W, and B, our X, are scaled. */
+static cublasStatus_t set_scale_modes(struct gemm *g, struct plan *p) {
+    static const int32_t modes[][2] = {[GEMM_F8_PLAIN] = {SCALE_WHOLE, SCALE_WHOLE},
+                                       [GEMM_F8_ROWS] = {SCALE_ROWS, SCALE_ROWS},
+                                       [GEMM_F8_BLOCKS] = {SCALE_BLOCKS, SCALE_VECTORS}};
+    const int8_t is_fast = 0;
+    cublasStatus_t code =
+        g->lib.desc_set(p->product, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &is_fast, sizeof(is_fast));
+
+    if (p->shape.codes == GEMM_F8_PLAIN) return code; /* what older libraries do */
+    if (!code) code = set_i32(g, p, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, modes[p->shape.codes][0]);
+    if (!code) code = set_i32(g, p, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, modes[p->shape.codes][1]);
+    return code;
+}
+
 /* Descriptors for m = 1; `aim` makes them fit a call. */
 static cublasStatus_t plan_make(struct gemm *g, struct plan *p, const struct gemm_shape *shape) {
     const cudaDataType_t y_type = shape->is_f32_out ? CUDA_R_32F : CUDA_R_16BF;
+    const cudaDataType_t type = shape->codes ? CUDA_R_8F_E4M3 : CUDA_R_16BF;
     cublasStatus_t code;
 
     *p = (struct plan){.shape = *shape, .is_used = true};
@@ -288,8 +315,9 @@ static cublasStatus_t plan_make(struct gemm *g, struct plan *p, const struct gem
         code = set_i32(g, p, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
         if (!code) code = set_i32(g, p, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, CUDA_R_16BF);
     }
-    if (!code) code = g->lib.layout_create(&p->w, CUDA_R_16BF, shape->k, shape->n, shape->k);
-    if (!code) code = g->lib.layout_create(&p->x, CUDA_R_16BF, shape->k, 1, shape->k);
+    if (!code && shape->codes) code = set_scale_modes(g, p);
+    if (!code) code = g->lib.layout_create(&p->w, type, shape->k, shape->n, shape->k);
+    if (!code) code = g->lib.layout_create(&p->x, type, shape->k, 1, shape->k);
     if (!code) code = g->lib.layout_create(&p->y, y_type, shape->n, 1, shape->n);
     return code;
 }
@@ -313,12 +341,26 @@ static cublasStatus_t aim_stride(struct gemm *g, cublasLtMatrixLayout_t layout, 
     return g->lib.layout_set(layout, CUBLASLT_MATRIX_LAYOUT_LD, &elements, sizeof(elements));
 }
 
-static cublasStatus_t aim_bias(struct gemm *g, struct plan *p, const uint16_t *bias) {
-    const void *pointer = bias;
+static cublasStatus_t set_pointer(struct gemm *g, struct plan *p,
+                                  cublasLtMatmulDescAttributes_t what, const void *pointer) {
+    return g->lib.desc_set(p->product, what, &pointer, sizeof(pointer));
+}
 
+static cublasStatus_t aim_bias(struct gemm *g, struct plan *p, const uint16_t *bias) {
     p->bias = bias;
-    return g->lib.desc_set(p->product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &pointer,
-                           sizeof(pointer));
+    return set_pointer(g, p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+}
+
+static cublasStatus_t aim_scales(struct gemm *g, struct plan *p, const struct gemm_args *a) {
+    cublasStatus_t code = CUBLAS_STATUS_SUCCESS;
+
+    if (p->w_scale != a->w_scale)
+        code = set_pointer(g, p, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, a->w_scale);
+    if (!code && p->x_scale != a->x_scale)
+        code = set_pointer(g, p, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, a->x_scale);
+    p->w_scale = a->w_scale;
+    p->x_scale = a->x_scale;
+    return code;
 }
 
 /* Makes the descriptors those of this call. */
@@ -329,17 +371,23 @@ static cublasStatus_t aim(struct gemm *g, struct plan *p, const struct gemm_args
     if (!code && p->x_stride != a->x_stride) code = aim_stride(g, p->x, &p->x_stride, a->x_stride);
     if (!code && p->y_stride != a->y_stride) code = aim_stride(g, p->y, &p->y_stride, a->y_stride);
     if (!code && p->shape.has_bias && p->bias != a->bias) code = aim_bias(g, p, a->bias);
+    if (!code && p->shape.codes) code = aim_scales(g, p, a);
     return code;
+}
+
+static const void *weights_of(const struct gemm_args *a) {
+    return a->shape.codes ? (const void *)a->w_codes : a->w;
 }
 
 static cublasStatus_t multiply(struct gemm *g, struct gpu_stream *s, const struct plan *p,
                                const struct gemm_args *a, const void *w,
                                const cublasLtMatmulAlgo_t *algo) {
     const float alpha = 1, beta = p->shape.accumulates ? 1 : 0;
+    const void *x = p->shape.codes ? (const void *)a->x_codes : a->x;
     bool overlaps; /* of what comes next: the library launches its kernels as it likes */
     cudaStream_t stream = (cudaStream_t)gpu_stream_launches(s, &overlaps);
     cublasStatus_t code =
-        g->lib.matmul(g->handle, p->product, &alpha, w, p->w, a->x, p->x, &beta, a->y, p->y, a->y,
+        g->lib.matmul(g->handle, p->product, &alpha, w, p->w, x, p->x, &beta, a->y, p->y, a->y,
                       p->y, algo, g->workspace, WORKSPACE_BYTES, stream);
 
     if (code) (void)gpu_stream_handle(s); /* no kernel came, which the next one could overlap */
@@ -360,9 +408,9 @@ static uint32_t propose(struct gemm *g, const struct plan *p,
 static void give_to_own(struct gemm *g, struct plan *p, const struct gemm_args *a,
                         const char *why) {
     p->is_own = true;
-    (void)error_set(&g->note, ST_OK,
-                    "own kernels compute the matrix product (m, %u) x (%u, %u): cuBLASLt %s",
-                    a->shape.k, a->shape.n, a->shape.k, why);
+    (void)error_set(
+        &g->note, ST_OK, "own kernels compute the matrix product (m, %u) x (%u, %u)%s: cuBLASLt %s",
+        a->shape.k, a->shape.n, a->shape.k, a->shape.codes ? " of e4m3 codes" : "", why);
 }
 
 /* The library's first proposal for the very call; it is kept for the bucket when it works. */
@@ -371,7 +419,8 @@ static cublasStatus_t multiply_as_proposed(struct gemm *g, struct gpu_stream *s,
     cublasLtMatmulHeuristicResult_t proposals[MAX_PROPOSALS];
     cublasStatus_t code = CUBLAS_STATUS_NOT_SUPPORTED;
 
-    if (propose(g, p, proposals) > 0) code = multiply(g, s, p, a, a->w, &proposals[0].algo);
+    if (propose(g, p, proposals) > 0)
+        code = multiply(g, s, p, a, weights_of(a), &proposals[0].algo);
     if (!code) p->algo[bucket] = proposals[0].algo;
     return code;
 }
@@ -407,8 +456,50 @@ void gemm_run(struct gemm *g, struct gpu_stream *s, const struct gemm_args *args
     }
     bucket = bucket_of(args->m, p->n_buckets);
     code = aim(g, p, args, args->m);
-    if (!code) code = multiply(g, s, p, args, args->w, &p->algo[bucket]);
+    if (!code) code = multiply(g, s, p, args, weights_of(args), &p->algo[bucket]);
     if (UNLIKELY(code)) run_refused(g, s, p, args, bucket, code);
+}
+
+static const char *why_no_codes(const struct gemm *g, const struct gemm_shape *shape) {
+    uint32_t sm = gpu_properties(g->gpu)->sm;
+
+    if (g->is_deterministic) return "deterministic mode has own kernels for it";
+    if (g->lib.get_version() < (shape->codes == GEMM_F8_PLAIN ? 120000u : 120900u))
+        return "this version of cuBLASLt lacks its scales";
+    if (shape->codes == GEMM_F8_PLAIN ? sm < 89 : sm != 90)
+        return "cuBLASLt lacks its scales on this device";
+    if (shape->n % 16 || shape->k % 16) return "cuBLASLt takes multiples of 16";
+    if (shape->codes == GEMM_F8_BLOCKS && (shape->n % 128 || shape->k % 128))
+        return "blocks at its edges are not whole";
+    return NULL;
+}
+
+bool gemm_takes_codes(const struct gemm *g, const struct gemm_shape *shape) {
+    return g->has_library && !why_no_codes(g, shape);
+}
+
+void gemm_leave_codes(struct gemm *g, const struct gemm_shape *shape) {
+    const char *why = g->has_library ? why_no_codes(g, shape) : NULL;
+
+    if (why) /* without a library the note has all */
+        (void)error_set(&g->note, ST_OK,
+                        "own kernels compute the matrix product (m, %u) x (%u, %u) of e4m3 codes: "
+                        "%s",
+                        shape->k, shape->n, shape->k, why);
+}
+
+bool gemm_try(struct gemm *g, struct gpu_stream *s, const struct gemm_args *args) {
+    struct plan *p = plan_find(g, &args->shape);
+    uint32_t bucket;
+
+    if (!p || p->n_buckets == 0 || p->is_own) return false;
+    assert(args->m % GEMM_CODE_ROWS == 0);
+    bucket = bucket_of(args->m, p->n_buckets);
+    if (!aim(g, p, args, args->m) && !multiply(g, s, p, args, args->w_codes, &p->algo[bucket]))
+        return true;
+    if (multiply_as_proposed(g, s, p, args, bucket) == CUBLAS_STATUS_SUCCESS) return true;
+    give_to_own(g, p, args, "refused it in service");
+    return false;
 }
 
 void gemm_run_grouped(struct gemm *g, struct gpu_stream *s, const struct gemm_grouped_args *args) {
@@ -430,7 +521,7 @@ static void cold_open(struct cold_weights *c, struct gemm *g, struct gpu_stream 
     uint32_t i;
 
     *c = (struct cold_weights){.n_bytes = (uint64_t)args->shape.n * args->shape.k * 2, .n = 1};
-    if (c->n_bytes >= want_bytes) return;
+    if (c->n_bytes >= want_bytes || args->shape.codes) return;
     c->n = (uint32_t)MIN(CEIL_DIV(want_bytes, c->n_bytes), MAX_COPIES);
     if (gpu_memory_free(g->gpu) / 2 < c->n * c->n_bytes ||
         gpu_alloc(g->gpu, &copies, c->n * c->n_bytes, "tuning", NULL) != ST_OK) {
@@ -444,7 +535,7 @@ static void cold_open(struct cold_weights *c, struct gemm *g, struct gpu_stream 
 
 static const void *cold_next(const struct cold_weights *c, const struct gemm_args *args,
                              uint32_t i) {
-    return c->copies ? c->copies + (i % c->n) * c->n_bytes : (const void *)args->w;
+    return c->copies ? c->copies + (i % c->n) * c->n_bytes : weights_of(args);
 }
 
 struct stopwatch {
@@ -489,7 +580,7 @@ static double time_algo(struct gemm *g, struct gpu_stream *s, struct plan *p,
     double us, again_us;
     uint32_t n_runs;
 
-    if (multiply(g, s, p, args, args->w, algo)) return -1; /* loads the kernel, too */
+    if (multiply(g, s, p, args, weights_of(args), algo)) return -1; /* loads the kernel, too */
     us = mean_us(g, s, p, args, cold, watch, algo, glance);
     if (us < 0 || (best_us > 0 && us > HOPELESS * best_us)) return us;
     n_runs = MAX((uint32_t)MIN(LONG_LOOK_US / MAX(us, 1.0), TIMED_RUNS), glance);
@@ -539,7 +630,8 @@ static enum status tune_bucket(struct gemm *g, struct gpu_stream *s, struct plan
                                struct error *err) {
     cublasLtMatmulHeuristicResult_t proposals[MAX_PROPOSALS];
     const uint32_t last_m = MIN(bucket_ends[bucket], max_m);
-    const uint32_t first_m = bucket == 0 ? 1 : bucket_ends[bucket - 1] + 1;
+    const uint32_t after = bucket == 0 ? 1 : bucket_ends[bucket - 1] + 1;
+    const uint32_t first_m = p->shape.codes ? ALIGN_UP(after, GEMM_CODE_ROWS) : after;
     double best_us = -1, us;
     uint32_t n = 0, i;
 
@@ -552,7 +644,7 @@ static enum status tune_bucket(struct gemm *g, struct gpu_stream *s, struct plan
         p->algo[bucket] = proposals[i].algo;
     }
     if (best_us >= 0) return ST_OK;
-    if (!g->own) return nothing_works(&p->shape, last_m, err);
+    if (!g->own && !p->shape.codes) return nothing_works(&p->shape, last_m, err);
     give_to_own(g, p, args, "has no algorithm for it");
     return ST_OK;
 }
@@ -654,6 +746,11 @@ static enum status tune_for_all(struct gemm *g, struct gpu_stream *s, struct pla
     return ST_OK;
 }
 
+/* Codes are multiplied by more than GEMM_CODE_ROWS rows. */
+static uint32_t first_bucket(const struct plan *p) {
+    return p->shape.codes ? bucket_of(GEMM_CODE_ROWS + 1, N_BUCKETS) : 0;
+}
+
 static enum status tune(struct gemm *g, struct gpu_stream *s, struct plan *p,
                         const struct gemm_args *args, uint32_t max_m, struct error *err) {
     const uint32_t n_buckets = bucket_of(max_m, N_BUCKETS) + 1;
@@ -666,7 +763,7 @@ static enum status tune(struct gemm *g, struct gpu_stream *s, struct plan *p,
     if (st == ST_OK && g->is_deterministic)
         st = tune_for_all(g, s, p, args, &cold, &watch, max_m, err);
     else
-        for (i = 0; st == ST_OK && !p->is_own && i < n_buckets; i++)
+        for (i = first_bucket(p); st == ST_OK && !p->is_own && i < n_buckets; i++)
             st = tune_bucket(g, s, p, args, &cold, &watch, i, max_m, err);
     if (gpu_stream_wait(s, st == ST_OK ? err : NULL) != ST_OK && st == ST_OK) st = ST_CLOSED;
     gpu_free(g->gpu, cold.copies);
@@ -689,6 +786,10 @@ enum status gemm_tune(struct gemm *g, struct gpu_stream *s, const struct gemm_ar
         return ST_OK;
     }
     code = plan_make(g, p, &args->shape);
+    if (code && args->shape.codes) {
+        give_to_own(g, p, args, "refuses its scales");
+        return ST_OK;
+    }
     st = code ? refused(g, code, "the shape of a product", err)
               : tune(g, s, p, args, MAX(max_m, 1), err);
     if (st != ST_OK) plan_clear(g, p);

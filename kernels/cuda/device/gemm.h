@@ -13,6 +13,10 @@
  * (in deterministic mode, none that keeps a row's bits), and a call that it refuses after load, as
  * does its own first proposal for that call. gemm_note has the sentence.
  *
+ * X and W may both be e4m3 codes with fp32 scales, Y then bf16: by the library alone, on devices
+ * and versions of it that have the scales (gemm_takes_codes). FP8 sums are promoted to fp32 on the
+ * way (FAST_ACCUM 0). Their rows are always a multiple of GEMM_CODE_ROWS.
+ *
  * A grouped product is one launch for many matrices (the experts of a layer), by the own kernels.
  * Implemented by gemm.c; on the shim by plain loops. Thread: the device's. */
 #ifndef KERNELS_CUDA_DEVICE_GEMM_H
@@ -26,11 +30,22 @@ extern "C" {
 
 struct gemm; /* a handle, its workspace, and the plans, of one device and one stream */
 
+#define GEMM_CODE_ROWS 16u
+
+enum gemm_codes {
+    GEMM_BF16,     /* X and W are no codes */
+    GEMM_F8_PLAIN, /* one scale of W; none of X */
+    GEMM_F8_ROWS,  /* one of each row of X, and of each row of W */
+    GEMM_F8_BLOCKS /* of X for a row and 128 of k, (k / 128, m); of W for 128 rows and 128 of k,
+                    * (n / 128, gemm_block_scales(k)) */
+};
+
 struct gemm_shape {
     uint32_t n, k;
     bool is_f32_out;  /* Y is fp32 (logits), else bf16 */
     bool has_bias;    /* (n) bf16 */
     bool accumulates; /* Y += */
+    enum gemm_codes codes;
 };
 
 struct gemm_args {
@@ -42,7 +57,14 @@ struct gemm_args {
     const uint16_t *bias;
     void *y; /* (m, y_stride) */
     uint32_t y_stride;
+    const uint8_t *x_codes, *w_codes; /* instead of x and w */
+    const float *x_scale, *w_scale;   /* of codes */
 };
+
+/* Scales of 128 rows of W by blocks. */
+static inline uint32_t gemm_block_scales(uint32_t k) {
+    return ALIGN_UP(CEIL_DIV(k, 128u), 4u);
+}
 
 /* Rows [first_row[g], first_row[g + 1]) of X times the matrix of group g. */
 struct gemm_grouped_args {
@@ -81,6 +103,14 @@ MUST_USE enum status gemm_tune(struct gemm *g, struct gpu_stream *s, const struc
 
 /* The shape must have been tuned. Can be captured into a graph; allocates nothing. */
 void gemm_run(struct gemm *g, struct gpu_stream *s, const struct gemm_args *args);
+
+/* Whether the library has such products of codes, on this device. */
+MUST_USE bool gemm_takes_codes(const struct gemm *g, const struct gemm_shape *shape);
+/* The caller's own kernels serve a shape of codes: gemm_note has why. */
+void gemm_leave_codes(struct gemm *g, const struct gemm_shape *shape);
+/* gemm_run of codes, whose shape was tuned. false: the library refuses it, at load or now, and
+ * nothing is put on the stream. */
+MUST_USE bool gemm_try(struct gemm *g, struct gpu_stream *s, const struct gemm_args *args);
 
 /* One launch, by the own kernels; needs no tuning. */
 void gemm_run_grouped(struct gemm *g, struct gpu_stream *s, const struct gemm_grouped_args *args);

@@ -35,6 +35,15 @@ extern "C" {
 #define QUANT_UNIT_BYTES 512u /* of codes */
 #define QUANT_STEP       32u  /* inputs of a step; groups begin and end at steps */
 
+/* What shares a scale, of e4m3 codes whose checkpoint has rounded inputs too: those matrices may be
+ * multiplied by the library (quant_library.h). */
+enum quant_grain {
+    QUANT_GRAIN_OTHER,  /* by own kernels alone */
+    QUANT_GRAIN_MATRIX, /* of the matrices that lie under each other, each */
+    QUANT_GRAIN_ROW,    /* an output */
+    QUANT_GRAIN_BLOCK   /* 128 outputs and 128 inputs; matrices begin at multiples of 128 */
+};
+
 struct packed_matrix {     /* all pointers of the device */
     const uint8_t *codes;  /* NULL: the matrix is not quantised */
     const float *scale;    /* (row blocks, groups, 16), or (row blocks, groups) */
@@ -46,6 +55,10 @@ struct packed_matrix {     /* all pointers of the device */
     uint32_t group_k;         /* a multiple of QUANT_STEP, or at least k */
     bool has_row_scales;      /* 16 scales in a row block and group, else one */
     uint64_t order_hash;      /* of who loads it */
+    enum quant_grain grain;
+    uint32_t part_end[3];  /* outputs up to the end of each matrix that lies here; 0: there are no
+                           * more */
+    uint32_t library_rows; /* from so many on the library multiplies; 0: never */
 };
 
 struct quant_args {

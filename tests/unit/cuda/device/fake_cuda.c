@@ -47,6 +47,7 @@ struct CUevent_st {
 void fake_cuda_reset(void) {
     fake_cuda = (struct fake_cuda){.n_devices = 1,
                                    .driver = 13000,
+                                   .sm = 90,
                                    .memory_bytes = 1 << 28,
                                    .ptx_version = 90,
                                    .has_cublaslt = true,
@@ -135,7 +136,8 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device) {
     strcpy(prop->name, "Pretended GPU");
     for (int i = 0; i < 16; i++)
         prop->uuid.bytes[i] = (char)(0xA0 + i);
-    prop->major = 9;
+    prop->major = fake_cuda.sm / 10;
+    prop->minor = fake_cuda.sm % 10;
     prop->multiProcessorCount = 132;
     prop->sharedMemPerBlockOptin = 232448;
     prop->l2CacheSize = 1 << 16;

@@ -31,6 +31,9 @@ struct fake_cuda {
     double clock_us;   /* the device's; only products of matrices take time */
     /* cuBLASLt and NCCL */
     bool has_cublaslt, has_nccl;
+    size_t cublaslt_version;       /* 130100 unless set */
+    int sm;                        /* the device's compute capability: 90 unless set */
+    bool has_no_scale_modes;       /* their attributes are unknown */
     int product_error;             /* of every product */
     uint32_t refused_algos;        /* bits: fail when they are run, from now on */
     bool is_fickle;                /* every algorithm is: see the table in fake_libraries.c */

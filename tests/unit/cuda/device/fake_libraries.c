@@ -1,5 +1,6 @@
 /* tests/unit/cuda/device/fake_libraries.c - cuBLASLt and NCCL as far as gemm.c and comm.c call
  * them, and a dlopen that finds them here, or not, as the test sets. See fake_cuda.h. */
+#include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,8 +30,10 @@ struct layout {
 };
 
 struct product {
-    int32_t is_transposed, epilogue, bias_type;
+    int32_t is_transposed, epilogue, bias_type, w_mode, x_mode;
     const uint16_t *bias;
+    const float *w_scale, *x_scale;
+    int8_t is_fast;
 };
 
 static cublasStatus_t expect(bool is_right) {
@@ -38,7 +41,7 @@ static cublasStatus_t expect(bool is_right) {
 }
 
 size_t cublasLtGetVersion(void) {
-    return 130100;
+    return fake_cuda.cublaslt_version ? fake_cuda.cublaslt_version : 130100;
 }
 
 const char *cublasLtGetStatusString(cublasStatus_t status) {
@@ -98,15 +101,30 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t product,
                                               cublasLtMatmulDescAttributes_t what,
                                               const void *value, size_t n_bytes) {
     struct product *p = (struct product *)(void *)product;
-    void *at = what == CUBLASLT_MATMUL_DESC_TRANSA           ? &p->is_transposed
-               : what == CUBLASLT_MATMUL_DESC_EPILOGUE       ? &p->epilogue
-               : what == CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE ? (void *)&p->bias_type
-               : what == CUBLASLT_MATMUL_DESC_BIAS_POINTER   ? (void *)&p->bias
-                                                             : NULL;
+    bool is_mode =
+        what == CUBLASLT_MATMUL_DESC_A_SCALE_MODE || what == CUBLASLT_MATMUL_DESC_B_SCALE_MODE;
+    const struct {
+        cublasLtMatmulDescAttributes_t what;
+        void *at;
+        size_t n_bytes;
+    } all[] = {{CUBLASLT_MATMUL_DESC_TRANSA, &p->is_transposed, 4},
+               {CUBLASLT_MATMUL_DESC_EPILOGUE, &p->epilogue, 4},
+               {CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &p->bias_type, 4},
+               {CUBLASLT_MATMUL_DESC_BIAS_POINTER, (void *)&p->bias, 8},
+               {CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &p->w_mode, 4},
+               {CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &p->x_mode, 4},
+               {CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, (void *)&p->w_scale, 8},
+               {CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, (void *)&p->x_scale, 8},
+               {CUBLASLT_MATMUL_DESC_FAST_ACCUM, &p->is_fast, 1}};
 
-    if (!at || n_bytes != (at == (void *)&p->bias ? 8 : 4)) return CUBLAS_STATUS_INVALID_VALUE;
-    memcpy(at, value, n_bytes);
-    return CUBLAS_STATUS_SUCCESS;
+    if (is_mode && fake_cuda.has_no_scale_modes) return CUBLAS_STATUS_INVALID_VALUE;
+    for (size_t i = 0; i < ARRAY_LEN(all); i++) {
+        if (all[i].what != what) continue;
+        if (all[i].n_bytes != n_bytes) return CUBLAS_STATUS_INVALID_VALUE;
+        memcpy(all[i].at, value, n_bytes);
+        return CUBLAS_STATUS_SUCCESS;
+    }
+    return CUBLAS_STATUS_INVALID_VALUE;
 }
 
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *out) {
@@ -181,6 +199,43 @@ static uint16_t to_bf16(float f) {
     return (uint16_t)((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16);
 }
 
+static double from_e4m3(uint8_t code) {
+    int exponent = code >> 3 & 15, mantissa = code & 7;
+    double x = exponent ? (8 + mantissa) * ldexp(1, exponent - 10) : mantissa * ldexp(1, -9);
+
+    if ((code & 0x7F) == 0x7F) return NAN;
+    return code & 0x80 ? -x : x;
+}
+
+/* A number of A or B, scaled as the library's guide has it for the mode: `i` of `row`. */
+static double scaled(const struct layout *l, const void *p, int32_t mode, const float *scale,
+                     uint64_t row, uint64_t i) {
+    uint64_t at = row * (uint64_t)l->ld + i;
+    double x;
+
+    if (l->type == CUDA_R_16BF) return from_bf16(((const uint16_t *)p)[at]);
+    x = from_e4m3(((const uint8_t *)p)[at]);
+    switch (mode) {
+    case 0: return scale ? x * *scale : x;
+    case 3: return x * scale[row];
+    case 4: return x * scale[i / 128 * l->columns + row];
+    default: return x * scale[row / 128 * ALIGN_UP(CEIL_DIV(l->rows, 128u), 4u) + i / 128];
+    }
+}
+
+/* What it takes of codes: scales by rows on both sides, or W's by blocks and X's by vectors. */
+static bool are_codes_refused(const struct product *p, const struct layout *w,
+                              const struct layout *x, const struct layout *y) {
+    bool are_whole = p->w_mode == 0 && p->x_mode == 0;
+    bool are_known =
+        are_whole || (p->w_mode == 3 && p->x_mode == 3) || (p->w_mode == 5 && p->x_mode == 4);
+
+    if (w->type == CUDA_R_16BF) return x->type != w->type;
+    return x->type != w->type || y->type != CUDA_R_16BF || p->is_fast || !are_known ||
+           (!are_whole && (fake_cuda.sm != 90 || !p->w_scale || !p->x_scale)) || w->rows % 16 ||
+           w->columns % 16 || w->ld % 16 || x->ld % 16 || y->ld % 16;
+}
+
 static void store(const struct layout *l, void *d, uint64_t at, double sum, bool adds) {
     if (l->type == CUDA_R_32F) {
         float *y = (float *)d + at;
@@ -204,7 +259,6 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t prod
     const struct layout *w = (const struct layout *)(void *)a_layout;
     const struct layout *x = (const struct layout *)(void *)b_layout;
     const struct layout *y = (const struct layout *)(void *)d_layout;
-    const uint16_t *wp = a, *xp = b;
     const float one = *(const float *)alpha, keep = *(const float *)beta;
 
     (void)handle, (void)stream;
@@ -213,6 +267,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t prod
         w->columns != y->rows || x->columns != y->columns ||
         (p->epilogue == CUBLASLT_EPILOGUE_BIAS && (!p->bias || p->bias_type != CUDA_R_16BF)))
         return CUBLAS_STATUS_INVALID_VALUE;
+    if (are_codes_refused(p, w, x, y)) return CUBLAS_STATUS_NOT_SUPPORTED;
     if (algos[algo->data[0]].is_broken || fake_cuda.product_error ||
         fake_cuda.refused_algos >> algo->data[0] & 1)
         return CUBLAS_STATUS_NOT_SUPPORTED;
@@ -225,8 +280,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t prod
             double sum = p->epilogue == CUBLASLT_EPILOGUE_BIAS ? from_bf16(p->bias[row]) : 0;
 
             for (uint64_t i = 0; i < w->rows; i++)
-                sum += (double)from_bf16(wp[row * (uint64_t)w->ld + i]) *
-                       from_bf16(xp[column * (uint64_t)x->ld + i]);
+                sum += scaled(w, a, p->w_mode, p->w_scale, row, i) *
+                       scaled(x, b, p->x_mode, p->x_scale, column, i);
             if ((algos[algo->data[0]].is_fickle || fake_cuda.is_fickle) && x->columns > 16)
                 sum *= 1 + 1.0 / 128;
             store(y, d, column * (uint64_t)y->ld + row, sum, keep == 1);

@@ -404,6 +404,208 @@ static void own_kernels_serve_a_shape_that_nothing_else_can_do(void **state) {
     fixture_close(&w);
 }
 
+/* --- codes ------------------------------------------------------------------------------------ */
+
+struct codes {
+    struct gemm_args a;
+    uint8_t *x, *w;
+    float *x_scale, *w_scale;
+    uint16_t *y;
+};
+
+static float *draw_scales(struct rng *rng, size_t n) {
+    float *p = calloc(n, sizeof(*p));
+
+    for (size_t i = 0; i < n; i++)
+        p[i] = (float)rng_f64(rng) + 0.5f;
+    return p;
+}
+
+static uint8_t *draw_codes(struct rng *rng, size_t n) {
+    uint8_t *p = malloc(n);
+
+    for (size_t i = 0; i < n; i++)
+        p[i] = (uint8_t)(rng_below(rng, 0x50) | rng_below(rng, 2) << 7); /* below 16 */
+    return p;
+}
+
+static struct codes codes_of(enum gemm_codes codes, uint32_t n, uint32_t k, uint32_t max_m) {
+    struct rng rng;
+    struct codes c;
+    uint32_t groups = codes == GEMM_F8_BLOCKS ? k / 128 : 1;
+
+    rng_seed(&rng, n + k);
+    c.x = draw_codes(&rng, (size_t)max_m * (k + 16));
+    c.w = draw_codes(&rng, (size_t)n * k);
+    c.x_scale = draw_scales(&rng, (size_t)max_m * groups);
+    c.w_scale = draw_scales(&rng, (size_t)n + (size_t)n * gemm_block_scales(k));
+    c.y = calloc(max_m * (n + 16ull), 2);
+    c.a = (struct gemm_args){.shape = {.n = n, .k = k, .codes = codes},
+                             .m = max_m,
+                             .x_codes = c.x,
+                             .x_stride = k + 16,
+                             .w_codes = c.w,
+                             .x_scale = codes == GEMM_F8_PLAIN ? NULL : c.x_scale,
+                             .w_scale = c.w_scale,
+                             .y = c.y,
+                             .y_stride = n + 16};
+    return c;
+}
+
+static void codes_free(struct codes *c) {
+    free(c->x);
+    free(c->w);
+    free(c->x_scale);
+    free(c->w_scale);
+    free(c->y);
+}
+
+/* By what the product of codes i of row m of X and of row n of W is multiplied. */
+static double scales_at(const struct codes *c, uint32_t m, uint32_t n, uint32_t i) {
+    const struct gemm_args *a = &c->a;
+
+    switch (a->shape.codes) {
+    case GEMM_F8_PLAIN: return c->w_scale[0];
+    case GEMM_F8_ROWS: return (double)c->x_scale[m] * c->w_scale[n];
+    default:
+        return (double)c->x_scale[i / 128 * a->m + m] *
+               c->w_scale[n / 128 * gemm_block_scales(a->shape.k) + i / 128];
+    }
+}
+
+static void assert_codes(const struct codes *c) {
+    const struct gemm_args *a = &c->a;
+
+    for (uint32_t m = 0; m < a->m; m += 3)
+        for (uint32_t n = 0; n < a->shape.n; n += 5) {
+            double want = 0, size = 0, got = f32_of_bf16(c->y[m * (size_t)a->y_stride + n]);
+
+            for (uint32_t i = 0; i < a->shape.k; i++) {
+                double product = f32_of_e4m3(c->x[m * (size_t)a->x_stride + i]) *
+                                 f32_of_e4m3(c->w[n * (size_t)a->shape.k + i]) *
+                                 scales_at(c, m, n, i);
+
+                want += product;
+                size += fabs(product);
+            }
+            if (fabs(got - want) > 0x1p-8 * fabs(want) + 1e-6 * size)
+                fail_msg("codes %d, y[%u][%u] = %g, not %g", a->shape.codes, m, n, got, want);
+        }
+}
+
+static const enum gemm_codes all_codes[] = {GEMM_F8_PLAIN, GEMM_F8_ROWS, GEMM_F8_BLOCKS};
+
+static void codes_are_multiplied_with_their_scales(void **state) {
+    struct fixture w = fixture_open_with(&own, false, true);
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(all_codes); i++) {
+        struct codes c = codes_of(all_codes[i], 256, 384, 64);
+        uint32_t n_products;
+
+        assert_true(gemm_takes_codes(w.g, &c.a.shape));
+        assert_int_equal(gemm_tune(w.g, w.s, &c.a, 64, NULL), ST_OK);
+        n_products = fake_cuda.n_products;
+        for (c.a.m = 32; c.a.m <= 64; c.a.m += 16) {
+            memset(c.y, 0, 64 * 272 * 2);
+            assert_true(gemm_try(w.g, w.s, &c.a));
+            assert_codes(&c);
+        }
+        assert_int_equal(fake_cuda.n_products - n_products, 3);
+        codes_free(&c);
+    }
+    assert_int_equal(gemm_n_own(w.g), 0);
+    assert_null(gemm_note(w.g));
+    fixture_close(&w);
+}
+
+/* Bits: which of all_codes are taken. */
+static uint32_t taken_by(size_t version, int sm, bool is_deterministic) {
+    struct fixture w = fixture_open_with(&own, is_deterministic, true);
+    struct gemm_shape shape = {.n = 128, .k = 256};
+    uint32_t taken = 0;
+
+    gemm_close(w.g);
+    gpu_stream_close(w.s);
+    gpu_close(w.gpu);
+    fake_cuda.cublaslt_version = version;
+    fake_cuda.sm = sm;
+    assert_int_equal(gpu_open(&w.gpu, 0, NULL), ST_OK);
+    assert_int_equal(gpu_stream_open(w.gpu, &w.s, NULL), ST_OK);
+    assert_int_equal(gemm_open(&w.g, w.gpu, &own, is_deterministic, NULL), ST_OK);
+    for (uint32_t i = 0; i < ARRAY_LEN(all_codes); i++) {
+        shape.codes = all_codes[i];
+        taken |= (uint32_t)gemm_takes_codes(w.g, &shape) << i;
+    }
+    gemm_leave_codes(w.g, &shape);
+    assert_int_equal(gemm_note(w.g) == NULL, (taken & 4) != 0);
+    fixture_close(&w);
+    return taken;
+}
+
+static void scales_depend_on_version_and_device(void **state) {
+    (void)state;
+    assert_int_equal(taken_by(130100, 90, false), 7);
+    assert_int_equal(taken_by(120900, 90, false), 7);
+    assert_int_equal(taken_by(120803, 90, false), 1);
+    assert_int_equal(taken_by(110805, 90, false), 0);
+    assert_int_equal(taken_by(130100, 89, false), 1);
+    assert_int_equal(taken_by(130100, 100, false), 1);
+    assert_int_equal(taken_by(130100, 120, false), 1);
+    assert_int_equal(taken_by(130100, 86, false), 0);
+    assert_int_equal(taken_by(130100, 90, true), 0);
+}
+
+static void sizes_of_codes_are_multiples(void **state) {
+    struct fixture w = fixture_open_with(&own, false, true);
+    struct gemm_shape shape = {.n = 16, .k = 48, .codes = GEMM_F8_ROWS};
+
+    (void)state;
+    assert_true(gemm_takes_codes(w.g, &shape));
+    shape.k = 40;
+    assert_false(gemm_takes_codes(w.g, &shape));
+    gemm_leave_codes(w.g, &shape);
+    assert_non_null(strstr(gemm_note(w.g), "(m, 40) x (16, 40) of e4m3 codes: cuBLASLt takes"));
+    shape.k = 48;
+    shape.n = 24;
+    assert_false(gemm_takes_codes(w.g, &shape));
+    shape = (struct gemm_shape){.n = 128, .k = 144, .codes = GEMM_F8_BLOCKS};
+    assert_false(gemm_takes_codes(w.g, &shape));
+    fixture_close(&w);
+}
+
+/* At load or in service: the caller has own kernels, and the device goes on. */
+static void codes_that_are_refused_are_the_callers(void **state) {
+    struct fixture w = fixture_open_with(&own, false, true);
+    struct codes c = codes_of(GEMM_F8_ROWS, 32, 64, 128), d = codes_of(GEMM_F8_PLAIN, 48, 64, 48),
+                 e = codes_of(GEMM_F8_BLOCKS, 128, 128, 48);
+
+    (void)state;
+    assert_int_equal(gemm_tune(w.g, w.s, &c.a, 128, NULL), ST_OK);
+    assert_true(gemm_try(w.g, w.s, &c.a));
+    assert_int_equal(fake_cuda.last_algo, 4);
+    fake_cuda.refused_algos = 1 << 4;
+    assert_true(gemm_try(w.g, w.s, &c.a));
+    assert_int_equal(fake_cuda.last_algo, 0); /* the first proposal */
+    fake_cuda.refused_algos = 0;
+    fake_cuda.product_error = 1;
+    assert_false(gemm_try(w.g, w.s, &c.a));
+    assert_non_null(strstr(gemm_note(w.g), "of e4m3 codes: cuBLASLt refused it in service"));
+    assert_int_equal(gemm_tune(w.g, w.s, &d.a, 48, NULL), ST_OK);
+    assert_non_null(strstr(gemm_note(w.g), "of e4m3 codes: cuBLASLt has no algorithm for it"));
+    fake_cuda.product_error = 0;
+    assert_false(gemm_try(w.g, w.s, &c.a));
+    assert_false(gemm_try(w.g, w.s, &d.a));
+    fake_cuda.has_no_scale_modes = true;
+    assert_int_equal(gemm_tune(w.g, w.s, &e.a, 48, NULL), ST_OK);
+    assert_non_null(strstr(gemm_note(w.g), "of e4m3 codes: cuBLASLt refuses its scales"));
+    assert_false(gemm_try(w.g, w.s, &e.a));
+    codes_free(&c);
+    codes_free(&d);
+    codes_free(&e);
+    fixture_close(&w);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(products_are_row_major_as_checkpoints_are),
@@ -419,6 +621,10 @@ int main(void) {
         cmocka_unit_test(a_refusal_in_service_has_two_ways_out),
         cmocka_unit_test(a_refusal_of_a_deterministic_shape_goes_to_own_kernels),
         cmocka_unit_test(own_kernels_serve_a_shape_that_nothing_else_can_do),
+        cmocka_unit_test(codes_are_multiplied_with_their_scales),
+        cmocka_unit_test(scales_depend_on_version_and_device),
+        cmocka_unit_test(sizes_of_codes_are_multiples),
+        cmocka_unit_test(codes_that_are_refused_are_the_callers),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

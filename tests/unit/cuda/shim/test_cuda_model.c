@@ -103,6 +103,108 @@ static void quantised_models_agree(void **state) {
     }
 }
 
+static const char *path_of(const struct tiny_shape *shape, const struct cuda_fixture_setup *how,
+                           struct backend_info *info) {
+    struct cuda_fixture *s = cuda_fixture_open_alone(shape, how, 1);
+
+    backend_cuda.info(s->cuda.dev, info);
+    cuda_fixture_close(s);
+    return info->path;
+}
+
+/* The library multiplies in the steps themselves, not only while it is tuned. */
+static void count_steps(struct cuda_fixture *s) {
+    struct shim_calls before, after;
+
+    s->cuda.model->n_spans = 0; /* no graphs of prompts */
+    shim_calls(&before);
+    run_steps(s);
+    shim_calls(&after);
+    /* two layers of four matrices, or of seven, in each of two steps; decode has few rows */
+    assert_in_range(after.n_products - before.n_products, 2 * 2 * 4, 2 * 2 * 7);
+}
+
+/* Own tiles are slow here, so steps of prompts take the library's products, with inputs rounded to
+ * e4m3; the reference does not round them. The scales are of outputs, blocks and matrices. */
+static void e4m3_products_by_the_library_agree(void **state) {
+    static const struct quant_kind whole = {DTYPE_F8E4M3, 0, 0, false, false, QUANT_INPUTS_F8};
+    const struct quant_kind *const kinds[] = {&quant_kinds[1], &quant_kinds[2], &whole};
+    struct tiny_shape shape = cuda_fixture_llama;
+    struct backend_info info;
+
+    (void)state;
+    shape.d_model = 128;
+    shape.n_heads = shape.n_kv_heads = 2;
+    shape.d_ff = 256;
+    shim_set_product_us(1);
+    shim_set_kernel_us("quant_tile_kernel", 1000);
+    for (uint32_t i = 0; i < ARRAY_LEN(kinds); i++) {
+        shape.quant = kinds[i];
+        for (uint32_t sm = 90; sm <= (i == 2 ? 100 : 90); sm += 10) {
+            shim_set_sm(sm);
+            assert_string_equal(path_of(&shape, &setup, &info),
+                                sm == 90 ? "sm_90+f8" : "sm_100+f8");
+            cuda_fixture_run_random_models(&shape, &setup, count_steps);
+        }
+        shim_set_sm(90);
+    }
+    shim_set_kernel_us(NULL, 0);
+    shim_set_product_us(0);
+}
+
+/* In deterministic mode, of a checkpoint that rounds no inputs, on a device without the scales,
+ * with sizes that the library lacks, without a clock, and where own tiles are faster. */
+static void other_e4m3_products_are_own(void **state) {
+    struct tiny_shape shape = cuda_fixture_llama, odd = shape, plain = shape;
+    struct cuda_fixture_setup strict = setup;
+    struct backend_info info;
+
+    (void)state;
+    strict.is_deterministic = true;
+    shape.quant = odd.quant = &quant_kinds[1];
+    plain.quant = &quant_kinds[0];
+    odd.d_model = 72;
+    odd.d_ff = 48;
+    odd.n_kv_heads = 2;
+    assert_string_equal(path_of(&shape, &setup, &info), "sm_90"); /* no clock */
+    shim_set_product_us(1);
+    assert_string_equal(path_of(&shape, &setup, &info), "sm_90"); /* own tiles are faster */
+    shim_set_kernel_us("quant_tile_kernel", 1000);
+    assert_string_equal(path_of(&shape, &setup, &info), "sm_90+f8");
+    assert_string_equal(path_of(&shape, &strict, &info), "sm_90");
+    assert_string_equal(path_of(&plain, &setup, &info), "sm_90");
+    assert_string_equal(path_of(&odd, &setup, &info), "sm_90");
+    shim_set_sm(100);
+    assert_string_equal(path_of(&shape, &setup, &info), "sm_100");
+    shim_set_sm(90);
+    shim_set_library(false);
+    assert_string_equal(path_of(&shape, &setup, &info), "sm_90");
+    shim_set_library(true);
+    shim_set_kernel_us(NULL, 0);
+    shim_set_product_us(0);
+}
+
+/* What the library refuses in service, own products make. */
+static void e4m3_products_that_are_refused_are_own(void **state) {
+    struct tiny_shape shape = cuda_fixture_llama;
+    struct cuda_fixture *s;
+
+    (void)state;
+    shape.quant = &quant_kinds[1];
+    shim_set_product_us(1);
+    shim_set_kernel_us("quant_tile_kernel", 1000);
+    s = cuda_fixture_open(&shape, &setup, 1);
+    assert_true(s->cuda.model->library.scratch != NULL);
+    shim_refuse_codes(true);
+    s->cuda.model->n_spans = 0; /* recorded steps have been taken already */
+    cuda_fixture_poison(&s->cuda, s->setup.n_blocks);
+    run_steps(s); /* within the bounds of own products */
+    cuda_fixture_close(s);
+    shim_refuse_codes(false);
+    shim_set_kernel_us(NULL, 0);
+    shim_set_product_us(0);
+}
+
 /* Modules that a checkpoint leaves plain: bf16 beside codes. */
 static void models_of_both_kinds_of_matrices_agree(void **state) {
     struct tiny_shape shape = cuda_fixture_llama;
@@ -193,6 +295,9 @@ int main(void) {
         cmocka_unit_test(sliding_windows_agree),
         cmocka_unit_test(wider_checkpoints_agree),
         cmocka_unit_test(quantised_models_agree),
+        cmocka_unit_test(e4m3_products_by_the_library_agree),
+        cmocka_unit_test(other_e4m3_products_are_own),
+        cmocka_unit_test(e4m3_products_that_are_refused_are_own),
         cmocka_unit_test(models_of_both_kinds_of_matrices_agree),
         cmocka_unit_test(matrices_that_cannot_be_multiplied_at_once_are_refused),
         cmocka_unit_test(quantised_models_take_less_memory),
