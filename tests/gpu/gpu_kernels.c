@@ -17,6 +17,7 @@
 #include "kernels/cuda/attend/attend.h"
 #include "kernels/cuda/ops/ops.h"
 #include "kernels/cuda/products/product.h"
+#include "kernels/cuda/products/quant_library.h"
 #include "kernels/cuda/sampling/sampling.h"
 #include "kernels/kv_layout.h"
 #include "tests/gpu/random_model.h"
@@ -247,6 +248,104 @@ static void measure_product(struct bench *b, const char *name, uint32_t n, uint3
     gpu_free(b->gpu, p.w);
     gpu_free(b->gpu, (void *)(uintptr_t)p.args.x);
     gpu_free(b->gpu, p.args.y);
+}
+
+/* --- products of e4m3 codes ------------------------------------------------------------------- */
+
+struct codes {
+    struct quant_args a;
+    struct quant_library l;
+    const uint8_t *codes; /* (n_sets, matrix_bytes) */
+    uint64_t matrix_bytes;
+    bool is_refused; /* by the library, at any time */
+};
+
+static void launch_codes_own(struct bench *b, void *args, uint32_t set) {
+    struct codes *c = args;
+
+    c->a.w.codes = c->codes + set * c->matrix_bytes;
+    quant_run(b->s, &c->a);
+}
+
+static void launch_codes_library(struct bench *b, void *args, uint32_t set) {
+    struct codes *c = args;
+
+    (void)b;
+    c->a.w.codes = c->codes + set * c->matrix_bytes;
+    c->is_refused |= !quant_library_run(&c->l, &c->a);
+}
+
+static void measure_codes_m(struct bench *b, struct codes *c, const char *name, uint32_t m,
+                            uint32_t n_sets) {
+    uint32_t n = c->a.w.n, k = c->a.w.k;
+    double bytes = (double)c->matrix_bytes + 2.0 * m * k + 2.0 * m * n, flops = 2.0 * m * n * k;
+    struct timing t;
+    char what[64];
+
+    c->a.a.m = m;
+    snprintf(what, sizeof(what), "%s m=%u", name, m);
+    if (is_late(b, "e4m3", what)) return;
+    print_row(b, "e4m3 own", what, time_launches(b, launch_codes_own, c, n_sets), bytes, flops);
+    if (!c->l.scratch || c->is_refused) return;
+    t = time_launches(b, launch_codes_library, c, n_sets);
+    if (!c->is_refused) print_row(b, "e4m3 library", what, t, bytes, flops);
+}
+
+/* One scale for each output; library: unpacking and rounding included. */
+static void measure_codes(struct bench *b, const char *name, uint32_t n, uint32_t k,
+                          const uint32_t *counts, uint32_t n_counts) {
+    uint32_t max_m = counts[n_counts - 1], from_rows, n_sets;
+    struct codes c = {.matrix_bytes = CEIL_DIV(n, QUANT_ROWS) * quant_block_bytes(DTYPE_F8E4M3, k)};
+    float *scale = room(b, ALIGN_UP(n, QUANT_ROWS) * sizeof(*scale));
+    uint64_t scratch_bytes;
+    struct error err;
+
+    n_sets = sets_for(b, c.matrix_bytes);
+    c.codes = random_room(b, c.matrix_bytes * n_sets);
+    gpu_fill(b->s, scale, 0x3C, ALIGN_UP(n, QUANT_ROWS) * sizeof(*scale)); /* 0.0115 */
+    c.a.w = (struct packed_matrix){.codes = c.codes,
+                                   .scale = scale,
+                                   .dtype = DTYPE_F8E4M3,
+                                   .n = n,
+                                   .k = k,
+                                   .group_k = k,
+                                   .has_row_scales = true,
+                                   .grain = QUANT_GRAIN_ROW,
+                                   .part_end = {n}};
+    c.a.a = (struct gemv_args){.m = max_m, .n = n, .k = k, .x_stride = k, .y_stride = n};
+    c.a.a.x = random_room(b, (uint64_t)max_m * k * 2);
+    c.a.a.y = room(b, (uint64_t)ALIGN_UP(max_m, GEMM_CODE_ROWS) * n * 2);
+    c.l = (struct quant_library){.gemm = b->gemm, .stream = b->s};
+    scratch_bytes = quant_library_bytes(b->gemm, &c.a.w, max_m);
+    if (scratch_bytes) {
+        c.l.scratch = room(b, scratch_bytes);
+        must(quant_library_tune(&c.l, &c.a, max_m, &from_rows, &err), &err, "tuning");
+        printf(
+            "{\"row\":\"kernel\",\"name\":\"e4m3 library from\",\"model\":\"%s\",\"what\":\"%s\","
+            "\"rows\":%u}\n",
+            b->shape->name, name, from_rows);
+    }
+    for (uint32_t i = 0; i < n_counts; i++)
+        measure_codes_m(b, &c, name, counts[i], n_sets);
+    gpu_free(b->gpu, c.l.scratch);
+    gpu_free(b->gpu, c.a.a.y);
+    gpu_free(b->gpu, (void *)(uintptr_t)c.a.a.x);
+    gpu_free(b->gpu, scale);
+    gpu_free(b->gpu, (void *)(uintptr_t)c.codes);
+}
+
+static void measure_all_codes(struct bench *b) {
+    static const uint32_t full[] = {32, 128, 512, 2048, 8192}, tiny[] = {20, 33};
+    const struct random_shape *s = b->shape;
+    const uint32_t *counts = b->is_tiny ? tiny : full;
+    uint32_t n = b->is_tiny ? ARRAY_LEN(tiny) : ARRAY_LEN(full);
+    uint32_t q = s->n_heads * s->head_dim, kv = s->n_kv_heads * s->head_dim;
+
+    quant_prepare();
+    measure_codes(b, "qkv", q + 2 * kv, s->d_model, counts, n);
+    measure_codes(b, "o", s->d_model, q, counts, n);
+    measure_codes(b, "gate_up", 2 * s->d_ff, s->d_model, counts, n);
+    measure_codes(b, "down", s->d_model, s->d_ff, counts, n);
 }
 
 static void measure_square(struct bench *b) {
@@ -726,6 +825,7 @@ int main(int argc, char **argv) {
         measure_samplings(&b);
         measure_blocks(&b);
         measure_products(&b);
+        measure_all_codes(&b);
     }
     bench_close(&b);
     return 0;
