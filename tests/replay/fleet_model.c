@@ -18,6 +18,10 @@
 #define ORACLE_DELTA_S 0.01
 #define TIE_S          1e-9
 
+/* Of the time: when workers crash, and how long they are gone. */
+#define CRASH_SHARE  0.5
+#define REPAIR_SHARE 0.1
+
 struct fleet {
     const struct fleet_options *options;
     const struct workload *workload;
@@ -27,6 +31,17 @@ struct fleet {
     struct worker_model_events events;
     struct rng rng; /* breaks an oracle's ties */
     double now_s;
+
+    uint32_t n_arrived;      /* of those with a time of their own */
+    struct heap returns;     /* requests of a closed loop, by arrival */
+    struct report *late;     /* (n) first tokens that the routers learn of later */
+    uint32_t n_late, n_told; /* of them */
+    double restart_s, crash_s, repair_s;
+};
+
+struct report {
+    double at_s;
+    struct model_request *q;
 };
 
 void fleet_options_default(struct fleet_options *options) {
@@ -103,27 +118,104 @@ static uint32_t pick(struct fleet *f, struct model_request *q) {
     }
 }
 
-/* --- events ---------------------------------------------------------------------------------- */
+/* --- a request's life ------------------------------------------------------------------------ */
 
 static void on_first_token(void *ctx, struct model_request *q) {
     struct fleet *f = ctx;
 
-    if (f->routers) router_models_first(f->routers, q, f->now_s);
+    if (!f->routers) return;
+    if (f->options->late_first_s > 0)
+        f->late[f->n_late++] = (struct report){f->now_s + f->options->late_first_s, q};
+    else
+        router_models_first(f->routers, q, f->now_s);
+}
+
+static void schedule_next(struct fleet *f, const struct model_request *ended) {
+    struct model_request *q = &f->requests[ended->in->next - 1];
+
+    q->arrival_s = f->now_s + ended->in->gap_s;
+    if (q->arrival_s <= f->workload->end_s) heap_push(&f->returns, &q->later);
 }
 
 static void on_ended(void *ctx, struct model_request *q) {
     struct fleet *f = ctx;
 
     if (f->routers) router_models_ended(f->routers, q, f->now_s);
+    if (q->in->next) schedule_next(f, q);
 }
 
-static void arrive(struct fleet *f, uint32_t number) {
-    struct model_request *q = &f->requests[number];
-
-    model_request_init(q, &f->workload->requests[number], number, &f->workers[0]);
+static void place(struct fleet *f, struct model_request *q) {
     q->worker = pick(f, q);
     if (f->routers) router_models_sent(f->routers, q, f->now_s);
     worker_model_add(&f->workers[q->worker], q, f->now_s);
+}
+
+static void begin(struct fleet *f, uint32_t number, double arrival_s) {
+    struct model_request *q = &f->requests[number];
+
+    model_request_init(q, &f->workload->requests[number], number, &f->workers[0]);
+    q->arrival_s = arrival_s;
+    place(f, q);
+}
+
+static void on_back(void *ctx, struct model_request *q) {
+    struct fleet *f = ctx;
+
+    if (f->routers) router_models_aborted(f->routers, q, f->now_s);
+    begin(f, q->number, q->arrival_s);
+}
+
+/* --- events ---------------------------------------------------------------------------------- */
+
+static void arrive(struct fleet *f) {
+    uint32_t number = f->n_arrived++;
+
+    begin(f, number, f->workload->requests[number].arrival_s);
+}
+
+static void come_back(struct fleet *f) {
+    struct model_request *q = HEAP_ENTRY(heap_pop(&f->returns), struct model_request, later);
+
+    begin(f, (uint32_t)(q - f->requests), q->arrival_s);
+}
+
+static void tell_first(struct fleet *f) {
+    router_models_first(f->routers, f->late[f->n_told++].q, f->now_s);
+}
+
+static void restart(struct fleet *f) {
+    router_models_restart(f->routers);
+    f->restart_s = INFINITY;
+}
+
+static void crash(struct fleet *f) {
+    f->crash_s = INFINITY;
+    for (uint32_t i = 0; i < f->options->n_crashes; i++)
+        router_models_down(f->routers, i);
+    for (uint32_t i = 0; i < f->options->n_crashes; i++)
+        worker_model_crash(&f->workers[i], &f->events, f->now_s);
+}
+
+static void repair(struct fleet *f) {
+    f->repair_s = INFINITY;
+    for (uint32_t i = 0; i < f->options->n_crashes; i++)
+        router_models_up(f->routers, i);
+}
+
+static double next_arrival_s(const struct fleet *f) {
+    uint32_t next = f->n_arrived;
+
+    return next < f->workload->n ? f->workload->requests[next].arrival_s : INFINITY;
+}
+
+static double next_return_s(const struct fleet *f) {
+    const struct heap_link *first = heap_first(&f->returns);
+
+    return first ? HEAP_ENTRY_CONST(first, struct model_request, later)->arrival_s : INFINITY;
+}
+
+static double next_report_s(const struct fleet *f) {
+    return f->n_told < f->n_late ? f->late[f->n_told].at_s : INFINITY;
 }
 
 /* The worker whose step ends before the time that is set, which becomes that end; or NULL. */
@@ -143,25 +235,28 @@ static void check(const struct fleet *f) {
         worker_model_check(&f->workers[i]);
 }
 
-static void run(struct fleet *f) {
-    double restart_s =
-        f->options->is_restarted ? fleet_window_s(f->workload, f->options) : INFINITY;
+/* The earliest event happens; of equals, the first here. False: there is none. */
+static bool happen(struct fleet *f) {
+    const struct {
+        double at_s;
+        void (*happens)(struct fleet *f);
+    } events[] = {
+        {f->restart_s, restart},        {f->crash_s, crash},           {f->repair_s, repair},
+        {next_report_s(f), tell_first}, {next_return_s(f), come_back}, {next_arrival_s(f), arrive},
+    };
+    size_t first = 0;
+    struct worker_model *w;
 
-    for (uint32_t next = 0;; check(f)) {
-        struct worker_model *w;
-
-        f->now_s = next < f->workload->n ? f->workload->requests[next].arrival_s : INFINITY;
-        w = next_step(f);
-        if (isinf(f->now_s)) return;
-        if (f->now_s >= restart_s && f->routers) {
-            router_models_restart(f->routers);
-            restart_s = INFINITY;
-        }
-        if (w)
-            worker_model_step(w, &f->events, f->now_s);
-        else
-            arrive(f, next++);
-    }
+    for (size_t i = 1; i < ARRAY_LEN(events); i++)
+        first = events[i].at_s < events[first].at_s ? i : first;
+    f->now_s = events[first].at_s;
+    w = next_step(f);
+    if (isinf(f->now_s)) return false;
+    if (w)
+        worker_model_step(w, &f->events, f->now_s);
+    else
+        events[first].happens(f);
+    return true;
 }
 
 /* --- the fleet ------------------------------------------------------------------------------- */
@@ -173,6 +268,7 @@ static void open_routers(struct fleet *f) {
     f->routers = router_models_create(&(struct router_model_options){
         .n_workers = o->n_workers,
         .cache_tokens = o->cache_tokens,
+        .host_tokens = o->worker.host_tokens,
         .block_tokens = f->workload->block_tokens,
         .n_requests = f->workload->n,
         .policy = o->policy,
@@ -200,14 +296,36 @@ static void open_worker(struct fleet *f, uint32_t i) {
     worker_model_init(&f->workers[i], &o);
 }
 
+static bool comes_before(const struct heap_link *a, const struct heap_link *b) {
+    const struct model_request *x = HEAP_ENTRY_CONST(a, struct model_request, later);
+    const struct model_request *y = HEAP_ENTRY_CONST(b, struct model_request, later);
+
+    return x->arrival_s != y->arrival_s ? x->arrival_s < y->arrival_s : x < y;
+}
+
+static void open_events(struct fleet *f) {
+    const struct fleet_options *o = f->options;
+    double span_s = workload_span_s(f->workload);
+
+    heap_init(&f->returns, comes_before);
+    f->late = mem_calloc((size_t)f->workload->n + 1, sizeof(*f->late));
+    f->restart_s = f->crash_s = f->repair_s = INFINITY;
+    if (o->is_restarted && f->routers) f->restart_s = fleet_window_s(f->workload, o);
+    if (o->n_crashes && f->routers) {
+        f->crash_s = CRASH_SHARE * span_s;
+        f->repair_s = (CRASH_SHARE + REPAIR_SHARE) * span_s;
+    }
+}
+
 static void open_fleet(struct fleet *f) {
-    f->events = (struct worker_model_events){on_first_token, on_ended, f};
+    f->events = (struct worker_model_events){on_first_token, on_ended, on_back, f};
     f->requests = mem_calloc((size_t)f->workload->n + 1, sizeof(*f->requests));
     f->workers = mem_calloc(f->options->n_workers, sizeof(*f->workers));
     for (uint32_t i = 0; i < f->options->n_workers; i++)
         open_worker(f, i);
     rng_seed(&f->rng, f->options->seed);
     open_routers(f);
+    open_events(f);
 }
 
 static void close_fleet(struct fleet *f) {
@@ -216,6 +334,8 @@ static void close_fleet(struct fleet *f) {
         worker_model_fini(&f->workers[i]);
     }
     router_models_destroy(f->routers);
+    heap_fini(&f->returns);
+    mem_free(f->late);
     mem_free(f->workers);
     mem_free(f->requests);
 }
@@ -225,7 +345,8 @@ void fleet_run(const struct workload *workload, const struct workload_bound *bou
     struct fleet f = {.options = options, .workload = workload};
 
     open_fleet(&f);
-    run(&f);
+    while (happen(&f))
+        check(&f);
     fleet_report(&(struct fleet_record){workload, bound, options, f.requests, f.workers}, result);
     close_fleet(&f);
 }

@@ -33,6 +33,8 @@ struct fleet_options {
     double declared_attn_context;         /* tokens; what workers report of themselves */
     uint32_t hashed_tokens;               /* of a prompt at most; 0: all */
     bool has_feedback;                    /* workers report what was cached */
+    double late_first_s;                  /* routers are told of a first token so much later */
+    uint32_t n_crashes;                   /* workers that crash at half time, for a tenth of it */
     uint32_t n_routers;                   /* requests are spread over them at random */
     bool is_shared;                       /* routers read each other's requests in workers' logs */
     double delay_s, late_delay_s;         /* so much later: accepted requests, all else */
@@ -41,6 +43,15 @@ struct fleet_options {
     double warm_share;                    /* of the time; requests before it are not reported */
     bool is_checked;                      /* invariants are asserted at every event */
     uint64_t seed;
+};
+
+/* Of a closed loop with sessions: between the warm-up and the end. */
+struct fleet_sessions {
+    double turns_per_s;               /* that ended */
+    double mean_prompt_tokens;        /* of turns */
+    double hit_of_known;              /* of prompt tokens that an infinite cache would have found */
+    double ttft_s, single_ttft_s;     /* means: of turns, of requests without a session */
+    double short_ttft_s, long_ttft_s; /* of turns of less than 30,000 tokens, of over 120,000 */
 };
 
 /* Of requests that arrive after the warm-up. */
@@ -56,6 +67,8 @@ struct fleet_result {
     double busy_share;          /* of the workers' time, until the last end */
     double imbalance;           /* most prefill tokens of a worker, by the mean */
     double request_imbalance;   /* the same of requests */
+    uint32_t n_lost;            /* requests, by crashes after their first token */
+    struct fleet_sessions sessions;
     double window_hit_of_pooled, window_ttft_s; /* of five minutes after window_share */
 };
 

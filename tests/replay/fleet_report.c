@@ -7,10 +7,12 @@
 #include "common/base/mem.h"
 #include "tests/replay/workload/crowd.h"
 
-#define WINDOW_S    300
-#define GOOD_TTFT_S 2
-#define GOOD_ITL_S  0.05
-#define TENANTS_MAX (TENANT_FLOOD + 1)
+#define WINDOW_S     300
+#define GOOD_TTFT_S  2
+#define GOOD_ITL_S   0.05
+#define SHORT_TOKENS 30000
+#define LONG_TOKENS  120000
+#define TENANTS_MAX  (TENANT_FLOOD + 1)
 
 /* Values of which a mean and quantiles are wanted. */
 struct sample {
@@ -53,7 +55,7 @@ static double sample_at(const struct sample *s, double share) {
 /* --- requests -------------------------------------------------------------------------------- */
 
 static double ttft_s(const struct model_request *q) {
-    return q->first_s - q->in->arrival_s;
+    return q->first_s - q->arrival_s;
 }
 
 /* Mean time between tokens. */
@@ -97,11 +99,12 @@ static void report_requests(const struct fleet_record *f, struct fleet_result *r
     for (uint32_t i = 0; i < f->workload->n; i++) {
         const struct model_request *q = &f->requests[i];
 
-        if (q->in->arrival_s < warm_s) continue;
+        if (!q->in || q->arrival_s < warm_s) continue;
         sample_add(&ttft, ttft_s(q));
         if (q->in->n_output > 1) sample_add(&itl, itl_s(q));
         count_tenant(&tenants, q);
-        e2e_s += q->end_s - q->in->arrival_s;
+        e2e_s += q->end_s - q->arrival_s;
+        r->n_lost += q->is_lost;
         n_good += ttft_s(q) <= GOOD_TTFT_S && itl_s(q) <= GOOD_ITL_S;
         prompt += q->in->n_prompt;
         hit += q->cached;
@@ -117,6 +120,51 @@ static void report_requests(const struct fleet_record *f, struct fleet_result *r
     mem_free(itl.values);
 }
 
+/* --- sessions -------------------------------------------------------------------------------- */
+
+struct mean {
+    double sum;
+    uint32_t n;
+};
+
+static void count(struct mean *m, double value) {
+    m->sum += value;
+    m->n++;
+}
+
+static double mean_of(const struct mean *m) {
+    return m->sum / MAX(m->n, 1u);
+}
+
+static void report_sessions(const struct fleet_record *f, struct fleet_sessions *r) {
+    double end_s = f->workload->end_s, warm_s = f->options->warm_share * end_s;
+    double hit = 0, known = 0, n_turns = 0, prompt = 0;
+    struct mean turns = {0}, singles = {0}, shorts = {0}, longs = {0};
+
+    for (uint32_t i = 0; end_s > 0 && i < f->workload->n; i++) {
+        const struct model_request *q = &f->requests[i];
+
+        if (!q->in) continue;
+        n_turns += q->in->session && q->end_s >= warm_s && q->end_s <= end_s;
+        if (q->arrival_s < warm_s) continue;
+        count(q->in->session ? &turns : &singles, ttft_s(q));
+        prompt += q->in->session ? q->in->n_prompt : 0;
+        hit += q->cached;
+        known += (double)q->in->n_known * f->workload->block_tokens;
+        if (q->in->session && q->in->n_prompt < SHORT_TOKENS) count(&shorts, ttft_s(q));
+        if (q->in->session && q->in->n_prompt > LONG_TOKENS) count(&longs, ttft_s(q));
+    }
+    r->turns_per_s = n_turns / fmax(end_s - warm_s, 1);
+    r->hit_of_known = hit / fmax(known, 1);
+    r->mean_prompt_tokens = prompt / MAX(turns.n, 1u);
+    r->ttft_s = mean_of(&turns);
+    r->single_ttft_s = mean_of(&singles);
+    r->short_ttft_s = mean_of(&shorts);
+    r->long_ttft_s = mean_of(&longs);
+}
+
+/* --- a window -------------------------------------------------------------------------------- */
+
 double fleet_window_s(const struct workload *workload, const struct fleet_options *options) {
     double share = options->window_share;
 
@@ -129,7 +177,7 @@ static void report_window(const struct fleet_record *f, struct fleet_result *r) 
 
     for (uint32_t i = 0; f->bound && i < f->workload->n; i++) {
         const struct model_request *q = &f->requests[i];
-        double after_s = q->in->arrival_s - begin_s;
+        double after_s = q->arrival_s - begin_s;
 
         if (!(after_s >= 0 && after_s < WINDOW_S)) continue;
         hit += q->cached;
@@ -144,7 +192,7 @@ static void report_window(const struct fleet_record *f, struct fleet_result *r) 
 /* --- workers --------------------------------------------------------------------------------- */
 
 static void report_workers(const struct fleet_record *f, struct fleet_result *r) {
-    double busy_s = 0, end_s = 0, prefill = 0, most_prefill = 0, most_requests = 0;
+    double busy_s = 0, end_s = 0, prefill = 0, requests = 0, most_prefill = 0, most_requests = 0;
     uint32_t n_workers = f->options->n_workers;
 
     for (uint32_t i = 0; i < f->workload->n; i++)
@@ -154,17 +202,19 @@ static void report_workers(const struct fleet_record *f, struct fleet_result *r)
 
         busy_s += w->busy_s;
         prefill += w->prefill_tokens;
+        requests += w->n_requests;
         most_prefill = fmax(most_prefill, w->prefill_tokens);
         most_requests = fmax(most_requests, w->n_requests);
     }
     r->busy_share = busy_s / n_workers / end_s;
     r->imbalance = most_prefill * n_workers / prefill;
-    r->request_imbalance = most_requests * n_workers / f->workload->n;
+    r->request_imbalance = most_requests * n_workers / requests;
 }
 
 void fleet_report(const struct fleet_record *f, struct fleet_result *r) {
     *r = (struct fleet_result){0};
     report_requests(f, r);
+    report_sessions(f, &r->sessions);
     report_window(f, r);
     report_workers(f, r);
 }

@@ -22,6 +22,8 @@
  *     later, decoding, queued, fleet_busy, home WEIGHT   of incipit-router's --cost-later-arrivals
  *                        to --cost-fleet-busy, --home-weight
  *     key BYTES          of chwbl's key; tree FACTOR: of the tree of cache_aware and hash_trie
+ *     crash N, late_first_ms MS   workers crash at half time, for a tenth of it; routers learn
+ *                        of first tokens so much later
  *     routers N, shared 1, delay_ms MS, late_ms MS    (1, 0, 5, 25)
  *     window SHARE, restart 1    five minutes reported apart; the routers restart before them */
 #include <stdio.h>
@@ -90,6 +92,7 @@ static bool set_real(struct replay *r, const char *name, double x) {
         {"fleet_busy", &r->fleet.policy_options.cost_fleet_busy, 1},
         {"home", &r->fleet.policy_options.home_weight, 1},
         {"delay_ms", &r->fleet.delay_s, 1e-3},
+        {"late_first_ms", &r->fleet.late_first_s, 1e-3},
         {"late_ms", &r->fleet.late_delay_s, 1e-3},
         {"window", &r->fleet.window_share, 1},
         {"ticks", &r->trace.ticks_per_s, 1},
@@ -117,6 +120,8 @@ static bool set_whole(struct replay *r, const char *name, double x) {
         r->fleet.cache_tokens = (uint32_t)x;
     else if (strcmp(name, "host") == 0)
         r->fleet.worker.host_tokens = (uint32_t)x;
+    else if (strcmp(name, "crash") == 0)
+        r->fleet.n_crashes = (uint32_t)x;
     else if (strcmp(name, "aware") == 0)
         r->fleet.is_order_told = x != 0;
     else if (strcmp(name, "told") == 0)
@@ -157,6 +162,8 @@ static void read_arguments(struct replay *r, int argc, char **argv) {
         if (!set_whole(r, argv[i], number(argv[i + 1]))) fail("no argument", argv[i]);
     }
     r->trace.draw = r->crowd.draw;
+    if (r->fleet.n_crashes && (r->fleet.is_shared || r->fleet.n_crashes >= r->fleet.n_workers))
+        fail("too many crashes, or routers that share, with crash", "");
     if (argc % 2 == 0) fail("no value for", argv[argc - 1]);
     if (!fleet_choose_by_name(&r->fleet, r->policy)) fail("no policy", r->policy);
 }
@@ -181,6 +188,7 @@ static void open_workload(struct replay *r, struct workload *w) {
         exit(2);
     }
     if (!w->n) fail("no requests in workload", r->workload);
+    if (w->end_s > 0) r->load = 0;
     workload_load(w, &(struct workload_target){.n_workers = r->fleet.n_workers,
                                                .cache_tokens = r->fleet.cache_tokens,
                                                .speed = fleet_speed(&r->fleet),
@@ -213,6 +221,14 @@ static void print(const struct replay *r, const struct fleet_result *f) {
     json_field_f64(&j, "busy", f->busy_share);
     json_field_f64(&j, "imbalance", f->imbalance);
     json_field_f64(&j, "imbalance_requests", f->request_imbalance);
+    json_field_u64(&j, "lost", f->n_lost);
+    json_field_f64(&j, "turns_per_s", f->sessions.turns_per_s);
+    json_field_f64(&j, "turn_tokens", f->sessions.mean_prompt_tokens);
+    json_field_f64(&j, "cached_of_known", f->sessions.hit_of_known);
+    json_field_f64(&j, "turn_ttft_s", f->sessions.ttft_s);
+    json_field_f64(&j, "single_ttft_s", f->sessions.single_ttft_s);
+    json_field_f64(&j, "short_ttft_s", f->sessions.short_ttft_s);
+    json_field_f64(&j, "long_ttft_s", f->sessions.long_ttft_s);
     json_field_f64(&j, "window_share", f->window_hit_of_pooled);
     json_field_f64(&j, "window_ttft_s", f->window_ttft_s);
     json_end_object(&j);
@@ -229,7 +245,7 @@ int main(int argc, char **argv) {
     read_arguments(&r, argc, argv);
     open_workload(&r, &w);
     workload_bound(&w, (uint64_t)r.fleet.n_workers * r.fleet.cache_tokens, &bound);
-    fleet_run(&w, &bound, &r.fleet, &result);
+    fleet_run(&w, w.end_s > 0 ? NULL : &bound, &r.fleet, &result);
     print(&r, &result);
     workload_bound_free(&bound);
     workload_free(&w);

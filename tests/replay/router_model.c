@@ -40,6 +40,7 @@ struct router_models {
     struct router_model_options options;
     struct router_model *routers;
     struct event_ring **logs; /* (n_workers), or NULL */
+    uint64_t *n_crashes;      /* (n_workers) so far */
     uint64_t n_origins;
 };
 
@@ -55,21 +56,24 @@ static uint64_t declared_blocks(const struct router_model_options *o) {
     return (uint64_t)(o->cache_tokens / o->block_tokens * o->declared_capacity);
 }
 
-static void announce_workers(struct router_model *r) {
+static uint64_t all_blocks(const struct router_model_options *o) {
+    return declared_blocks(o) + o->host_tokens / o->block_tokens;
+}
+
+static void announce(struct router_model *r, uint32_t w) {
     const struct router_model_options *o = &r->all->options;
     struct worker_spec spec = {
-        .generation = 1,
+        .identity = rng_at(o->seed, w),
+        .generation = 1 + r->all->n_crashes[w],
         .block_size = o->block_tokens,
         .n_blocks = declared_blocks(o),
+        .n_tier_blocks = o->host_tokens / o->block_tokens,
+        .prefill_tokens_per_s = 1 / WORKER_PREFILL_S / (w % 2 ? o->slow_odd : 1),
         .attn_context = o->declared_attn_context,
         .order = o->order,
     };
 
-    for (uint32_t w = 0; w < o->n_workers; w++) {
-        spec.identity = rng_at(o->seed, w);
-        spec.prefill_tokens_per_s = 1 / WORKER_PREFILL_S / (w % 2 ? o->slow_odd : 1);
-        routing_worker_up(r->routing, w, &spec);
-    }
+    routing_worker_up(r->routing, w, &spec);
 }
 
 static void open_routing(struct router_model *r) {
@@ -82,14 +86,15 @@ static void open_routing(struct router_model *r) {
     ro.policy_options = o->policy_options;
     ro.policy_options.seed = o->seed;
     ro.max_workers = o->n_workers;
-    ro.max_index_bytes = INDEX_BYTES + o->n_workers * declared_blocks(o) * INDEX_BLOCK_BYTES;
+    ro.max_index_bytes = INDEX_BYTES + o->n_workers * all_blocks(o) * INDEX_BLOCK_BYTES;
     ro.prefix_block_bytes = o->block_tokens * BYTES_PER_TOKEN;
     ro.bytes_per_token = BYTES_PER_TOKEN;
     if (routing_create(&r->routing, &ro, &err) != ST_OK) {
         fprintf(stderr, "replay: %s\n", err.message);
         exit(2);
     }
-    announce_workers(r);
+    for (uint32_t w = 0; w < o->n_workers; w++)
+        announce(r, w);
     r->origin = ++r->all->n_origins;
     for (uint32_t w = 0; r->all->logs && w < o->n_workers; w++)
         r->positions[w] = event_ring_oldest(r->all->logs[w]);
@@ -187,6 +192,7 @@ struct router_models *router_models_create(const struct router_model_options *op
         RING_BYTES * RING_BLOCK_BYTES / ((uint64_t)options->block_tokens * BYTES_PER_TOKEN);
 
     all->options = *options;
+    all->n_crashes = mem_calloc(options->n_workers, sizeof(*all->n_crashes));
     all->routers = mem_calloc(options->n_routers, sizeof(*all->routers));
     if (options->is_shared) all->logs = mem_calloc(options->n_workers, sizeof(struct event_ring *));
     for (uint32_t w = 0; all->logs && w < options->n_workers; w++)
@@ -202,6 +208,7 @@ void router_models_destroy(struct router_models *all) {
         close_router(&all->routers[i]);
     for (uint32_t w = 0; all->logs && w < all->options.n_workers; w++)
         event_ring_destroy(all->logs[w]);
+    mem_free(all->n_crashes);
     mem_free(all->logs);
     mem_free(all->routers);
     mem_free(all);
@@ -276,10 +283,32 @@ void router_models_first(struct router_models *all, const struct model_request *
 void router_models_ended(struct router_models *all, const struct model_request *q, double now_s) {
     struct router_model *r = router_of(all, q->number);
     struct route_ticket *t = &r->tickets[q->number];
-    struct route_end end = {
-        .output_tokens = q->in->n_output, .feedback = {-1, -1}, .now_us = us(now_s)};
+    struct route_end end = {.is_aborted = q->is_lost,
+                            .output_tokens = q->in->n_output,
+                            .feedback = {-1, -1},
+                            .now_us = us(now_s)};
 
     write_event(all, q, now_s,
                 (struct request_event){.kind = REQUEST_ENDED, .output_tokens = q->in->n_output});
     if (t->load.is_open) routing_ended(r->routing, t, &end);
+}
+
+void router_models_aborted(struct router_models *all, const struct model_request *q, double now_s) {
+    struct router_model *r = router_of(all, q->number);
+    struct route_ticket *t = &r->tickets[q->number];
+    struct route_end end = {
+        .is_aborted = true, .output_tokens = -1, .feedback = {-1, -1}, .now_us = us(now_s)};
+
+    if (t->load.is_open) routing_ended(r->routing, t, &end);
+}
+
+void router_models_down(struct router_models *all, uint32_t worker) {
+    for (uint32_t i = 0; i < all->options.n_routers; i++)
+        routing_worker_down(all->routers[i].routing, worker);
+    all->n_crashes[worker]++;
+}
+
+void router_models_up(struct router_models *all, uint32_t worker) {
+    for (uint32_t i = 0; i < all->options.n_routers; i++)
+        announce(&all->routers[i], worker);
 }

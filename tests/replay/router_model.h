@@ -16,7 +16,7 @@
 #include "tests/replay/worker_model.h"
 
 struct router_model_options {
-    uint32_t n_workers, cache_tokens, block_tokens, n_requests;
+    uint32_t n_workers, cache_tokens, host_tokens, block_tokens, n_requests;
     const struct policy_ops *policy;
     struct policy_options policy_options;
     double declared_capacity;     /* as a multiple of the real one */
@@ -42,6 +42,14 @@ uint32_t router_models_pick(struct router_models *all, const struct model_reques
 void router_models_sent(struct router_models *all, const struct model_request *q, double now_s);
 void router_models_first(struct router_models *all, const struct model_request *q, double now_s);
 void router_models_ended(struct router_models *all, const struct model_request *q, double now_s);
+
+/* It was sent and came back without a token. */
+void router_models_aborted(struct router_models *all, const struct model_request *q, double now_s);
+
+/* A worker is gone, with all its requests, which have ended; and another is there in its place.
+ * Routers that share are not modelled then. */
+void router_models_down(struct router_models *all, uint32_t worker);
+void router_models_up(struct router_models *all, uint32_t worker);
 
 /* All routers: open requests are forgotten, as their connections would be. */
 void router_models_restart(struct router_models *all);

@@ -10,19 +10,23 @@
 
 #define REREAD 16 /* queued prompts whose hits are looked up again in a step */
 
-void worker_model_init(struct worker_model *w, const struct worker_options *options) {
+static struct kv_manager *create_cache(const struct worker_options *options) {
     uint32_t bt = options->block_tokens, n_blocks = options->cache_tokens / bt;
 
-    *w = (struct worker_model){.options = *options, .block_tokens = bt, .step_end_s = INFINITY};
+    return kv_manager_create(&(struct kv_manager_config){.n_blocks = n_blocks + 1,
+                                                         .n_host_blocks = options->host_tokens / bt,
+                                                         .block_size = 1,
+                                                         .max_model_len = n_blocks,
+                                                         .hash_seed = STR("replay"),
+                                                         .no_explain = true,
+                                                         .no_stats = true});
+}
+
+void worker_model_init(struct worker_model *w, const struct worker_options *options) {
+    *w = (struct worker_model){
+        .options = *options, .block_tokens = options->block_tokens, .step_end_s = INFINITY};
     if (!(w->options.slow > 0)) w->options.slow = 1;
-    w->kv =
-        kv_manager_create(&(struct kv_manager_config){.n_blocks = n_blocks + 1,
-                                                      .n_host_blocks = options->host_tokens / bt,
-                                                      .block_size = 1,
-                                                      .max_model_len = n_blocks,
-                                                      .hash_seed = STR("replay"),
-                                                      .no_explain = true,
-                                                      .no_stats = true});
+    w->kv = create_cache(options);
     list_init(&w->queue);
     map_init(&w->pending, 1);
 }
@@ -42,8 +46,8 @@ void worker_model_fini(struct worker_model *w) {
 static void name_tokens(struct model_request *q) {
     q->tokens = mem_calloc(q->n_units, sizeof(*q->tokens));
     for (uint32_t i = 0; i < q->n_units; i++)
-        q->tokens[i] = i < q->in->n_blocks ? (uint32_t)(q->in->chain[i] >> 32)
-                                           : (uint32_t)rng_at(q->number, i);
+        q->tokens[i] = i < MAX(q->in->n_blocks, q->in->n_after) ? (uint32_t)(q->in->chain[i] >> 32)
+                                                                : (uint32_t)rng_at(q->number, i);
 }
 
 void model_request_init(struct model_request *q, const struct workload_request *in, uint32_t number,
@@ -93,7 +97,6 @@ static void publish(struct worker_model *w, struct model_request *q, uint32_t n)
 }
 
 static void give_back(struct worker_model *w, struct model_request *q) {
-    publish(w, q, q->in->n_prompt + q->in->n_output);
     kv_manager_free(w->kv, &q->seq);
     kv_seq_fini(&q->seq);
     mem_free(q->tokens);
@@ -253,6 +256,7 @@ static void begin_step(struct worker_model *w, double now_s) {
 static void finish(struct worker_model *w, struct model_request *q,
                    const struct worker_model_events *events, double now_s) {
     q->end_s = now_s;
+    publish(w, q, q->in->n_prompt + q->in->n_output);
     give_back(w, q);
     count_pending(w, q, -1);
     events->on_ended(events->ctx, q);
@@ -289,6 +293,38 @@ void worker_model_step(struct worker_model *w, const struct worker_model_events 
     for (uint32_t i = 0; i < w->n_completing; i++)
         first_token(w, w->completing[i], events, now_s);
     begin_step(w, now_s);
+}
+
+static void lose(struct worker_model *w, struct model_request *q, bool is_begun,
+                 const struct worker_model_events *events, double now_s) {
+    give_back(w, q);
+    count_pending(w, q, -1);
+    if (!is_begun) {
+        events->on_back(events->ctx, q);
+        return;
+    }
+    q->end_s = now_s;
+    q->is_lost = true;
+    events->on_ended(events->ctx, q);
+}
+
+void worker_model_crash(struct worker_model *w, const struct worker_model_events *events,
+                        double now_s) {
+    uint32_t n_running = w->n_running, n_completing = w->n_completing, n = w->n_prefilling;
+
+    w->n_running = w->n_completing = w->n_prefilling = w->n_queued = 0;
+    w->context_tokens = 0;
+    w->step_end_s = INFINITY;
+    for (uint32_t i = 0; i < n_running; i++)
+        lose(w, w->running[i], true, events, now_s);
+    for (uint32_t i = 0; i < n_completing; i++)
+        lose(w, w->completing[i], false, events, now_s);
+    for (uint32_t i = 0; i < n; i++)
+        lose(w, w->prefilling[i], false, events, now_s);
+    for (struct list *it; (it = list_pop_front(&w->queue));)
+        lose(w, LIST_ENTRY(it, struct model_request, queue), false, events, now_s);
+    kv_manager_destroy(w->kv);
+    w->kv = create_cache(&w->options);
 }
 
 void worker_model_add(struct worker_model *w, struct model_request *q, double now_s) {

@@ -34,6 +34,7 @@
 #ifndef TESTS_REPLAY_WORKER_MODEL_H
 #define TESTS_REPLAY_WORKER_MODEL_H
 
+#include "common/base/heap.h"
 #include "common/base/list.h"
 #include "common/base/map.h"
 #include "router/routing/load.h"
@@ -76,8 +77,10 @@ struct model_request {
     uint32_t n_units, n_prompt;  /* blocks, the last partly filled one included; of the prompt */
     uint32_t worker;             /* where it was sent */
     uint32_t cached, done, left; /* tokens: found, of the prompt computed, of the output to come */
-    double added_s;              /* when it came to its worker */
+    double arrival_s, added_s;   /* when it came, and when it came to this worker */
     double first_s, end_s;       /* when its first token was there, and its last */
+    bool is_lost;                /* its worker crashed after the first */
+    struct heap_link later;      /* of a closed loop: until it comes */
 };
 
 struct worker_model {
@@ -98,15 +101,21 @@ struct worker_model {
     uint32_t n_requests; /* so far */
 };
 
-/* Called at the end of a step. */
+/* Called at the end of a step; on_back, when its worker has crashed, of each that had no token yet:
+ * it may be initialised again. */
 struct worker_model_events {
     void (*on_first_token)(void *ctx, struct model_request *q);
     void (*on_ended)(void *ctx, struct model_request *q);
+    void (*on_back)(void *ctx, struct model_request *q);
     void *ctx;
 };
 
 void worker_model_init(struct worker_model *w, const struct worker_options *options);
 void worker_model_fini(struct worker_model *w); /* asserts that it is idle and holds no block */
+
+/* Everything here ends, the cache too; then it is as new. */
+void worker_model_crash(struct worker_model *w, const struct worker_model_events *events,
+                        double now_s);
 
 /* `any`: one of the workers it may be sent to; all are alike. `number`: no other request has it. */
 void model_request_init(struct model_request *q, const struct workload_request *in, uint32_t number,

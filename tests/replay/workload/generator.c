@@ -12,6 +12,7 @@ const struct generator generators[] = {
     {"chats", 64, 110, 600, 0.4, make_chats},
     {"tree", 64, 320, 600, 0.4, make_tree},
     {"tenants", 64, 180, 600, 0.4, make_tenants},
+    {"agents", TRACE_BLOCK, 150, 2400, 0.3, make_agents},
     {0},
 };
 
@@ -29,7 +30,7 @@ void generate(struct workload *w, const struct generator *g, uint64_t seed, doub
     *w = (struct workload){.block_tokens = g->block_tokens};
     rng_seed(&r, seed);
     g->make(w, &r, duration_s, rate);
-    workload_sort(w);
+    if (!(w->end_s > 0)) workload_sort(w);
 }
 
 double draw_exponential(struct rng *r, double mean) {

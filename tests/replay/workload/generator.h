@@ -8,10 +8,12 @@
  *     tree           a search over thoughts, four levels deep: five drafts of each of two thoughts,
  *                    each draft scored, two kept
  *     tenants        single questions behind 500 system prompts of about 2,500 tokens
+ *     agents         coding agents in a closed loop, and a tenth of single chats (agents.c)
  *
  * Which of several templates, prompts or texts is drawn follows Zipf's law; lengths and pauses are
- * uniform or lognormal; arrivals are a Poisson process. The last five have blocks of 64 tokens, and
- * each of their prompts begins with the same one, as behind a chat template.
+ * uniform or lognormal; arrivals are a Poisson process. Those from few_shot to tenants have
+ * blocks of 64 tokens, and each of their prompts begins with the same one, as behind a chat
+ * template.
  *
  * `conversations` is fitted to the statistics of the Mooncake conversation trace (FAST 2025), which
  * is not part of this repository:
@@ -36,7 +38,8 @@
 struct generator {
     const char *name;
     uint32_t block_tokens;
-    double rate; /* for 16 workers: of chats, of searches, else of requests, per second */
+    double rate; /* for 16 workers: of chats, of searches, else of requests, per second; of agents
+                  * the sessions that are live at a time */
     double duration_s, warm_share; /* the usual ones */
     void (*make)(struct workload *w, struct rng *r, double duration_s, double rate);
 };

@@ -24,5 +24,6 @@ void make_samples(struct workload *w, struct rng *r, double duration_s, double r
 void make_chats(struct workload *w, struct rng *r, double duration_s, double rate);
 void make_tree(struct workload *w, struct rng *r, double duration_s, double rate);
 void make_tenants(struct workload *w, struct rng *r, double duration_s, double rate);
+void make_agents(struct workload *w, struct rng *r, double duration_s, double rate);
 
 #endif

@@ -57,6 +57,7 @@ uint64_t workload_name(uint64_t x) {
 }
 
 double workload_span_s(const struct workload *w) {
+    if (w->end_s > 0) return w->end_s;
     return w->n ? w->requests[w->n - 1].arrival_s - w->requests[0].arrival_s : 0;
 }
 

@@ -33,6 +33,14 @@ struct workload_request {
     uint32_t n_blocks;           /* full blocks of the prompt that have a name */
     uint32_t n_names;            /* those, and perhaps the block that the prompt only begins */
     const uint64_t *chain;       /* (n_names) names; the low 16 bits are 0 */
+
+    /* Of a closed loop (agents.c), else 0. `chain` has n_after names then. */
+    uint32_t next;    /* the request that comes when this one has ended, plus one; 0: none */
+    double gap_s;     /* and so much later; its own arrival_s is INFINITY */
+    uint32_t n_after; /* full blocks of prompt and answer: a later prompt opens with them */
+    uint32_t n_known; /* leading blocks that were sent or answered before */
+    uint64_t parent;  /* session that started this one; 0: none */
+    bool is_final;    /* the last of its session */
 };
 
 struct workload {
@@ -40,6 +48,7 @@ struct workload {
     uint64_t **chains;                 /* owned; several requests may use the beginning of one */
     uint32_t n, n_max, n_chains, n_chains_max;
     uint32_t block_tokens;
+    double end_s; /* of a closed loop: nothing comes later; 0: open */
 };
 
 /* For generators: a zeroed workload takes requests in any order, owns chains, is sorted last. */
@@ -61,7 +70,7 @@ struct trace {
 /* ST_IO and ST_INVALID name the file and the line. */
 MUST_USE enum status workload_read(struct workload *w, const struct trace *t, struct error *err);
 
-/* Time from the first arrival to the last. */
+/* Time from the first arrival to the last; of a closed loop to its end. */
 double workload_span_s(const struct workload *w);
 
 /* `copies` populations that send the same at other times: each begins its round of the workload one

@@ -143,6 +143,73 @@ static void shared_books_are_conserved_through_a_restart(void **state) {
     workload_free(&w);
 }
 
+/* --- what goes wrong ------------------------------------------------------------------------- */
+
+/* Those without a token are answered elsewhere, those with one are lost; the cache is empty. */
+static void a_crash_loses_only_what_had_its_first_token(void **state) {
+    struct fleet_options o = fleet_of(4, 20000, "prefix");
+    struct fleet_result whole, crashed;
+    struct workload w;
+    (void)state;
+
+    generate(&w, generator_find("chats"), 4, 200, 12);
+    o.is_checked = true;
+    fleet_run(&w, NULL, &o, &whole);
+    assert_int_equal(whole.n_lost, 0);
+    o.n_crashes = 2;
+    for (int order = WORKER_FCFS; order <= WORKER_SRPT; order++) {
+        o.worker.order = (enum worker_order)order;
+        fleet_run(&w, NULL, &o, &crashed);
+        assert_int_equal(crashed.n, w.n);
+        assert_true(crashed.n_lost > 0 && crashed.n_lost < w.n / 10);
+        assert_true(crashed.hit_share < whole.hit_share);
+    }
+    workload_free(&w);
+}
+
+static void late_reports_of_first_tokens_are_harmless(void **state) {
+    struct fleet_options o = fleet_of(3, 20000, "prefix");
+    double prompt_s, late_s;
+    struct workload w;
+    (void)state;
+
+    generate(&w, generator_find("chats"), 4, 200, 12);
+    o.is_checked = true;
+    prompt_s = mean_ttft_s(&w, &o);
+    o.late_first_s = 0.1;
+    late_s = mean_ttft_s(&w, &o);
+    assert_true(late_s != prompt_s && late_s < 1.5 * prompt_s);
+    workload_free(&w);
+}
+
+/* --- a closed loop --------------------------------------------------------------------------- */
+
+static void run_agents(uint32_t n_sessions, struct fleet_result *r) {
+    struct fleet_options o = fleet_of(2, 700000, "prefix");
+    struct workload w;
+
+    generate(&w, generator_find("agents"), 3, 900, n_sessions);
+    o.warm_share = 0.3;
+    o.is_checked = n_sessions < 10;
+    fleet_run(&w, NULL, &o, r);
+    print_message("%u sessions: %.2f turns/s, found %.3f of what is known\n", n_sessions,
+                  r->sessions.turns_per_s, r->sessions.hit_of_known);
+    workload_free(&w);
+}
+
+/* Two workers keep 18 sessions of 75,000 tokens. */
+static void agents_thrash_when_they_do_not_fit(void **state) {
+    struct fleet_result few, many;
+    (void)state;
+
+    run_agents(9, &few);
+    run_agents(54, &many);
+    assert_true(few.sessions.hit_of_known > 0.95);
+    assert_true(many.sessions.hit_of_known < 0.5);
+    assert_true(few.sessions.turns_per_s > 0.3 && few.sessions.ttft_s < 3);
+    assert_true(many.sessions.turns_per_s < 2 * few.sessions.turns_per_s);
+}
+
 /* --- every assignment ------------------------------------------------------------------------ */
 
 /* Mean times to the first token under each assignment of the requests to two workers. */
@@ -205,6 +272,9 @@ int main(void) {
         cmocka_unit_test(a_repeated_prompt_is_found_but_for_its_last_token),
         cmocka_unit_test(blocks_are_conserved_under_every_chooser),
         cmocka_unit_test(shared_books_are_conserved_through_a_restart),
+        cmocka_unit_test(a_crash_loses_only_what_had_its_first_token),
+        cmocka_unit_test(late_reports_of_first_tokens_are_harmless),
+        cmocka_unit_test(agents_thrash_when_they_do_not_fit),
         cmocka_unit_test(an_oracle_is_near_the_best_assignment_and_no_policy_nearer),
     };
 

@@ -24,7 +24,7 @@ static void ignore(void *ctx, struct model_request *q) {
     (void)q;
 }
 
-static const struct worker_model_events no_events = {ignore, ignore, NULL};
+static const struct worker_model_events no_events = {ignore, ignore, ignore, NULL};
 
 static struct worker_options options_of(enum worker_order order) {
     return (struct worker_options){.cache_tokens = 1 << 20, .block_tokens = BLOCK, .order = order};
