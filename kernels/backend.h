@@ -94,10 +94,10 @@ enum quant_inputs {
 struct backend_quant {
     enum quant_inputs inputs;
     uint32_t group_n, group_k; /* the last group of a row or column may be shorter */
-    const float *scale;        /* (ceil(N / group_n), ceil(K / group_k)) positive and finite */
-    const int16_t *zero;       /* (N, ceil(K / group_k)); NULL: 8 of DTYPE_U4, 0 of the others */
-    const uint32_t *order;     /* (K) column i multiplies input order[i]; NULL: input i */
-    float input_scale;         /* of QUANT_INPUTS_F8_STATIC */
+    const float *scale;  /* (ceil(N / group_n), ceil(K / group_k)) finite, not 0; of either sign */
+    const int16_t *zero; /* (N, ceil(K / group_k)); NULL: 8 of DTYPE_U4, 0 of the others */
+    const uint32_t *order; /* (K) column i multiplies input order[i]; NULL: input i */
+    float input_scale;     /* of QUANT_INPUTS_F8_STATIC */
 };
 
 struct backend_tensor {

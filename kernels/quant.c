@@ -38,10 +38,10 @@ static enum status check_scales(const struct backend_tensor *t, const char *name
     uint64_t n = CEIL_DIV(t->shape[0], (uint64_t)q->group_n) * row_groups;
 
     for (uint64_t i = 0; i < n; i++) {
-        if (q->scale[i] > 0 && isfinite(q->scale[i])) continue;
+        if (q->scale[i] != 0 && isfinite(q->scale[i])) continue;
         return error_set(err, ST_INVALID,
-                         "quantised matrix %s: scale %" PRIu64 " is %g: scales are positive and "
-                         "finite",
+                         "quantised matrix %s: scale %" PRIu64
+                         " is %g: scales are finite and not 0",
                          name, i, (double)q->scale[i]);
     }
     return ST_OK;

@@ -32,11 +32,13 @@ static uint32_t *random_order(uint32_t k, struct rng *rng) {
     return order;
 }
 
+/* Of both signs, as in checkpoints. */
 static float *random_scales(uint64_t n, float range, struct rng *rng) {
     float *scale = mem_calloc(n, sizeof(*scale));
 
     for (uint64_t i = 0; i < n; i++)
-        scale[i] = range * (0.5f + (float)rng_below(rng, 1024) / 1024);
+        scale[i] =
+            (rng_below(rng, 4) ? range : -range) * (0.5f + (float)rng_below(rng, 1024) / 1024);
     return scale;
 }
 

@@ -142,7 +142,7 @@ static void check_float64(const struct product *p, uint32_t row) {
                    scale = quant_scale(q, row_groups, n, g);
 
             sum += in * (code - zero) * scale;
-            size += fabs(in) * (fabs(code) + fabs(zero)) * scale;
+            size += fabs(in) * (fabs(code) + fabs(zero)) * fabs(scale);
         }
         if (!(fabs(got - sum) <= 1e-6 * size))
             fail_msg("%s: %s: row %u, output %u: %g, in float64 %g, size %g", p->path->name,

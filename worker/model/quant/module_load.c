@@ -34,13 +34,15 @@ static float scale_at(const struct safetensor *t, uint64_t i) {
     return dtype_get(t->dtype, t->data, i);
 }
 
-static enum status check_scale(const struct safetensor *t, uint64_t i, float s, struct error *err) {
-    if (s > 0 && isfinite(s)) return ST_OK;
+/* Those of weights may be negative: AutoRound writes such, whose codes count downwards. */
+static enum status check_scale(const struct safetensor *t, uint64_t i, float s, bool is_of_inputs,
+                               struct error *err) {
+    if (isfinite(s) && (is_of_inputs ? s > 0 : s != 0)) return ST_OK;
     return error_set(err, ST_INVALID,
-                     "element %" PRIu64
-                     " of %.120s is %g: scales are positive and finite; download "
-                     "the model again, or use another checkpoint of it",
-                     i, t->name.ptr, (double)s);
+                     "element %" PRIu64 " of %.120s is %g: scales are %s; download the model "
+                     "again, or use another checkpoint of it",
+                     i, t->name.ptr, (double)s,
+                     is_of_inputs ? "positive and finite" : "finite and not 0");
 }
 
 /* (n, groups) from the file's order; one for all becomes n equal ones. */
@@ -56,7 +58,7 @@ static enum status load_scales(const struct quant_module *m, struct quant_matrix
             float s = scale_at(m->scale, from);
 
             ((float *)d->scale)[r * groups + g] = s;
-            st = check_scale(m->scale, from, s, err);
+            st = check_scale(m->scale, from, s, false, err);
         }
     }
     return st;
@@ -174,7 +176,8 @@ enum status quant_module_load(const struct quant_module *m, struct quant_matrix_
     uint32_t group_k = s->block_k ? s->block_k : s->group_size ? s->group_size : (uint32_t)m->k;
     uint64_t rows = CEIL_DIV(m->n, (uint64_t)group_n), groups = CEIL_DIV(m->k, (uint64_t)group_k);
     float input_scale = m->input_scale ? scale_at(m->input_scale, 0) : 0;
-    enum status st = m->input_scale ? check_scale(m->input_scale, 0, input_scale, err) : ST_OK;
+    enum status st =
+        m->input_scale ? check_scale(m->input_scale, 0, input_scale, true, err) : ST_OK;
 
     *d = (struct quant_matrix_data){0};
     t->dtype = m->dtype;

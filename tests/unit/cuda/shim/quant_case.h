@@ -51,7 +51,8 @@ static inline void quant_case_draw(struct quant_case *c, const struct quant_shap
     }
     c->scale = malloc(n_scales * sizeof(float));
     for (uint32_t i = 0; i < n_scales; i++)
-        c->scale[i] = (0.5f + (float)rng_f64(rng)) / sqrtf((float)s->k) *
+        c->scale[i] = (rng_below(rng, 4) ? 1.0f : -1.0f) * /* of both signs, as in checkpoints */
+                      (0.5f + (float)rng_f64(rng)) / sqrtf((float)s->k) *
                       (s->dtype == DTYPE_F8E4M3 ? 0x1p-7f
                        : s->dtype == DTYPE_I8   ? 0x1p-6f
                                                 : 0.25f);

@@ -363,12 +363,13 @@ static void values_that_make_no_weights_are_named(void **state) {
         {FP8, "m.weight:F8_E4M3:8,8:f m.weight_scale:F32:1:1",
          "element 0 of m.weight is NaN (code ff)"},
         {FP8, "m.weight:F8_E4M3:8,8:r m.weight_scale:F32:8:0",
-         "element 0 of m.weight_scale is 0: scales are positive and finite"},
+         "element 0 of m.weight_scale is 0: scales are finite and not 0"},
         {FP8, "m.weight:F8_E4M3:8,8:r m.weight_scale:F32:8:f", "nan: scales"},
-        {FP8, "m.weight:F8_E4M3:8,8:r m.weight_scale:F32:8:m", "is -1: scales"},
         {FP8_BLOCK, "m.weight:F8_E4M3:8,8:r m.weight_scale_inv:F8_E8M0:1,1:f", "nan: scales"},
         {FP8_STATIC, "m.weight:F8_E4M3:8,8:r m.weight_scale:F32:1:1 m.input_scale:F32:1:0",
          "element 0 of m.input_scale is 0"},
+        {FP8_STATIC, "m.weight:F8_E4M3:8,8:r m.weight_scale:F32:1:1 m.input_scale:F32:1:m",
+         "element 0 of m.input_scale is -1: scales are positive and finite"},
         {GPTQ, "m.qweight:I32:1,8:r m.qzeros:I32:2,1:f m.scales:F16:2,8:s m.g_idx:I32:8:p",
          "m.g_idx: input 2 is in group 2: there are 2 groups of 4 inputs"},
         {GPTQ, "m.qweight:I32:1,8:r m.qzeros:I32:2,1:f m.scales:F16:2,8:s m.g_idx:I32:8:0",
@@ -392,6 +393,37 @@ static void values_that_make_no_weights_are_named(void **state) {
         if (quant_module_load(&m, &d, &t, &err) == ST_OK) fail_msg("case %zu was accepted", i);
         if (!strstr(err.message, cases[i].message))
             fail_msg("case %zu: %s; wanted %s", i, err.message, cases[i].message);
+        close_files(&o);
+    }
+}
+
+/* AutoRound writes some, of GPTQ and AWQ. */
+static void negative_scales_are_kept(void **state) {
+    static const struct {
+        const char *config, *specs;
+    } cases[] = {
+        {FP8, "m.weight:F8_E4M3:8,8:r m.weight_scale:F32:8:m"},
+        {GPTQ, "m.qweight:I32:1,8:r m.qzeros:I32:2,1:f m.scales:F16:2,8:m"},
+        {AWQ, "m.qweight:I32:8,1:r m.qzeros:I32:2,1:r m.scales:F16:2,8:m"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        struct opened o;
+        struct quant_module m;
+        struct quant_matrix_data d;
+        struct backend_tensor t = {0};
+        struct error err = {0};
+        bool is_quantised;
+
+        open_files(&o, cases[i].config, cases[i].specs);
+        if (quant_module_find(&m, &is_quantised, o.w, o.c, "m", 8, 8, &err) != ST_OK ||
+            quant_module_load(&m, &d, &t, &err) != ST_OK)
+            fail_msg("case %zu: %s", i, err.message);
+        for (uint64_t g = 0; g < 8 * quant_row_groups(t.quant, 8); g++)
+            assert_true(t.quant->scale[g] == -1);
+        if (quant_check(&t, "m", &err) != ST_OK) fail_msg("case %zu: %s", i, err.message);
+        quant_matrix_fini(&d);
         close_files(&o);
     }
 }
@@ -700,6 +732,7 @@ int main(void) {
         cmocka_unit_test(desc_act_is_the_same_matrix),
         cmocka_unit_test(wrong_modules_are_named),
         cmocka_unit_test(values_that_make_no_weights_are_named),
+        cmocka_unit_test(negative_scales_are_kept),
         cmocka_unit_test(configurations_that_are_not_read_are_named),
         cmocka_unit_test(modules_are_ignored_by_their_writers_rules),
         cmocka_unit_test(hf_quant_config_alone_is_enough),
