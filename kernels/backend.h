@@ -34,7 +34,7 @@
 extern "C" {
 #endif
 
-#define BACKEND_ABI 4u
+#define BACKEND_ABI 5u
 
 struct backend_device; /* one device, or one pool of CPU threads */
 struct backend_model;  /* weights, KV pool and rows on one device */
@@ -125,6 +125,9 @@ struct geometry {
     enum dtype kv_dtype;     /* how the pool keeps K and V: f32, f16, bf16, or e4m3 or int8 with
                               * scales (kernels/kv_layout.h) */
     uint32_t quant_types;    /* of its quantised matrices: 1 << DTYPE_F8E4M3, DTYPE_I8, DTYPE_U4 */
+    uint32_t o_group, down_group; /* ranks may cut the inputs of its quantised o and down matrices
+                                   * at multiples of these; 0: anywhere; all inputs: nowhere, for
+                                   * they have an order */
     bool has_qkv_bias, has_o_bias, has_qk_norm, is_tied;
     uint32_t sliding_window;   /* tokens a layer of that kind sees; 0: none does */
     const uint8_t *layer_kind; /* (n_layers) 0 full, 1 sliding; NULL: all full. Copied. */

@@ -11,6 +11,21 @@ static enum status check_divides(const char *what, uint32_t n, uint32_t size, st
                      n, what, size);
 }
 
+/* k inputs of o or down, quantised in every layer by groups that divide `group`. */
+static enum status check_groups(const char *what, uint32_t k, uint32_t group, uint32_t size,
+                                struct error *err) {
+    if (size == 1 || group == 0 || k / size % group == 0) return ST_OK;
+    if (group == k)
+        return error_set(err, ST_UNSUPPORTED,
+                         "quantised %s matrices have their inputs in an order of their own "
+                         "(desc_act), which ranks cannot divide: use --tensor-parallel-size 1",
+                         what);
+    return error_set(err, ST_UNSUPPORTED,
+                     "quantised %s matrices have groups of %u inputs, and each of %u ranks takes "
+                     "%u inputs, which cuts a group: choose a smaller --tensor-parallel-size",
+                     what, group, size, k / size);
+}
+
 static enum status shard_kv_heads(struct tp_shard *s, const struct geometry *g, struct error *err) {
     bool is_shared = g->n_kv_heads < s->size;
 
@@ -48,6 +63,9 @@ enum status tp_shard_init(struct tp_shard *out, const struct geometry *whole, ui
                          whole->n_kv_heads);
     if ((st = check_divides("attention heads", whole->n_heads, s.size, err)) != ST_OK) return st;
     if ((st = check_divides("inner features (d_ff)", whole->d_ff, s.size, err)) != ST_OK) return st;
+    st = check_groups("o", whole->n_heads * whole->head_dim, whole->o_group, s.size, err);
+    if (st == ST_OK) st = check_groups("down", whole->d_ff, whole->down_group, s.size, err);
+    if (st != ST_OK) return st;
     if ((st = shard_kv_heads(&s, whole, err)) != ST_OK) return st;
     if ((st = shard_vocab(&s, whole, err)) != ST_OK) return st;
     s.n_heads = whole->n_heads / s.size;

@@ -201,6 +201,16 @@ def test_a_quantised_checkpoint_answers_as_it_is(programs, tmp_path, flags):
     assert "quantization=gptq" in worker.log and worker.get("/server_info").json["quantization"] == "gptq"
 
 
+def test_inspect_refuses_what_ranks_cannot_divide_as_the_start_does(programs, tmp_path):
+    model, flags = quantised(tmp_path), ["--backend", "cpu", "--tensor-parallel-size", "2"]
+    why = "quantised o matrices have their inputs in an order of their own (desc_act), which ranks cannot divide"
+    done = subprocess.run([BUILD / "incipit-worker", "inspect", model, *flags], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert done.returncode == 0 and f"fits              no: {why}" in done.stdout
+    worker = programs(Worker, model, "--num-gpu-blocks-override", "64", *flags)
+    worker.process.wait(PATIENCE_S)
+    assert worker.stop() == 2 and why in worker.log
+
+
 def test_quantization_that_the_files_do_not_have_is_refused(programs, tmp_path):
     refused(programs, "--quantization fp8 would change the answers: the checkpoint is not quantised", "--quantization", "fp8")
     refused(programs, "--quantization bitsandbytes would change the answers", "--quantization", "bitsandbytes")

@@ -188,6 +188,15 @@ static bool has_shape(const struct safetensor *t, struct extent e) {
     return t->n_dims == 1 && t->shape[0] == e.rows;
 }
 
+/* The least common multiple of the groups of all layers, or k where that is more. */
+static void add_group(uint32_t *group, const struct quant_module *q) {
+    uint64_t a = MAX(*group, 1u), b = quant_module_input_group(q), multiple = a;
+
+    while (multiple % b && multiple < q->k)
+        multiple += a;
+    *group = (uint32_t)MIN(multiple, q->k);
+}
+
 /* Codes of a layer that is quantised; *is_bound is false for what is plain. */
 static enum status bind_quantised(struct model *m, enum tensor_role role, uint32_t layer,
                                   const char *name, bool *is_bound, struct error *err) {
@@ -209,6 +218,8 @@ static enum status bind_quantised(struct model *m, enum tensor_role role, uint32
     for (uint32_t i = 0; i < found.n_all; i++)
         m->used[m->n_used++] = found.all[i];
     m->geometry.quant_types |= 1u << found.dtype;
+    if (role == ROLE_O) add_group(&m->geometry.o_group, &found);
+    if (role == ROLE_DOWN) add_group(&m->geometry.down_group, &found);
     return ST_OK;
 }
 

@@ -139,16 +139,22 @@ static void query_heads_are_where_their_kv_heads_are(void **state) {
 }
 
 static void indivisible_shapes_are_refused_with_their_numbers(void **state) {
-    const struct geometry good = {.n_heads = 12, .n_kv_heads = 4, .d_ff = 64, .vocab = 1000};
+    const struct geometry good = {
+        .n_heads = 12, .n_kv_heads = 4, .head_dim = 8, .d_ff = 64, .vocab = 1000};
     struct {
         uint32_t size, n_heads, n_kv_heads, d_ff, vocab;
         const char *message;
+        uint32_t o_group, down_group;
     } cases[] = {
         {8, 12, 4, 64, 1000, "12 attention heads do not divide over 8 ranks"},
         {3, 12, 4, 66, 1000, "4 KV heads and 3 ranks"},
         {4, 12, 4, 66, 1000, "66 inner features"},
         {4, 12, 4, 64, 190, "vocabulary of 190 in 4 pieces of 64"},
         {6, 12, 4, 60, 1000, "4 KV heads and 6 ranks"},
+        {4, 12, 4, 64, 1000, "down matrices have groups of 32 inputs, and each of 4 ranks takes 16",
+         24, 32},
+        {2, 12, 4, 64, 1000, "quantised o matrices have groups of 32 inputs", 32, 32},
+        {2, 12, 4, 64, 1000, "down matrices have their inputs in an order", 48, 64},
     };
     struct tp_shard s;
 
@@ -159,9 +165,20 @@ static void indivisible_shapes_are_refused_with_their_numbers(void **state) {
 
         g.n_heads = cases[i].n_heads, g.n_kv_heads = cases[i].n_kv_heads;
         g.d_ff = cases[i].d_ff, g.vocab = cases[i].vocab;
+        g.o_group = cases[i].o_group, g.down_group = cases[i].down_group;
         assert_int_equal(tp_shard_init(&s, &g, 0, cases[i].size, &err), ST_UNSUPPORTED);
         assert_non_null(strstr(err.message, cases[i].message));
     }
+    assert_int_equal(tp_shard_init(&s,
+                                   &(struct geometry){.n_heads = 12,
+                                                      .n_kv_heads = 4,
+                                                      .head_dim = 8,
+                                                      .d_ff = 64,
+                                                      .vocab = 1000,
+                                                      .o_group = 24,
+                                                      .down_group = 16},
+                                   3, 4, NULL),
+                     ST_OK);
     assert_int_equal(tp_shard_init(&s, &good, 4, 4, NULL), ST_INVALID);
     assert_int_equal(tp_shard_init(&s, &good, 0, 0, NULL), ST_OK);
     assert_int_equal(s.size, 1);

@@ -37,6 +37,10 @@ MUST_USE enum status quant_module_find(struct quant_module *out, bool *is_quanti
 /* Bytes on a device: codes, scales, zeros. */
 uint64_t quant_module_bytes(const struct quant_module *m);
 
+/* Inputs between two places where a rank's part may begin: a group of them, or all where they have
+ * an order of their own. Reads g_idx alone. */
+uint32_t quant_module_input_group(const struct quant_module *m);
+
 /* A loaded matrix; free with quant_matrix_fini. The tensor points into it. */
 struct quant_matrix_data {
     struct backend_quant quant;
@@ -44,8 +48,8 @@ struct quant_matrix_data {
     uint64_t n_wrapped;                 /* zeros of a GPTQ file of version 1 that were -1 */
 };
 
-/* Reads and checks all of it: ST_INVALID for a NaN among the codes, and for scales that are not
- * positive and finite. Fills dtype, shape, data and quant of *t. */
+/* Reads and checks all of it: ST_INVALID for a NaN among the codes, and for scales that are 0
+ * or not finite. Fills dtype, shape, data and quant of *t. */
 MUST_USE enum status quant_module_load(const struct quant_module *m, struct quant_matrix_data *data,
                                        struct backend_tensor *t, struct error *err);
 void quant_matrix_fini(struct quant_matrix_data *data);

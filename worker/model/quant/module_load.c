@@ -152,28 +152,43 @@ static bool has_no_groups(const struct safetensor *t) {
     return false;
 }
 
+static bool has_order(const struct quant_module *m) {
+    const struct safetensor *t = m->group_of;
+
+    if (!t || (m->scheme.form == QUANT_FORM_PACKED && has_no_groups(t))) return false;
+    return !unpack_is_sorted(t->data, m->k, m->scheme.group_size);
+}
+
 static enum status load_order(const struct quant_module *m, struct quant_matrix_data *d,
                               struct error *err) {
-    bool is_sorted;
     enum status st;
 
-    if (!m->group_of) return ST_OK;
-    if (m->scheme.form == QUANT_FORM_PACKED && has_no_groups(m->group_of)) return ST_OK;
+    if (!has_order(m)) return ST_OK;
     st = alloc(&d->order, m, m->k * sizeof(uint32_t), err);
     if (st != ST_OK) return st;
-    st = unpack_order(d->order, &is_sorted, m->group_of->data, m->k, m->scheme.group_size, err);
-    if (st != ST_OK) return error_prefix(err, "%.120s", m->group_of->name.ptr), st;
-    if (!is_sorted) return ST_OK;
-    mem_free(d->order);
-    d->order = NULL;
-    return ST_OK;
+    st = unpack_order(d->order, m->group_of->data, m->k, m->scheme.group_size, err);
+    return st == ST_OK ? ST_OK : (error_prefix(err, "%.120s", m->group_of->name.ptr), st);
+}
+
+static uint32_t inputs_in_group(const struct quant_module *m) {
+    const struct quant_scheme *s = &m->scheme;
+
+    return s->block_k ? s->block_k : s->group_size ? s->group_size : (uint32_t)m->k;
+}
+
+uint32_t quant_module_input_group(const struct quant_module *m) {
+    uint32_t group = inputs_in_group(m);
+
+    if (has_order(m)) return (uint32_t)m->k;
+    if (group >= m->k) group = 1;
+    return m->dtype == DTYPE_U4 && group % 2 ? 2 * group : group; /* bytes hold two codes */
 }
 
 enum status quant_module_load(const struct quant_module *m, struct quant_matrix_data *d,
                               struct backend_tensor *t, struct error *err) {
     const struct quant_scheme *s = &m->scheme;
     uint32_t group_n = s->block_n ? s->block_n : 1;
-    uint32_t group_k = s->block_k ? s->block_k : s->group_size ? s->group_size : (uint32_t)m->k;
+    uint32_t group_k = inputs_in_group(m);
     uint64_t rows = CEIL_DIV(m->n, (uint64_t)group_n), groups = CEIL_DIV(m->k, (uint64_t)group_k);
     float input_scale = m->input_scale ? scale_at(m->input_scale, 0) : 0;
     enum status st =

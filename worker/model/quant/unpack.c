@@ -175,15 +175,20 @@ uint64_t unpack_gptq_zeros(int16_t *zero, const uint8_t *packed, uint32_t bits, 
 }
 
 /* --- groups of inputs -------------------------------------------------------------------------*/
-enum status unpack_order(uint32_t *order, bool *is_sorted, const uint8_t *group_of, uint64_t k,
-                         uint64_t group_size, struct error *err) {
+bool unpack_is_sorted(const uint8_t *group_of, uint64_t k, uint64_t group_size) {
+    for (uint64_t i = 0; i < k; i++)
+        if (word_at(group_of, i) != i / group_size) return false;
+    return true;
+}
+
+enum status unpack_order(uint32_t *order, const uint8_t *group_of, uint64_t k, uint64_t group_size,
+                         struct error *err) {
     uint64_t groups = CEIL_DIV(k, group_size);
     uint32_t *next = mem_try_zalloc(groups * sizeof(*next));
     enum status st = ST_OK;
 
     if (!next)
         return error_set(err, ST_NOMEM, "out of memory for the groups of %u inputs", (unsigned)k);
-    *is_sorted = true;
     for (uint64_t i = 0; i < k && st == ST_OK; i++) {
         uint32_t g = word_at(group_of, i);
 
@@ -194,7 +199,6 @@ enum status unpack_order(uint32_t *order, bool *is_sorted, const uint8_t *group_
                            (unsigned long long)group_size);
         } else {
             order[g * group_size + next[g]++] = (uint32_t)i;
-            *is_sorted &= g == i / group_size;
         }
     }
     mem_free(next);

@@ -33,9 +33,12 @@ void unpack_gptq(uint8_t *codes, const uint8_t *packed, uint32_t bits, uint64_t 
 uint64_t unpack_gptq_zeros(int16_t *zero, const uint8_t *packed, uint32_t bits, uint64_t n,
                            uint64_t groups, bool is_v1);
 
-/* The stable order of inputs by group, from the group of each. *is_sorted: the inputs are in that
- * order already. ST_INVALID when a group is not of group_size inputs (the last may be shorter). */
-MUST_USE enum status unpack_order(uint32_t *order, bool *is_sorted, const uint8_t *group_of,
-                                  uint64_t k, uint64_t group_size, struct error *err);
+/* Are the inputs, from the group of each, in the order of groups already? */
+bool unpack_is_sorted(const uint8_t *group_of, uint64_t k, uint64_t group_size);
+
+/* The stable order of inputs by group. ST_INVALID when a group is not of group_size inputs (the
+ * last may be shorter). */
+MUST_USE enum status unpack_order(uint32_t *order, const uint8_t *group_of, uint64_t k,
+                                  uint64_t group_size, struct error *err);
 
 #endif

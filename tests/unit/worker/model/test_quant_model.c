@@ -99,6 +99,7 @@ static void must_load(const struct model *m) {
 
 static void a_quantised_folder_is_bound_counted_and_loaded(void **state) {
     char folder[SPEC_FOLDER];
+    struct geometry g;
     struct model *m;
     uint64_t codes = 8 * 8 + 2 * 4 * 8 + 8 * 8 + 3 * 16 * 8, scales = 8 + 4 + 4 + 8 + 16 + 16 + 8;
 
@@ -107,6 +108,8 @@ static void a_quantised_folder_is_bound_counted_and_loaded(void **state) {
     m = must_open(folder);
     assert_string_equal(model_quantization(m), "fp8");
     assert_int_equal(model_dtype(m), DTYPE_BF16);
+    model_geometry(m, &g);
+    assert_true(g.o_group == 1 && g.down_group == 1);
     assert_int_equal(model_n_params(m), 2 * 32 * 8 + 3 * 8 + codes);
     assert_int_equal(model_weight_bytes(m, DTYPE_BF16),
                      codes + 4 * scales + 2 * 2 * 32 * 8 + 4 * 24);

@@ -428,6 +428,39 @@ static void negative_scales_are_kept(void **state) {
     }
 }
 
+static void ranks_cut_inputs_between_groups(void **state) {
+#define PACKED "m.weight_packed:I32:1,2:r m.weight_scale:F16:1,4:1 "
+    static const struct {
+        const char *config, *specs;
+        uint64_t n, k;
+        uint32_t group;
+    } cases[] = {
+        {FP8, "m.weight:F8_E4M3:8,8:r m.weight_scale:F32:8:1", 8, 8, 1},
+        {FP8_BLOCK, "m.weight:F8_E4M3:8,8:r m.weight_scale_inv:F32:1,1:1", 8, 8, 1},
+        {AWQ, "m.qweight:I32:8,1:r m.qzeros:I32:2,1:r m.scales:F16:2,8:1", 8, 8, 4},
+        {CT_INT4, PACKED, 1, 16, 4},
+        {CT_INT4, PACKED "m.weight_g_idx:I32:16:n", 1, 16, 16},
+        {CT_INT4, PACKED "m.weight_g_idx:I32:16:g", 1, 16, 4},
+        {CT_INT4, PACKED "m.weight_g_idx:I32:16:m", 1, 16, 4},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        struct opened o;
+        struct quant_module m;
+        struct error err = {0};
+        bool is_quantised;
+
+        open_files(&o, cases[i].config, cases[i].specs);
+        if (quant_module_find(&m, &is_quantised, o.w, o.c, "m", cases[i].n, cases[i].k, &err) !=
+            ST_OK)
+            fail_msg("case %zu: %s", i, err.message);
+        assert_int_equal(quant_module_input_group(&m), cases[i].group);
+        close_files(&o);
+    }
+#undef PACKED
+}
+
 /* --- configurations ----------------------------------------------------------------------------*/
 static void configurations_that_are_not_read_are_named(void **state) {
     static const struct {
@@ -733,6 +766,7 @@ int main(void) {
         cmocka_unit_test(wrong_modules_are_named),
         cmocka_unit_test(values_that_make_no_weights_are_named),
         cmocka_unit_test(negative_scales_are_kept),
+        cmocka_unit_test(ranks_cut_inputs_between_groups),
         cmocka_unit_test(configurations_that_are_not_read_are_named),
         cmocka_unit_test(modules_are_ignored_by_their_writers_rules),
         cmocka_unit_test(hf_quant_config_alone_is_enough),

@@ -217,20 +217,19 @@ static void inputs_are_sorted_by_group_and_stay_in_order_within(void **state) {
     static const uint32_t crowded[] = {0, 0, 0, 0, 1, 1, 2, 2},
                           outside[] = {0, 0, 0, 1, 1, 1, 2, 3};
     uint32_t order[8];
-    bool is_sorted;
     struct error err;
 
     (void)state;
-    assert_int_equal(unpack_order(order, &is_sorted, (const void *)group_of, 8, 3, &err), ST_OK);
-    assert_false(is_sorted);
+    assert_int_equal(unpack_order(order, (const void *)group_of, 8, 3, &err), ST_OK);
+    assert_false(unpack_is_sorted((const void *)group_of, 8, 3));
     assert_memory_equal(order, want, sizeof(want));
-    assert_int_equal(unpack_order(order, &is_sorted, (const void *)sorted, 8, 3, &err), ST_OK);
-    assert_true(is_sorted);
-    assert_int_equal(unpack_order(order, &is_sorted, (const void *)crowded, 8, 3, &err),
-                     ST_INVALID);
+    assert_int_equal(unpack_order(order, (const void *)sorted, 8, 3, &err), ST_OK);
+    assert_true(unpack_is_sorted((const void *)sorted, 8, 3));
+    for (uint32_t i = 0; i < 8; i++)
+        assert_int_equal(order[i], i);
+    assert_int_equal(unpack_order(order, (const void *)crowded, 8, 3, &err), ST_INVALID);
     assert_string_equal(err.message, "input 3 is in group 0: there are 3 groups of 3 inputs");
-    assert_int_equal(unpack_order(order, &is_sorted, (const void *)outside, 8, 3, &err),
-                     ST_INVALID);
+    assert_int_equal(unpack_order(order, (const void *)outside, 8, 3, &err), ST_INVALID);
     assert_string_equal(err.message, "input 7 is in group 3: there are 3 groups of 3 inputs");
 }
 
