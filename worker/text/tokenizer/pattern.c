@@ -41,17 +41,41 @@ static enum status compile_by_library(struct pattern *p, struct str source, stru
     return ST_OK;
 }
 
+static void *take_memory(PCRE2_SIZE n, void *arg) {
+    (void)arg;
+    return mem_try(n);
+}
+
+static void give_memory(void *memory, void *arg) {
+    (void)arg;
+    mem_free(memory);
+}
+
+/* What a search keeps; it keeps the two functions too, for what a long search takes later. */
+static pcre2_match_data *match_data_create(void) {
+    pcre2_general_context *context = pcre2_general_context_create(take_memory, give_memory, NULL);
+    pcre2_match_data *data = context ? pcre2_match_data_create(1, context) : NULL;
+
+    pcre2_general_context_free(context);
+    return data;
+}
+
+static enum status no_memory(struct error *err) {
+    return error_set(err, ST_NOMEM, "out of memory for searching text");
+}
+
 static enum status find_by_library(const struct pattern *p, struct pattern_run *run,
                                    struct str text, size_t from, size_t *begin, size_t *end,
                                    struct error *err) {
     const PCRE2_SIZE *bounds;
     int n;
 
-    if (!run->memory) run->memory = pcre2_match_data_create(1, NULL);
-    if (!run->memory) return error_set(err, ST_NOMEM, "out of memory for searching text");
+    if (!run->memory) run->memory = match_data_create();
+    if (!run->memory) return no_memory(err);
     n = pcre2_match(p->library, (PCRE2_SPTR)text.ptr, text.len, from, PCRE2_NO_UTF_CHECK,
                     run->memory, NULL);
     if (n == PCRE2_ERROR_NOMATCH) return ST_OK;
+    if (n == PCRE2_ERROR_NOMEMORY) return no_memory(err);
     if (n < 0) {
         return error_set(
             err, ST_TOO_LARGE,

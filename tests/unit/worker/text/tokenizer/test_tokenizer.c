@@ -11,6 +11,7 @@
 #include "tests/support/cm.h"
 #include "tests/support/support.h"
 #include "worker/text/detokenize.h"
+#include "worker/text/tokenizer/pattern.h"
 #include "worker/text/tokenizer/tokenizer.h"
 
 #define DATA "tests/unit/data/"
@@ -182,6 +183,38 @@ static void a_megabyte_of_one_letter_is_no_trouble(void **state) {
         tokenizer_destroy(t);
     }
     mem_free(text);
+}
+
+/* An expression for pcre2, whose memory is refused at each place. */
+static void refused_memory_ends_a_search(void **state) {
+    struct str text = STR("one two, three"), expression = STR("(?<=, )[a-z]+");
+    struct pattern p = {0};
+    struct pattern_run run;
+    struct error err = {0};
+    size_t begin, end;
+    uint64_t fail = 0;
+    enum status st;
+
+    (void)state;
+    if (pattern_regex(&p, expression, &err) != ST_OK) fail_msg("%s", err.message);
+    assert_int_equal(p.kind, PATTERN_LIBRARY);
+    do {
+        pattern_run_init(&run, text.len);
+        mem_fail_at(++fail);
+        st = pattern_find(&p, &run, text, 0, &begin, &end, &err);
+        mem_fail_at(0);
+        if (st != ST_OK) {
+            assert_int_equal(st, ST_NOMEM);
+            assert_string_equal(err.message, "out of memory for searching text");
+            st = pattern_find(&p, &run, text, 0, &begin, &end, &err); /* of the same run */
+            assert_int_equal(st, ST_OK);
+            st = ST_NOMEM;
+        }
+        assert_true(begin == 9 && end == 14);
+        pattern_run_fini(&run);
+    } while (st != ST_OK);
+    assert_true(fail > 2);
+    pattern_fini(&p);
 }
 
 static void refused_memory_leaves_the_list_as_it_was(void **state) {
@@ -482,6 +515,7 @@ int main(void) {
         cmocka_unit_test(plain_text_cannot_forge_special_tokens),
         cmocka_unit_test(a_megabyte_of_one_letter_is_no_trouble),
         cmocka_unit_test(refused_memory_leaves_the_list_as_it_was),
+        cmocka_unit_test(refused_memory_ends_a_search),
         cmocka_unit_test(bytes_of_a_token_are_bounded_unless_text_is_dropped),
         cmocka_unit_test(broken_text_is_refused),
         cmocka_unit_test(a_byte_is_a_token_in_the_built_in_one),
