@@ -73,6 +73,8 @@ def test_weights_are_kept_in_the_type_asked_for(programs, tmp_path, file, claime
     assert n == VOCAB * D + 6 * 18 * D + 3 * D * FF
     assert (rounded > n * 0.9) if is_rounded else rounded == 0
     assert kept == "bfloat16" or "avx512bf16" not in info["path"]
+    fastest = re.search(r"device +cpu: .*, (\w+); memory", run("inspect", DEMO_MODEL, *CPU).stdout)[1]
+    assert (info["path"] != fastest) == (f" path_replaced fastest={fastest} used={info['path']} dtype={kept} " in worker.log)
     answer = worker.post("/v1/completions", {"prompt": "a b c", "max_tokens": 4, "temperature": 0, "ignore_eos": True})
     assert answer.code == 200 and answer.json["usage"]["completion_tokens"] == 4
 

@@ -305,13 +305,24 @@ static void log_plan(const struct engine *e, uint64_t block_bytes, uint32_t n_bl
               log_u64("left_mib", (free_bytes - MIN(taken, free_bytes)) >> 20));
 }
 
+static void log_path(const struct engine *e, const char *fastest) {
+    if (strncmp(e->info.device.path, fastest, strlen(fastest)) == 0) return; /* or more */
+    log_event(e->options.log, LOG_INFO, "path_replaced", log_z("fastest", fastest),
+              log_z("used", e->info.device.path),
+              log_z("dtype", dtype_long_name(e->info.weight_dtype)),
+              log_z("why", "the fastest path rounds inputs to bfloat16, and takes no plain weights "
+                           "but bfloat16: --dtype bfloat16 selects it"));
+}
+
 enum status engine_open_device(struct engine *e, struct error *err) {
     const struct backend_ops *ops = e->options.backend;
+    char fastest[sizeof(e->info.device.path)];
     uint64_t began_us = clock_now_us();
     uint32_t n_blocks;
     enum status st;
 
     if ((st = ops->probe(&e->options.device, &e->info.device, err)) != ST_OK) return st;
+    memcpy(fastest, e->info.device.path, sizeof(fastest));
     if ((st = engine_check_model(&e->options, err)) != ST_OK) return st;
     if ((st = ops->open(&e->dev, &e->options.device, err)) != ST_OK) return st;
     ask_memory(e);
@@ -328,6 +339,7 @@ enum status engine_open_device(struct engine *e, struct error *err) {
         schedule_init(&e->flight[i].schedule, e->sched);
     batch_init(&e->batch, ops, e->model, e->limits.max_rows, e->options.block_size);
     set_info(e);
+    log_path(e, fastest);
     log_event(e->options.log, LOG_INFO, "engine_ready", log_z("backend", e->info.backend),
               log_z("device", e->info.device.device), log_z("path", e->info.device.path),
               log_u64("ranks", e->info.n_ranks), log_u64("blocks", e->info.n_blocks),
