@@ -333,7 +333,54 @@ static void copy_vector(float *v, const struct backend_tensor *t) {
         v[i] = dtype_get(t->dtype, t->data, i);
 }
 
-/* The matrix that takes a tensor: that of the product, if it is kept alike. */
+static enum status take_order(struct backend_model *m, struct cpu_matrix *to, const uint32_t *order,
+                              struct error *err) {
+    uint64_t n_bytes = to->k * sizeof(*order);
+    enum status st;
+
+    if (!order) return ST_OK;
+    st = alloc_zeroed(m, &to->order, n_bytes, "weights", err);
+    if (st == ST_OK) memcpy((void *)(uintptr_t)to->order, order, n_bytes);
+    return st;
+}
+
+static enum status move_part(struct backend_model *m, struct cpu_weights *w, uint32_t part,
+                             struct error *err) {
+    const struct cpu_matrix *all = &w->all;
+    uint32_t first = w->first_panel[part], step = w->is_alternating ? 2 : 1;
+    uint32_t end = step == 1 && part + 1 < w->n_parts ? w->first_panel[part + 1] : all->n_panels;
+    struct cpu_matrix *own = &w->own[part];
+    enum status st;
+
+    *own = *all;
+    own->w = NULL;
+    own->order = NULL;
+    own->n_panels = CEIL_DIV(end - first, step);
+    own->n = own->n_panels * PANEL;
+    st = alloc_zeroed(m, &own->w, cpu_matrix_bytes(own), "weights", err);
+    if (st == ST_OK) st = take_order(m, own, all->order, err);
+    for (uint32_t i = 0; i < own->n_panels && st == ST_OK; i++)
+        memcpy(cpu_matrix_panel(own, i), cpu_matrix_panel(all, first + i * step),
+               cpu_matrix_bytes(own) / own->n_panels);
+    return st;
+}
+
+/* `all` has room for every part: those that came move out of it, and it is given back. */
+static enum status take_apart(struct backend_model *m, struct cpu_weights *w, struct error *err) {
+    struct cpu_matrix *all = &w->all;
+    enum status st = ST_OK;
+
+    for (uint32_t part = 0; part < w->n_parts && st == ST_OK; part++)
+        if (w->taken & 1u << part) st = move_part(m, w, part, err);
+    m->host.bytes -= cpu_matrix_bytes(all) + (all->order ? all->k * sizeof(*all->order) : 0);
+    mem_free(all->w);
+    mem_free((void *)(uintptr_t)all->order);
+    all->w = NULL;
+    all->order = NULL;
+    return st;
+}
+
+/* The matrix that takes a tensor: that of the product, while all are kept alike. */
 static enum status find_matrix(struct cpu_matrix **out, struct backend_model *m,
                                struct cpu_weights *w, uint32_t part, const struct backend_tensor *t,
                                struct error *err) {
@@ -344,16 +391,17 @@ static enum status find_matrix(struct cpu_matrix **out, struct backend_model *m,
 
     if (t->quant && (st = cpu_format_of(&f, m->path, t, err)) != ST_OK) return st;
     *out = all;
-    if (!all->w) {
+    if (!w->taken) {
         *all = t->quant ? cpu_matrix_quant(&f, all->n, all->k)
                         : cpu_matrix_shape(f.dtype, all->n, all->k);
         return ST_OK;
     }
-    if (t->quant ? cpu_format_equal(&f, &all->format) : all->dtype == f.dtype) {
+    if (all->w && (t->quant ? cpu_format_equal(&f, &all->format) : all->dtype == f.dtype)) {
         if (!order && !all->order) return ST_OK;
         if (order && all->order && memcmp(order, all->order, all->k * sizeof(*order)) == 0)
             return ST_OK;
     }
+    if (all->w && (st = take_apart(m, w, err)) != ST_OK) return st;
     *out = &w->own[part];
     **out = t->quant ? cpu_matrix_quant(&f, (uint32_t)t->shape[0], all->k)
                      : cpu_matrix_shape(f.dtype, (uint32_t)t->shape[0], all->k);
@@ -364,20 +412,17 @@ static enum status find_matrix(struct cpu_matrix **out, struct backend_model *m,
 static enum status take_matrix(struct backend_model *m, struct cpu_weights *w, uint32_t part,
                                const struct backend_tensor *t, struct error *err) {
     struct cpu_matrix *to = &w->all;
-    uint64_t n_order = t->quant && t->quant->order ? (uint64_t)t->shape[1] * sizeof(uint32_t) : 0;
     bool is_apart;
     enum status st = ST_OK;
 
     if (m->host.g.quant_types) st = find_matrix(&to, m, w, part, t, err);
     if (st == ST_OK && !to->w) {
         st = alloc_zeroed(m, &to->w, cpu_matrix_bytes(to), "weights", err);
-        if (st == ST_OK && n_order) {
-            st = alloc_zeroed(m, &to->order, n_order, "weights", err);
-            if (st == ST_OK) memcpy((void *)(uintptr_t)to->order, t->quant->order, n_order);
-        }
+        if (st == ST_OK && t->quant) st = take_order(m, to, t->quant->order, err);
     }
     if (st != ST_OK) return st;
     is_apart = to != &w->all;
+    w->taken |= 1u << part;
     cpu_pack(to, t, is_apart ? 0 : w->first_panel[part] * PANEL,
              w->is_alternating && !is_apart ? 2 : 1);
     return ST_OK;

@@ -26,14 +26,15 @@ struct backend_device {
 };
 
 /* The weights of one product: one tensor, q, k and v one behind the other, or gate and up with
- * their panels in turns. Those that are quantised as the first that came, or as little, are one
- * matrix. */
+ * their panels in turns. They are one matrix when all are quantised alike, or as little, else each
+ * is its own. */
 #define CPU_PARTS 3u
 struct cpu_weights {
-    struct cpu_matrix all;
-    struct cpu_matrix own[CPU_PARTS]; /* a tensor that is kept apart; else w is NULL */
+    struct cpu_matrix all;            /* w is NULL when the tensors are kept apart */
+    struct cpu_matrix own[CPU_PARTS]; /* then each of them; else w is NULL */
     uint32_t first_panel[CPU_PARTS];  /* of each tensor */
     uint32_t n_parts;
+    uint32_t taken; /* while loading: 1 << each part that is in `all` */
     bool is_alternating;
 };
 
