@@ -212,7 +212,7 @@ def cases():
                 yield pytest.param(name, is_stream, id=f"{name}, {'streamed' if is_stream else 'whole'}")
 
 
-@pytest.mark.parametrize("name,is_stream", cases())
+@pytest.mark.parametrize("name,is_stream", list(cases()))
 def test_a_bad_worker_is_left_out_until_it_is_mended(engines, fleet, name, is_stream):
     bad, kind = engines[BAD], KINDS[name]
     timeout = "200ms" if kind.then == HANG else "30s"
