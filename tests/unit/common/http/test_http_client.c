@@ -17,6 +17,8 @@
 #include "tests/support/certs.h"
 #include "tests/support/cm.h"
 
+#define PATIENCE_US 60000000u /* for what comes at once on an idle machine */
+
 struct fixture {
     struct loop *loop;
     struct http_server *server;
@@ -161,7 +163,7 @@ static const char *url_of(struct fixture *fx, const char *path) {
 
 /* Starts the call and turns until it has been answered. */
 static void call(struct fixture *fx, const struct http_client_request *r) {
-    uint64_t until_us = clock_now_us() + 5000000u;
+    uint64_t until_us = clock_now_us() + PATIENCE_US;
     int before = fx->n_answers;
     struct error err = {0};
 
@@ -233,7 +235,7 @@ static void begin_stream(struct fixture *fx, uint32_t silence_ms) {
 }
 
 static void expect_pieces(struct fixture *fx, struct str what) {
-    uint64_t until_us = clock_now_us() + 5000000u;
+    uint64_t until_us = clock_now_us() + PATIENCE_US;
 
     while (!str_eq(buf_str(&fx->pieces), what)) {
         loop_turn(fx->loop, 10000);
@@ -268,7 +270,7 @@ static void a_stream_is_delivered_as_it_arrives(void **state) {
 /* Far more than the sockets and a piece or two can hold. */
 static void a_stream_that_is_held_holds_its_sender(void **state) {
     static char bytes[32 << 20];
-    uint64_t until_us = clock_now_us() + 5000000u;
+    uint64_t until_us = clock_now_us() + PATIENCE_US;
     struct fixture fx;
     size_t n_delivered;
 
