@@ -687,7 +687,7 @@ static enum status print(const struct command *c, const struct options *o, struc
     } else {
         options_dump(o, &out);
     }
-    fwrite(buf_ptr(&out), 1, buf_len(&out), stdout);
+    if (st == ST_OK) fwrite(buf_ptr(&out), 1, buf_len(&out), stdout);
     fflush(stdout);
     buf_fini(&out);
     return st;

@@ -381,9 +381,9 @@ static void outputs_of_a_fused_matrix_are_those_of_its_parts(void **state) {
         if (!path) continue;
         for (int j = 0; j < 2; j++) {
             quant_matrix_fill(&part[j], &quant_kinds[i / N_PATHS % QUANT_KINDS], N, K, &rng);
-            if (j)
+            if (j && part[0].quant.order)
                 memcpy((void *)(uintptr_t)part[1].quant.order, part[0].quant.order,
-                       part[0].quant.order ? K * sizeof(uint32_t) : 0);
+                       K * sizeof(uint32_t));
             product_of(path, &part[j].tensor, x, y[j]);
         }
         open_product(&p, path, &part[0].tensor, x, 1);
