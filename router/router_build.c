@@ -46,6 +46,27 @@
     3u /* of each worker: probes, metrics, events; at most a quarter of all */
 #define LEAST_CONNECTIONS 4u
 
+/* --queue-size auto. Requests that wait for a backlog would be in the workers' queues otherwise,
+ * which have room for thousands. */
+#define HELD_QUEUE_SIZE 10000
+#define FULL_QUEUE_SIZE 100
+
+/* Policies of other systems are compared with those systems, which hold nothing. */
+static struct hold_options hold_options_of(const struct router_options *o) {
+    struct hold_options hold = {.max_wait_us = (uint64_t)o->queue_timeout_ms * 1000};
+
+    if (o->hold_ms != HOLD_AUTO) {
+        hold.fcfs_s = hold.srpt_s = o->hold_ms * 1e-3;
+    } else if (policy_find(str_of(policy_names[o->policy])) == &policy_prefix) {
+        hold.fcfs_s = HOLD_FCFS_S;
+        hold.srpt_s = HOLD_SRPT_S;
+    }
+    hold.queue_size = o->queue_size;
+    if (o->queue_size == QUEUE_AUTO)
+        hold.queue_size = hold.fcfs_s > 0 ? HELD_QUEUE_SIZE : FULL_QUEUE_SIZE;
+    return hold;
+}
+
 static struct registry_config registry_config_of(const struct router *r) {
     const struct router_options *o = r->options;
 
@@ -57,8 +78,7 @@ static struct registry_config registry_config_of(const struct router *r) {
                     .prefix_block_bytes = o->prefix_block_bytes,
                     .slow_start_us = (uint64_t)o->slow_start_ms * 1000,
                     .bytes_per_token = ROUTING_BYTES_PER_TOKEN},
-        .admission = {.queue_size = o->queue_size,
-                      .max_wait_us = (uint64_t)o->queue_timeout_ms * 1000},
+        .hold = hold_options_of(o),
         .max_worker_requests = o->max_worker_requests,
         .max_concurrent = o->max_concurrent_requests,
         .trial_us = (uint64_t)o->probe_interval_ms * 1000,
@@ -248,6 +268,7 @@ static struct proxy_config proxy_config_of(const struct router *r) {
         .origin = o->share == SHARE_WORKERS ? r->origin : 0,
         .scheme = router_hash_scheme(r),
         .queue_timeout_us = (uint64_t)o->queue_timeout_ms * 1000,
+        .holds = hold_options_of(o).fcfs_s > 0,
         .request_timeout_us = (uint64_t)o->request_timeout_ms * 1000,
         .first_byte_timeout_us = (uint64_t)o->first_byte_timeout_ms * 1000,
         .stream_idle_timeout_us = (uint64_t)o->stream_idle_timeout_ms * 1000,

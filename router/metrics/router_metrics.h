@@ -53,11 +53,16 @@ extern const double router_decision_buckets[ROUTER_DECISION_BUCKETS]; /* 500 ns 
       "Requests not retried at once because the retry budget was exhausted, by outcome: "          \
       "waited, given_up, or passed_on (the client received the error of the worker).")             \
     X(GAUGE, requests_waiting, "",                                                                 \
-      "Requests waiting because every worker is at its limit or out of service.",                  \
+      "Requests waiting because their worker has a longer backlog than --hold-ms, or because "     \
+      "every worker is at its limit or out of service.",                                           \
       .aliases = "smg_scheduler_queue_depth")                                                      \
     X(HISTOGRAM, queue_wait_seconds, "",                                                           \
       "Time that requests waited for a worker, also of requests that were then rejected.",         \
       METRIC_BUCKETS(metrics_latency_buckets), .aliases = "smg_scheduler_queue_wait_seconds")      \
+    X(COUNTER, requests_held_total, "reason",                                                      \
+      "Requests that began to wait in this router, by reason: backlog (the predicted wait at "     \
+      "their worker was above --hold-ms), behind (other requests of the model waited), or full "   \
+      "(every worker was at its limit or out of service).")                                        \
     X(COUNTER, requests_refused_total, "limit",                                                    \
       "Requests rejected before they reached a worker, by limit: an option, a limit of the "       \
       "API key (key), a missing or unknown key, an unreadable body.",                              \

@@ -38,6 +38,7 @@ static const char *const resource_aliases[] = {"pod-ip", "pods", NULL};       /*
 
 static const char *const isolation_names[] = {"none", "tenant", "auto", NULL};
 
+static const char *const auto_words[] = {"auto", "4294967295", NULL};   /* HOLD_AUTO, QUEUE_AUTO */
 static const char *const launch_words[] = {"auto", "4294967295", NULL}; /* LAUNCH_AUTO */
 
 static const struct option_def rows[] = {
@@ -457,9 +458,21 @@ static const struct option_def rows[] = {
     {"max-concurrent-requests", OPT_U32, LIVE(max_concurrent_requests), .def = "0",
      .max = "10000000", .name_aliases = no_limit, .group = "Admission",
      .help = "Most requests in flight on all workers together. 0: no limit."},
-    {"queue-size", OPT_U32, LIVE(queue_size), .def = "100", .max = "100000", .group = "Admission",
+    {"hold-ms", OPT_MS, LIVE(hold_ms), .def = "auto", .max = "1h", .name_aliases = auto_words,
+     .group = "Admission",
+     .help =
+         "Most prefill, in milliseconds, that the worker of a request may have to do before it. "
+         "A request whose worker has more waits in the router, where short requests go first, "
+         "tenants get equal shares, and the worker is chosen when it can start. auto: 400 for "
+         "workers that prefill in order of arrival, 4000 for workers that publish "
+         "schedule_policy srpt, and 0 with a --policy other than prefix. 0: requests wait only "
+         "while every worker is full. Lower orders more requests by length and tenant; "
+         "too low leaves workers idle between requests."},
+    {"queue-size", OPT_U32, LIVE(queue_size), .def = "auto", .max = "100000",
+     .name_aliases = auto_words, .group = "Admission",
      .help = "Requests of one model that may wait for a worker. The excess is answered 429, or 503 "
-             "when all workers are out of service. A longer queue refuses fewer requests in a "
+             "when all workers are out of service. auto: 10000, or 100 where --hold-ms is 0. A "
+             "longer queue refuses fewer requests in a "
              "burst, and makes the last request wait longer."},
     {"queue-timeout", OPT_MS, LIVE(queue_timeout_ms), .def = "60s", .min = "1ms", .max = "1h",
      .aliases = "queue-timeout-secs", .group = "Admission",

@@ -15,6 +15,8 @@ enum router_isolation { ISOLATE_NONE, ISOLATE_TENANT, ISOLATE_AUTO };
 
 #define LAUNCH_MAX  256u
 #define LAUNCH_AUTO UINT32_MAX /* --launch auto: one for each GPU */
+#define HOLD_AUTO   UINT32_MAX /* --hold-ms auto: by the workers' order */
+#define QUEUE_AUTO  UINT32_MAX /* --queue-size auto: by whether requests are held */
 
 struct router_options {
     const char *host, *admin_host;
@@ -68,7 +70,9 @@ struct router_options {
     const char *isolation_secret_file, *isolation_secret;
     bool trust_tenant_header;
 
-    uint32_t max_worker_requests, max_concurrent_requests, queue_size, queue_timeout_ms;
+    uint32_t max_worker_requests, max_concurrent_requests, queue_timeout_ms;
+    uint32_t queue_size; /* or QUEUE_AUTO */
+    uint32_t hold_ms;    /* or HOLD_AUTO */
     uint64_t max_body_bytes, max_body_memory;
     uint32_t max_connections, head_timeout_ms, idle_timeout_ms, drain_timeout_ms;
     bool expose_worker_headers, forward_authorization, explains_to_clients;

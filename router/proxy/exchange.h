@@ -141,6 +141,8 @@ struct exchange {
     struct loop_timer timeout, retry, queue_timer;
     struct registry_waiter waiter;
     uint64_t queued_us, waited_us; /* since when; all waits together */
+    uint32_t held_position;        /* in the queue when it last began to wait; 0: never waited */
+    bool is_requeued;              /* it waits after a failed attempt: a retry when it is sent */
     struct loop_task recycle;
 
     struct buf out;  /* request head for the worker, then response head for the client; kept */

@@ -181,14 +181,18 @@ static void forget_removed(struct exchange *x) {
         registry_keep_current(x->proxy->registry, x->tried, x->tried_incarnations, x->n_tried);
 }
 
+static void exclude_tried(struct exchange *x) {
+    forget_removed(x);
+    x->rq.exclude = x->tried;
+    x->rq.n_exclude = x->n_tried;
+}
+
 /* Chooses another worker, even above its limit, and opens a ticket. */
 static enum status route(struct exchange *x) {
     enum status st;
 
-    forget_removed(x);
+    exclude_tried(x);
     x->rq.now_us = loop_now_us(x->proxy->loop);
-    x->rq.exclude = x->tried;
-    x->rq.n_exclude = x->n_tried;
     if (x->wants_explanation || x->proxy->config.decisions) proxy_explain(x);
     st = registry_route(x->proxy->registry, x->scan.model, &x->rq, &x->try.ticket, &x->try.target,
                         NULL);
@@ -315,6 +319,7 @@ static void wait_for_any(struct exchange *x) {
 /* Chooses another worker, at once or when the budget has room. */
 static void retry_elsewhere(struct exchange *x, bool is_free) {
     struct proxy *p = x->proxy;
+    struct error err = {0};
     enum status st;
 
     if (!is_free && is_over_budget(x)) {
@@ -332,7 +337,12 @@ static void retry_elsewhere(struct exchange *x, bool is_free) {
                    "the request again later");
         return;
     }
-    st = route(x);
+    exclude_tried(x);
+    st = p->config.holds ? proxy_route_or_queue(x, &err) : route(x);
+    if (st == ST_AGAIN) { /* QUEUED, with the time of its first arrival */
+        x->is_requeued = true;
+        return;
+    }
     if (st == ST_UNAVAILABLE && registry_is_down(p->registry, x->try.target.worker)) {
         wait_for_any(x);
         return;
@@ -482,6 +492,17 @@ void proxy_attempt(struct exchange *x, bool is_fresh) {
     loop_defer_last(x->proxy->loop, &x->try.send);
 }
 
+void proxy_attempt_queued(struct exchange *x) {
+    bool is_retry = x->is_requeued;
+
+    x->is_requeued = false;
+    if (is_retry) {
+        begin_retry(x, true);
+    } else {
+        proxy_attempt(x, false);
+    }
+}
+
 /* --- from the client -------------------------------------------------------------------------- */
 
 static void on_client_abort(struct http_request *req) {
@@ -560,6 +581,8 @@ static struct exchange *exchange_open(struct proxy *p) {
     x->n_tried = x->n_lost = x->n_attempts = x->n_pauses = x->n_drained = 0;
     x->n_unreached = x->n_accused = 0;
     x->waited_us = x->retry_after_us = 0;
+    x->held_position = 0;
+    x->is_requeued = false;
     x->max_lost = POISON_LOST;
     x->try.up = NULL;
     x->is_salted = x->is_refused = x->try.is_retry = false;
@@ -635,6 +658,7 @@ struct proxy *proxy_create(struct loop *loop, struct registry *registry, struct 
     list_init(&p->open);
     p->next_load_us = mem_calloc(config->max_workers, sizeof(*p->next_load_us));
     loop_timer_init(&p->sweep, loop, proxy_on_sweep, p);
+    loop_timer_init(&p->walk, loop, proxy_on_walk, p);
     proxy_configure(p, config);
     p->identifies_clients =
         keys_are_needed(config->keys) || config->isolation || config->tenant_header;
@@ -658,6 +682,7 @@ void proxy_destroy(struct proxy *p) {
         exchange_free(LIST_ENTRY(link, struct exchange, link));
     }
     loop_timer_fini(&p->sweep);
+    loop_timer_fini(&p->walk);
     upstream_pool_destroy(p->pool);
     mem_free(p->candidates);
     buf_fini(&p->line);

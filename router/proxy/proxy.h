@@ -29,7 +29,8 @@ struct proxy_config {
     uint32_t max_prefix_blocks;      /* prompts are compared up to these */
     uint64_t hash_secret;            /* --prefix-hash-seed: equal on replicas */
     uint64_t origin, scheme;         /* of x-incipit-chain; origin 0: it is not sent */
-    uint64_t queue_timeout_us;       /* of a request while all workers are full */
+    uint64_t queue_timeout_us;       /* of a request that waits for a worker */
+    bool holds;                      /* requests wait for a backlog too: hold.h */
     uint64_t request_timeout_us;     /* whole exchange */
     uint64_t first_byte_timeout_us;  /* of an attempt; 0: none */
     uint64_t stream_idle_timeout_us; /* between two bytes of a stream; 0: none */

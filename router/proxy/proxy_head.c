@@ -194,6 +194,9 @@ static void append_explanation(struct exchange *x) {
                            "predicted_cached_tokens=%.0f cached_tokens=%lld",
                 x->try.target.worker, x->n_attempts, x->rq.n_blocks, x->try.ticket.matched_blocks,
                 x->try.ticket.cached_tokens, (long long)x->try.feedback.cached_tokens);
+    buf_appendf(out, " held_ms=%llu", (unsigned long long)x->waited_us / 1000);
+    if (x->held_position)
+        buf_appendf(out, " position=%u held_by=%s", x->held_position, proxy_held_by(x));
     explain_append(out, &x->why, x->try.target.worker);
     buf_append_str(out, STR("\r\n"));
 }

@@ -56,6 +56,8 @@ struct proxy {
     uint32_t n_idle, n_open;
     uint32_t n_retrying;      /* retries from the budget, until their first token or end */
     uint32_t n_awaiting_mail; /* exchanges that are MAIL_DUE */
+    uint32_t n_queued;
+    struct loop_timer walk; /* every HOLD_WALK_US while any is QUEUED */
     struct mailbox
         *mailbox; /* the registry's decisions on queued exchanges; NULL until the first */
     struct loop_timer sweep; /* see proxy_watch.c */
@@ -77,6 +79,7 @@ static inline struct str proxy_request_id(const struct exchange *x) {
 /* Sends the request to x->try.target at the end of the turn. `is_fresh`: on a new connection,
  * because the kept-alive one was dead. */
 void proxy_attempt(struct exchange *x, bool is_fresh);
+void proxy_attempt_queued(struct exchange *x); /* of an exchange that waited */
 void proxy_drop_upstream(struct exchange *x);
 
 /* Closes an open ticket and leaves the states that have one. proxy_end_ticket leaves the state. */
@@ -144,13 +147,16 @@ void proxy_on_client_drain(struct http_request *req);
 enum break_cause { BROKEN_WORKER_LOST, BROKEN_TIMEOUT, BROKEN_IDLE, BROKEN_SHUTDOWN };
 void proxy_break_off(struct exchange *x, enum break_cause cause);
 
+const char *proxy_held_by(const struct exchange *x); /* why it waited; "" when it did not */
+
 /* --- proxy_queue.c ---------------------------------------------------------------------------- */
 
 void proxy_on_queue_timeout(void *x);
+void proxy_on_walk(void *p);
 void proxy_queue_fini(struct proxy *p); /* no exchange is open */
 
-/* Routes the first attempt, or another one when every worker is out of service. ST_AGAIN: it is
- * QUEUED, and is sent or refused later. */
+/* Routes the first attempt, or another one: excluding the workers of x->rq. ST_AGAIN: it is QUEUED,
+ * and is sent or refused later. */
 MUST_USE enum status proxy_route_or_queue(struct exchange *x, struct error *err);
 
 /* A QUEUED exchange ends: it is MAIL_DUE if the registry's decision is on its way. */

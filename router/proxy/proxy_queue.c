@@ -1,19 +1,23 @@
-/* router/proxy/proxy_queue.c - an exchange that waits because every worker is at its limit.
+/* router/proxy/proxy_queue.c - an exchange that waits until a worker can start it (hold.h), or
+ * while every worker is at its limit.
  *
  *      QUEUED: the client's connection stays open, nothing is sent
  *         ├─ granted: a mail, with the ticket already open        ──▶ attempt
  *         ├─ displaced by another request (admission.h): a mail   ──▶ 429
+ *         ├─ the last worker has left for good: a mail            ──▶ 503
  *         ├─ --queue-timeout                                      ──▶ 503
  *         └─ the client leaves: out of the queue at once
  *
- * The thread that frees a slot chooses the next request and routes it under the registry's lock;
- * the loop of that request gets a mail. If its client left while the mail was on its way, the
- * exchange stays MAIL_DUE until the mail has come, and gives the slot back. */
+ * The thread whose event lets a request go routes it under the registry's lock; the loop of that
+ * request gets a mail. Time lets requests go too, so a loop with QUEUED exchanges asks the registry
+ * every HOLD_WALK_US. If its client left while the mail was on its way, the exchange stays MAIL_DUE
+ * until the mail has come, and gives the slot back. */
 #include <sched.h>
 
 #include "common/base/hash.h"
 #include "common/base/mem.h"
 #include "common/telemetry/metrics.h"
+#include "router/metrics/router_metrics.h"
 #include "router/proxy/proxy_internal.h"
 
 static void count_refusal(struct exchange *x, const char *limit) {
@@ -43,11 +47,31 @@ static int32_t priority_of(const struct exchange *x) {
     return MAX(own, priority);
 }
 
+void proxy_on_walk(void *arg) {
+    struct proxy *p = arg;
+
+    registry_walk(p->registry, loop_now_us(p->loop));
+    if (p->n_queued && p->config.holds) loop_timer_start(&p->walk, HOLD_WALK_US);
+}
+
+static void enter_queue(struct exchange *x, uint64_t now_us) {
+    struct proxy *p = x->proxy;
+    uint64_t left_us = p->config.queue_timeout_us - MIN(x->waited_us, p->config.queue_timeout_us);
+
+    exchange_move(x, EXCHANGE_QUEUED);
+    x->queued_us = now_us;
+    x->held_position = x->waiter.held.n_before + 1;
+    metric_inc(METRICS_GET(p->metrics, ROUTER_requests_held_total, proxy_held_by(x)));
+    loop_timer_start(&x->queue_timer, left_us);
+    if (p->n_queued++ == 0 && p->config.holds) loop_timer_start(&p->walk, HOLD_WALK_US);
+}
+
 /* The registry has decided, or has given x back: x moves on to `to`. */
 static void leave_queue(struct exchange *x, enum exchange_state to) {
     struct proxy *p = x->proxy;
     uint64_t waited_us = loop_now_us(p->loop) - x->queued_us;
 
+    p->n_queued--;
     x->waited_us += waited_us;
     loop_timer_stop(&x->queue_timer);
     metric_observe(p->counts.queue_wait, (double)waited_us * 1e-6);
@@ -72,7 +96,13 @@ static void on_queue_decision(struct mail *mail, void *arg) {
     }
     leave_queue(x, w->is_granted ? EXCHANGE_SENDING : EXCHANGE_CHOOSING);
     if (w->is_granted) {
-        proxy_attempt(x, false);
+        proxy_attempt_queued(x);
+        return;
+    }
+    if (!w->limit) {
+        PROXY_FAIL(x, ST_UNAVAILABLE,
+                   "the workers that the request waited for are draining, disabled or removed: try "
+                   "again later");
         return;
     }
     count_refusal(x, w->limit);
@@ -89,8 +119,8 @@ void proxy_on_queue_timeout(void *arg) {
     leave_queue(x, EXCHANGE_CHOOSING);
     count_refusal(x, "queue-timeout");
     PROXY_FAIL(x, ST_UNAVAILABLE,
-               "every worker was at its limit or out of service for the %.1f s of "
-               "--queue-timeout: try again later",
+               "no worker could start the request within the %.1f s of --queue-timeout: all had "
+               "too much to do, or were at their limit or out of service: try again later",
                (double)x->proxy->config.queue_timeout_us * 1e-6);
 }
 
@@ -103,8 +133,10 @@ static enum status prepare_to_wait(struct exchange *x, struct error *err) {
     if (!p->mailbox) st = mailbox_open(&p->mailbox, p->loop, on_queue_decision, p, err);
     w->box = p->mailbox;
     w->limit = NULL;
-    w->priority = priority_of(x);
-    w->tenant = hash_64(x->tenant.ptr ? x->tenant.ptr : "", x->tenant.len, p->config.hash_secret);
+    w->held.priority = priority_of(x);
+    w->held.since_us = x->start_us;
+    w->held.tenant =
+        hash_64(x->tenant.ptr ? x->tenant.ptr : "", x->tenant.len, p->config.hash_secret);
     return st;
 }
 
@@ -127,12 +159,9 @@ enum status proxy_route_or_queue(struct exchange *x, struct error *err) {
     if (st == ST_OK) {
         exchange_move(x, EXCHANGE_SENDING);
     } else if (st == ST_AGAIN) {
-        exchange_move(x, EXCHANGE_QUEUED);
-        x->queued_us = now_us;
-        loop_timer_start(&x->queue_timer, p->config.queue_timeout_us -
-                                              MIN(x->waited_us, p->config.queue_timeout_us));
+        enter_queue(x, now_us);
     } else if (x->waiter.limit) {
-        x->retry_after_us = MAX(x->waiter.wait_us, 1000000u);
+        x->retry_after_us = MAX(x->waiter.held.wait_us, 1000000u);
         count_refusal(x, x->waiter.limit);
     }
     return st;

@@ -56,6 +56,13 @@ static void count_tokens(const struct exchange *x) {
     metric_inc(x->try.ticket.matched_blocks ? p->counts.prompts_hit : p->counts.prompts_missed);
 }
 
+const char *proxy_held_by(const struct exchange *x) {
+    static const char *const names[] = {
+        [HOLD_FULL] = "full", [HOLD_BACKLOG] = "backlog", [HOLD_BEHIND] = "behind"};
+
+    return x->held_position ? names[x->waiter.held.reason] : "";
+}
+
 static double seconds_since_start(const struct exchange *x, uint64_t then_us) {
     return (double)(then_us - x->start_us) * 1e-6;
 }
@@ -99,7 +106,9 @@ static void log_request(const struct exchange *x, int code, double duration_s) {
               log_i64("worker", was_sent ? (int64_t)x->try.target.worker : -1),
               log_u64("attempts", x->n_attempts), log_bool("stream", x->try.form == ANSWER_SSE),
               log_f64("duration_s", duration_s), log_f64("ttft_s", ttft_s(x)),
-              log_u64("body_bytes", x->req->body.len), log_u64("answer_bytes", x->try.sent_bytes),
+              log_f64("held_s", (double)x->waited_us * 1e-6), log_z("held_by", proxy_held_by(x)),
+              log_u64("position", x->held_position), log_u64("body_bytes", x->req->body.len),
+              log_u64("answer_bytes", x->try.sent_bytes),
               log_i64("prompt_tokens", x->try.feedback.prompt_tokens),
               log_i64("cached_tokens", x->try.feedback.cached_tokens),
               log_f64("predicted_cached_tokens", was_sent ? x->try.ticket.cached_tokens : 0),

@@ -120,10 +120,23 @@ void hold_leave(struct hold *h, struct hold_request *q) {
     forget(h, q);
 }
 
+/* When it has failed on every worker that there is, it may fail on one of them again. */
+static bool offer_any(struct hold *h, struct route_request *rq, struct route_offer *offer) {
+    uint32_t n_exclude = rq->n_exclude;
+    enum status st = routing_offer(h->routing, rq, offer, NULL);
+
+    if (st == ST_OK) return true;
+    rq->n_exclude = 0;
+    st = routing_offer(h->routing, rq, offer, NULL);
+    rq->n_exclude = n_exclude;
+    return st == ST_OK;
+}
+
 /* --- by turn ---------------------------------------------------------------------------------- */
 
 static void walk_by_turn(struct hold *h, uint32_t n_max, uint64_t now_us, struct list *placed) {
     while (h->n_waiting && n_max-- && load_has_room(load_of(h), now_us)) {
+        struct route_offer offer;
         struct hold_request *q;
         struct worker_mask room;
 
@@ -131,8 +144,8 @@ static void walk_by_turn(struct hold *h, uint32_t n_max, uint64_t now_us, struct
         q = request_of(admission_pop(h->queue, &room, now_us));
         forget(h, q);
         q->rq->now_us = now_us;
-        /* Room implies a worker, unless the request excludes it: then its ticket stays closed. */
-        (void)!routing_route(h->routing, q->rq, q->ticket, NULL);
+        (void)offer_any(h, q->rq, &offer); /* room implies a worker */
+        routing_accept(h->routing, q->rq, q->ticket);
         list_push_back(placed, &q->link);
     }
 }
@@ -149,11 +162,7 @@ static enum attempt attempt(struct hold *h, struct hold_request *q, uint64_t now
 
     q->rq->now_us = now_us;
     *price_s = q->place.work_s;
-    if (routing_offer(h->routing, q->rq, &offer, NULL) != ST_OK) {
-        if (!load_has_eligible(load_of(h))) return STAYS;
-        admission_take(h->queue, &q->place, 0, now_us); /* it excludes all that there are */
-        return PLACED;
-    }
+    if (!offer_any(h, q->rq, &offer)) return STAYS;
     *price_s = routing_offer_price(h->routing);
     if (*price_s > q->place.work_s * PRICE_MARGIN + PRICE_MARGIN_S &&
         !admission_is_first(h->queue, &q->place, *price_s))

@@ -85,8 +85,8 @@ MUST_USE enum status hold_place(struct hold *h, struct route_request *rq,
 MUST_USE enum admission_verdict hold_wait(struct hold *h, struct hold_request *q,
                                           struct hold_request **displaced);
 
-/* Places what can be placed, at most n_max, and appends it to `placed`. Their tickets are open, or
- * are not: when all workers that could take a request are excluded by it. */
+/* Places what can be placed, at most n_max, and appends it to `placed`, with open tickets. One that
+ * excludes all workers that there are is placed as if it excluded none. */
 void hold_walk(struct hold *h, uint32_t n_max, uint64_t now_us, struct list *placed);
 
 /* It leaves without being placed, and its tenant is not charged. It must be waiting. */

@@ -46,7 +46,7 @@ enum status registry_create(struct registry **out, const struct registry_config 
 void registry_destroy(struct registry *r) {
     if (!r) return;
     for (uint32_t i = 0; i < r->n_models; i++) {
-        admission_destroy(r->models[i].admission);
+        hold_destroy(r->models[i].hold);
         routing_destroy(r->models[i].routing);
     }
     pthread_mutex_destroy(&r->lock);
@@ -138,7 +138,7 @@ static struct model *find_place(struct registry *r) {
         struct model *m = &r->models[i];
 
         if (m->n_workers == 0 && routing_load(m->routing)->n_open == 0 &&
-            admission_n_waiting(m->admission) == 0) {
+            hold_n_waiting(m->hold) == 0) {
             return m;
         }
     }
@@ -177,13 +177,13 @@ static enum status model_ensure(struct registry *r, const char *name, struct err
     }
     st = routing_create(&fresh.routing, &r->config.routing, err);
     if (st != ST_OK) return st;
-    fresh.admission = admission_create(&r->config.admission);
+    fresh.hold = hold_create(fresh.routing, &r->config.hold);
     snprintf(fresh.name, sizeof(fresh.name), "%s", name);
     fresh.name_len = (uint32_t)strlen(fresh.name);
     pthread_mutex_lock(&r->lock);
     former = take_place(r, place, &fresh);
     pthread_mutex_unlock(&r->lock);
-    admission_destroy(former.admission);
+    hold_destroy(former.hold);
     routing_destroy(former.routing);
     return ST_OK;
 }
@@ -343,7 +343,7 @@ void registry_change(struct registry *r, const struct registry_config *config) {
     r->config = *config;
     r->config.routing.policy_options.seed = seed;
     for (uint32_t i = 0; i < r->n_models; i++) {
-        admission_configure(r->models[i].admission, &config->admission);
+        hold_configure(r->models[i].hold, &config->hold);
         routing_configure(r->models[i].routing, &config->routing.policy_options,
                           config->routing.slow_start_us);
     }
@@ -441,6 +441,7 @@ void registry_tick(struct registry *r, uint64_t now_us) {
     for (uint32_t i = 0; i < r->n_models; i++)
         model_note_eligible(&r->models[i], now_us);
     registry_grant(r, now_us, &decided);
+    registry_give_up(r, &decided);
     pthread_mutex_unlock(&r->lock);
     registry_notify(&decided);
 }

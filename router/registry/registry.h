@@ -8,7 +8,7 @@
  *
  *      control loop:  add -> (probe) -> describe -> set_reason ... -> remove
  *      router loop:   enter -> first_token -> ended           (from proxy.c, once per attempt)
- *                       └─ waits ─▶ mail to its loop, when a worker has room
+ *                       └─ waits ─▶ mail to its loop, when a worker can take it (hold.h)
  *
  *      registry_workers.h   workers arrive, are described, drained and removed          control loop
  *      registry_route.h     requests arrive, are sent and end                           router loops
@@ -21,7 +21,7 @@
 #define ROUTER_REGISTRY_REGISTRY_H
 
 #include "common/base/status.h"
-#include "router/queue/admission.h"
+#include "router/queue/hold.h"
 #include "router/registry/address.h"
 #include "router/routing/routing.h"
 
@@ -37,10 +37,10 @@ struct metric;
 struct registry;
 
 struct registry_config {
-    struct routing_options routing;     /* for each model; max_index_bytes is per model */
-    struct admission_options admission; /* for each model */
-    uint32_t max_worker_requests;       /* in flight on each; 0: from the worker's description */
-    uint32_t max_concurrent;            /* in flight on all of them; 0: any */
+    struct routing_options routing; /* for each model; max_index_bytes is per model */
+    struct hold_options hold;       /* for each model */
+    uint32_t max_worker_requests;   /* in flight on each; 0: from the worker's description */
+    uint32_t max_concurrent;        /* in flight on all of them; 0: any */
     uint64_t trial_us; /* shortest pause of a worker that was ejected; 0: BREAKER_MIN_US */
 };
 

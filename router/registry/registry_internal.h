@@ -49,7 +49,7 @@ struct model {
     uint32_t name_len;
     char other_names[WIRE_NAMES_MAX]; /* aliases of its workers */
     struct routing *routing;
-    struct admission *admission;
+    struct hold *hold;
     uint32_t max_model_len;
     uint32_t n_workers;
     bool was_eligible;    /* a worker was eligible at the last check */
@@ -119,9 +119,13 @@ void outbox_first(struct registry *r, const struct registry_target *target,
 void outbox_ended(struct registry *r, const struct registry_target *target,
                   const struct route_end *end);
 
-/* Gives free room to waiting requests, model by model in turn. registry_notify sends their mails
- * after the lock is released. */
+/* Places waiting requests, model by model in turn; the second only those of models that hold
+ * requests back (hold_is_on). registry_notify sends their mails after the lock is released. */
 void registry_grant(struct registry *r, uint64_t now_us, struct list *decided);
+void registry_grant_held(struct registry *r, uint64_t now_us, struct list *decided);
+
+/* Takes those out of the queue that no worker will ever take: all have left for good. */
+void registry_give_up(struct registry *r, struct list *decided);
 void registry_notify(struct list *decided);
 
 #endif

@@ -74,9 +74,14 @@ enum status registry_add_remote(struct registry *r, uint32_t id, uint32_t incarn
 
 void registry_remote_first_token(struct registry *r, struct registry_remote *m,
                                  const struct route_feedback *feedback, uint64_t now_us) {
+    struct list decided;
+
+    list_init(&decided);
     pthread_mutex_lock(&r->lock);
     routing_first_token(m->routing, &m->ticket, feedback, now_us);
+    if (r->n_waiting) registry_grant_held(r, MAX(now_us, r->now_us), &decided);
     pthread_mutex_unlock(&r->lock);
+    registry_notify(&decided);
 }
 
 void registry_remote_ended(struct registry *r, struct registry_remote *m,

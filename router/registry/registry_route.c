@@ -1,13 +1,14 @@
 /* router/registry/registry_route.c - requests arrive, are sent to a worker, and end: under the one
  * lock.
  *
- *      enter ─▶ room? ──▶ decide ─▶ target ──▶ first_token ──▶ ended ─▶ judge the worker
- *                 │ no                                           │
- *                 └▶ wait ◀───────────── grant ◀─── a worker has room
- *                            (mails are sent after the lock)
+ *      enter ─▶ place ─▶ target ──▶ first_token ──▶ ended ─▶ judge the worker
+ *                 │ not now             │             │
+ *                 └▶ wait ◀──── grant ◀─┴─────────────┴── every 5 ms
+ *                                 (mails are sent after the lock)
  *
- * A new request never overtakes waiting ones: registry_enter first grants free room to those. A
- * granted request is routed under the same lock, and its loop is notified by mail. */
+ * A new request never overtakes waiting ones: registry_enter first places those that can be. What
+ * is placed and when is decided by hold.h; its ticket is opened under the same lock, and its loop
+ * is notified by mail. */
 #include <stdio.h>
 #include <string.h>
 
@@ -84,15 +85,34 @@ void registry_measure(struct registry *r, struct metric *decision_seconds) {
     r->decision_seconds = decision_seconds;
 }
 
+/* Samples how long decisions take: 0 for one that is not sampled. */
+static uint64_t begin_decision(struct registry *r) {
+    bool is_measured = r->decision_seconds && r->n_decisions++ % DECISIONS_PER_SAMPLE == 0;
+
+    return is_measured ? clock_now_ns() : 0;
+}
+
+static void end_decision(struct registry *r, uint64_t began_ns) {
+    if (!began_ns) return;
+    metric_observe(r->decision_seconds, (double)(clock_now_ns() - began_ns) * 1e-9);
+}
+
 static enum status decide(struct registry *r, struct model *m, const struct route_request *rq,
                           struct route_ticket *ticket, struct error *err) {
-    bool is_measured = r->decision_seconds && r->n_decisions++ % DECISIONS_PER_SAMPLE == 0;
-    uint64_t began_ns = is_measured ? clock_now_ns() : 0;
+    uint64_t began_ns = begin_decision(r);
     enum status st = routing_route(m->routing, rq, ticket, err);
 
-    if (is_measured) {
-        metric_observe(r->decision_seconds, (double)(clock_now_ns() - began_ns) * 1e-9);
-    }
+    end_decision(r, began_ns);
+    return st;
+}
+
+/* Unless it has to wait: ST_AGAIN. */
+static enum status place(struct registry *r, struct model *m, struct route_request *rq,
+                         struct route_ticket *ticket, enum hold_reason *reason, struct error *err) {
+    uint64_t began_ns = begin_decision(r);
+    enum status st = hold_place(m->hold, rq, ticket, reason, err);
+
+    end_decision(r, began_ns);
     return st;
 }
 
@@ -191,7 +211,7 @@ static bool may_come_back(const struct registry *r, const struct model *m) {
 }
 
 bool model_may_wait(const struct registry *r, const struct model *m, uint64_t now_us) {
-    uint64_t most_us = r->config.admission.max_wait_us; /* 0: any */
+    uint64_t most_us = r->config.hold.max_wait_us; /* 0: any */
 
     if (load_has_eligible(routing_load(m->routing))) return true;
     if (!m->was_eligible && m->eligible_us == 0) return false; /* it never had an eligible worker */
@@ -199,31 +219,66 @@ bool model_may_wait(const struct registry *r, const struct model *m, uint64_t no
            may_come_back(r, m);
 }
 
-static struct registry_waiter *waiter_of(struct admission_ticket *t) {
-    return CONTAINER_OF(t, struct registry_waiter, place);
+static struct registry_waiter *waiter_of(struct hold_request *q) {
+    return CONTAINER_OF(q, struct registry_waiter, held);
+}
+
+static uint32_t n_free(const struct registry *r) {
+    if (!r->config.max_concurrent) return UINT32_MAX;
+    return r->config.max_concurrent - MIN(r->n_open, r->config.max_concurrent);
+}
+
+static void grant(struct registry *r, struct model *m, uint64_t now_us, struct list *decided) {
+    struct list placed, *link;
+
+    list_init(&placed);
+    hold_walk(m->hold, n_free(r), now_us, &placed);
+    while ((link = list_pop_front(&placed)) != NULL) {
+        struct registry_waiter *w = waiter_of(LIST_ENTRY(link, struct hold_request, link));
+
+        r->n_waiting--;
+        w->is_granted = true;
+        fill_target(r, m->routing, w->held.ticket, w->target);
+        list_push_back(decided, &w->mail.link);
+    }
 }
 
 void registry_grant(struct registry *r, uint64_t now_us, struct list *decided) {
+    for (uint32_t i = 0; r->n_waiting && i < r->n_models; i++)
+        grant(r, &r->models[(r->next_model + i) % r->n_models], now_us, decided);
+    r->next_model++;
+}
+
+void registry_grant_held(struct registry *r, uint64_t now_us, struct list *decided) {
+    if (r->config.hold.fcfs_s > 0) registry_grant(r, now_us, decided);
+}
+
+void registry_walk(struct registry *r, uint64_t now_us) {
+    struct list decided;
+
+    list_init(&decided);
+    lock_and_measure(r);
+    r->now_us = MAX(r->now_us, now_us);
+    registry_grant_held(r, now_us, &decided);
+    pthread_mutex_unlock(&r->lock);
+    registry_notify(&decided);
+}
+
+void registry_give_up(struct registry *r, struct list *decided) {
     for (uint32_t i = 0; r->n_waiting && i < r->n_models; i++) {
-        struct model *m = &r->models[(r->next_model + i) % r->n_models];
+        struct model *m = &r->models[i];
+        struct hold_request *q;
 
-        while (admission_n_waiting(m->admission) && has_room(r, m, now_us)) {
-            struct registry_waiter *w;
-            struct worker_mask room;
-            enum status st;
-
-            load_get_room(routing_load(m->routing), &room, now_us);
-            w = waiter_of(admission_pop(m->admission, &room, now_us));
-
+        if (!hold_is_on(m->hold) || load_has_eligible(routing_load(m->routing)) ||
+            may_come_back(r, m))
+            continue;
+        while ((q = hold_any(m->hold)) != NULL) {
+            hold_leave(m->hold, q);
             r->n_waiting--;
-            w->rq->now_us = now_us;
-            st = decide(r, m, w->rq, w->ticket, NULL);
-            w->is_granted = st == ST_OK; /* room implies ST_OK */
-            if (st == ST_OK) fill_target(r, m->routing, w->ticket, w->target);
-            list_push_back(decided, &w->mail.link);
+            waiter_of(q)->is_granted = false;
+            list_push_back(decided, &waiter_of(q)->mail.link);
         }
     }
-    r->next_model++;
 }
 
 void registry_notify(struct list *decided) {
@@ -236,56 +291,65 @@ void registry_notify(struct list *decided) {
     }
 }
 
+static const char *why_full(const struct registry_waiter *w) {
+    return w->held.reason == HOLD_FULL ? "all workers are at their limit"
+                                       : "requests are held back until workers can start them";
+}
+
 static enum status refuse(const struct registry *r, const struct model *m,
                           struct registry_waiter *w, enum admission_verdict verdict,
                           struct error *err) {
-    const struct admission_options *o = &r->config.admission;
+    const struct hold_options *o = &r->config.hold;
 
     if (!load_has_eligible(routing_load(m->routing))) {
         w->limit = "queue-size";
         return error_set(err, ST_UNAVAILABLE,
                          "all workers are out of service and the queue has %u requests "
                          "(--queue-size): retry later",
-                         admission_n_waiting(m->admission));
+                         hold_n_waiting(m->hold));
     }
     if (verdict == ADMISSION_TOO_LONG) {
         w->limit = "queue-timeout";
         return error_set(err, ST_BUSY,
-                         "all workers are at their limit, and the predicted wait of %.1f s exceeds "
-                         "--queue-timeout %.1f s: retry later",
-                         (double)w->wait_us * 1e-6, (double)o->max_wait_us * 1e-6);
+                         "%s, and the predicted wait of %.1f s exceeds --queue-timeout %.1f s: "
+                         "retry later",
+                         why_full(w), (double)w->held.wait_us * 1e-6,
+                         (double)o->max_wait_us * 1e-6);
     }
     w->limit = "queue-size";
-    return error_set(
-        err, ST_BUSY,
-        "all workers are at their limit and the queue of %u is full (--queue-size): retry later",
-        o->queue_size);
+    return error_set(err, ST_BUSY, "%s and the queue of %u is full (--queue-size): retry later",
+                     why_full(w), o->queue_size);
 }
 
-/* Queues w for room at a worker of m. */
+/* Queues w until a worker of m can take it; that may be at once, when others wait for another. */
 static enum status wait_for_place(struct registry *r, struct model *m, struct registry_waiter *w,
                                   struct list *decided, struct error *err) {
-    struct admission_claim claim = {.tenant = w->tenant, .priority = w->priority};
-    struct admission_ticket *displaced;
+    uint64_t now_us = w->held.rq->now_us;
+    struct hold_request *displaced;
     enum admission_verdict verdict;
 
-    claim.work_s = routing_price(m->routing, w->rq, &claim.home);
-    verdict = admission_push(m->admission, &w->place, &claim, &w->wait_us, &displaced);
+    verdict = hold_wait(m->hold, &w->held, &displaced);
     if (verdict != ADMISSION_WAITS) return refuse(r, m, w, verdict, err);
-    w->admission = m->admission;
+    w->hold = m->hold;
+    w->limit = NULL;
     w->is_granted = false;
     if (displaced) {
         waiter_of(displaced)->limit = "queue-size";
+        waiter_of(displaced)->is_granted = false;
         list_push_back(decided, &waiter_of(displaced)->mail.link);
     } else {
         r->n_waiting++;
     }
-    return ST_AGAIN;
+    if (hold_is_on(m->hold)) grant(r, m, now_us, decided);
+    if (hold_is_waiting(&w->held)) return ST_AGAIN;
+    list_remove(&w->mail.link); /* placed at once: no mail */
+    return ST_OK;
 }
 
 enum status registry_enter(struct registry *r, struct str model, struct route_request *rq,
                            struct route_ticket *ticket, struct registry_target *out,
                            struct registry_waiter *w, struct error *err) {
+    enum hold_reason reason = HOLD_FULL;
     struct list decided;
     struct model *m;
     enum status st;
@@ -296,17 +360,19 @@ enum status registry_enter(struct registry *r, struct str model, struct route_re
     if (st != ST_OK) goto done;
     if (r->n_waiting) registry_grant(r, rq->now_us, &decided); /* waiting requests come first */
     model_note_eligible(m, rq->now_us);
-    if (!has_room(r, m, rq->now_us) && model_may_wait(r, m, rq->now_us)) {
-        st = ST_AGAIN;
-        if (!w) goto done;
-        w->rq = rq;
-        w->ticket = ticket;
+    if (has_room(r, m, rq->now_us)) {
+        st = place(r, m, rq, ticket, &reason, err);
+    } else {
+        st = model_may_wait(r, m, rq->now_us) ? ST_AGAIN : decide(r, m, rq, ticket, err);
+    }
+    if (st == ST_OK) fill_target(r, m->routing, ticket, out);
+    if (st == ST_AGAIN && w) {
+        w->held.rq = rq;
+        w->held.ticket = ticket;
+        w->held.reason = reason;
         w->target = out;
         st = wait_for_place(r, m, w, &decided, err);
-        goto done;
     }
-    st = decide(r, m, rq, ticket, err);
-    if (st == ST_OK) fill_target(r, m->routing, ticket, out);
 done:
     pthread_mutex_unlock(&r->lock);
     registry_notify(&decided);
@@ -317,9 +383,9 @@ bool registry_leave(struct registry *r, struct registry_waiter *w) {
     bool was_waiting;
 
     pthread_mutex_lock(&r->lock);
-    was_waiting = admission_is_waiting(&w->place);
+    was_waiting = hold_is_waiting(&w->held);
     if (was_waiting) {
-        admission_remove(w->admission, &w->place);
+        hold_leave(w->hold, &w->held);
         r->n_waiting--;
     }
     pthread_mutex_unlock(&r->lock);
@@ -484,11 +550,16 @@ void registry_pardon(struct registry *r, const struct registry_accused *accused,
 void registry_first_token(struct registry *r, const struct registry_target *target,
                           struct route_ticket *ticket, const struct route_feedback *feedback,
                           uint64_t now_us) {
+    struct list decided;
+
+    list_init(&decided);
     lock_and_measure(r);
     routing_first_token(target->routing, ticket, feedback, now_us);
     if (target->shared_id) outbox_first(r, target, feedback, now_us);
     if (feedback) began(r, target, now_us);
+    if (r->n_waiting) registry_grant_held(r, now_us, &decided);
     pthread_mutex_unlock(&r->lock);
+    registry_notify(&decided);
 }
 
 void registry_ended(struct registry *r, const struct registry_target *target,

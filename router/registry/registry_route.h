@@ -57,24 +57,22 @@ MUST_USE enum status registry_explain(struct registry *r, struct str model,
                                       struct registry_candidate *out, uint32_t max, uint32_t *n,
                                       uint32_t *choice, struct error *err);
 
-/* registry_route for a request's first attempt, which may wait. ST_AGAIN: every worker is at its
- * limit, or out of service and one may return by itself; later a mail to w->box carries the
- * decision, and `rq`, its chain, `ticket` and `out` belong to the registry until then. `rq`
- * excludes no worker. ST_BUSY, or ST_UNAVAILABLE when all are out of service: the queue is full
+/* registry_route for a request that may wait. ST_AGAIN: its worker has too much to do before it
+ * (hold.h), or every worker is at its limit, or out of service and one may return by itself; later
+ * a mail to w->box carries the decision, and `rq`, its chain, `ticket` and `out` belong to the
+ * registry until then. ST_BUSY, or ST_UNAVAILABLE when all are out of service: the queue is full
  * too; err and w->limit name the limit. With w NULL, ST_AGAIN reports that the request would have
- * to wait. */
+ * to wait. A request that failed on other workers, which `rq` excludes, keeps its place by
+ * since_us; it waits only where requests are held back for a backlog. */
 struct registry_waiter {
-    struct mail mail;    /* sent once for each ST_AGAIN, unless registry_leave returned true */
-    struct mailbox *box; /* the caller's, as are the next two */
-    uint64_t tenant;     /* hash of the tenant */
-    int32_t priority;    /* see admission.h */
-    uint64_t wait_us;    /* predicted, with ST_AGAIN and ST_BUSY */
-    const char *limit;   /* on refusal: the option that set the limit, or NULL */
-    bool is_granted;     /* valid with the mail: `ticket` is open; else it was displaced */
-    struct admission_ticket place; /* for the registry, with the fields below */
-    struct admission *admission;
-    struct route_request *rq;
-    struct route_ticket *ticket;
+    struct mail mail;         /* sent once for each ST_AGAIN, unless registry_leave returned true */
+    struct mailbox *box;      /* the caller's, as are the next two */
+    struct hold_request held; /* tenant, weight, priority and since_us are the caller's. With
+                               * ST_AGAIN: wait_us (with ST_BUSY too), n_before and reason */
+    const char *limit;        /* on refusal: the option that set the limit, or NULL */
+    bool is_granted;   /* valid with the mail: `ticket` is open; else it is refused: displaced
+                          * when `limit` is set, or every worker has left for good */
+    struct hold *hold; /* for the registry, with the next one */
     struct registry_target *target;
 };
 MUST_USE enum status registry_enter(struct registry *r, struct str model, struct route_request *rq,
@@ -83,6 +81,9 @@ MUST_USE enum status registry_enter(struct registry *r, struct str model, struct
 
 /* Stops waiting. False: it is already decided and the mail is on its way. */
 bool registry_leave(struct registry *r, struct registry_waiter *w);
+
+/* Every HOLD_WALK_US while requests of a loop wait. */
+void registry_walk(struct registry *r, uint64_t now_us);
 
 /* `feedback` NULL: not observed, predicted to be due now. */
 void registry_first_token(struct registry *r, const struct registry_target *target,

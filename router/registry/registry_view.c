@@ -162,7 +162,7 @@ static double saturation(const struct registry *r, const struct model *m, uint32
     double sum = 0;
     uint32_t n = 0;
 
-    if (admission_n_waiting(m->admission) > 0) return 1;
+    if (hold_n_waiting(m->hold) > 0) return 1;
     for (uint32_t id = 0; id < r->n_ids; id++) {
         const struct worker *w = &r->workers[id];
 
@@ -196,7 +196,7 @@ bool registry_model_stats(struct registry *r, uint32_t i, struct registry_model_
         *out = (struct registry_model_stats){
             .n_workers = m->n_workers,
             .n_open = stats.n_open - MIN(n_remote_of(r, m), stats.n_open),
-            .n_waiting = admission_n_waiting(m->admission),
+            .n_waiting = hold_n_waiting(m->hold),
             .bytes_per_token = stats.bytes_per_token,
             .saturation = saturation(r, m, stats.n_open),
         };

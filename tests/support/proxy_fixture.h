@@ -72,7 +72,7 @@ static inline void start_with(struct fixture *fx, uint32_t n_workers, struct pro
     rc.routing.policy = policy_find(STR("round_robin"));
     rc.routing.max_index_bytes = 1 << 20;
     rc.routing.max_workers = 8;
-    rc.admission.queue_size = 4;
+    rc.hold.queue_size = 4;
     assert_int_equal(registry_create(&fx->registry, &rc, NULL), ST_OK);
     for (uint32_t i = 0; i < n_workers; i++)
         add_worker(fx, i, is_third_party);

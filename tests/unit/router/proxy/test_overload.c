@@ -74,8 +74,7 @@ static struct registry *make_registry(uint32_t queue_size, uint64_t timeout_us) 
     config.routing.max_index_bytes = 1 << 20;
     config.routing.prefix_block_bytes = BLOCK_BYTES;
     config.routing.max_workers = WORKERS;
-    config.admission =
-        (struct admission_options){.queue_size = queue_size, .max_wait_us = timeout_us};
+    config.hold = (struct hold_options){.queue_size = queue_size, .max_wait_us = timeout_us};
     assert_int_equal(registry_create(&r, &config, NULL), ST_OK);
     for (uint32_t i = 0; i < WORKERS; i++) {
         snprintf(url, sizeof(url), "http://127.0.0.1:%u", 1000 + i);
@@ -208,7 +207,7 @@ static double goodput_of(struct fixture *fixture, bool has_prefixes, double load
         all[i].decode_us = -log(1 - rng_f64(&rng)) * DECODE_US;
         for (uint64_t b = 0, family = rng_below(&rng, N_FAMILIES); b < BLOCKS; b++)
             all[i].chain[b] = has_prefixes && b < SHARED ? rng_at(family, b) : rng_at(i + 1000, b);
-        all[i].w.tenant = rng_below(&rng, TENANTS);
+        all[i].w.held.tenant = rng_below(&rng, TENANTS);
         heap_push(&fixture->events, &all[i].event);
     }
     while ((link = heap_pop(&fixture->events)) != NULL) {

@@ -390,7 +390,7 @@ static void no_worker_in_time_is_an_error(void **state) {
     (void)state;
     start(&fx, 1);
     fake_deafen(&fx.fake, 0);
-    ask(&fx, &c, ASK, "every worker was at its limit");
+    ask(&fx, &c, ASK, "no worker could start the request");
     assert_int_equal(client_count(&c, "HTTP/1.1 503"), 1);
     assert_int_equal(client_count(&c, "retry-after: 1"), 1);
     client_close(&c);

@@ -437,7 +437,6 @@ static void note_placed(struct random_model *m) {
         list_remove(it);
         m->n_waiting--;
         m->state[i] = IDLE;
-        if (!a->ticket.load.is_open) continue; /* excluded all that there were */
         assert_true(a->ticket.wait_s <= h_of(m, a));
         m->state[i] = OPEN;
         m->n_open++;

@@ -37,8 +37,8 @@ static struct registry *make_waiting(uint32_t n_workers, uint32_t batch, uint32_
     config.routing.slow_start_us = slow_start_us;
     config.max_worker_requests = limit;
     config.max_concurrent = max_concurrent;
-    config.admission.queue_size = queue_size;
-    config.admission.max_wait_us = max_wait_us;
+    config.hold.queue_size = queue_size;
+    config.hold.max_wait_us = max_wait_us;
     assert_int_equal(registry_create(&r, &config, NULL), ST_OK);
     for (uint32_t i = 0; i < n_workers; i++) {
         snprintf(url, sizeof(url), "http://127.0.0.1:%u", 1000 + i);
@@ -88,7 +88,7 @@ static enum status enter_with(struct registry *r, struct mailbox *box, struct re
     q->rq = (struct route_request){
         .chain = q->chain, .n_blocks = 2, .prompt_bytes = 256, .now_us = now_us};
     q->w.box = box;
-    q->w.tenant = tenant;
+    q->w.held.tenant = tenant;
     st = registry_enter(r, STR_NULL, &q->rq, &q->ticket, &q->target, &q->w, NULL);
     q->is_open = st == ST_OK;
     q->is_waiting = st == ST_AGAIN;
@@ -614,7 +614,7 @@ static void other_limits_hold_at_once(void **state) {
     assert_int_equal(enter(r, box, &q[2], 3, 1), ST_AGAIN); /* one in flight on each, one waits */
     assert_int_equal(enter(r, box, &q[3], 3, 1), ST_BUSY);
     config.max_worker_requests = 2;
-    config.admission.queue_size = 4;
+    config.hold.queue_size = 4;
     config.routing.policy_options.load_floor = 1;
     registry_change(r, &config);
     assert_int_equal(enter(r, box, &q[3], 3, 2), ST_OK); /* who waited is sent first */

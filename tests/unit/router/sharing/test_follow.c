@@ -182,7 +182,7 @@ static void close_worker(struct publisher *t) {
 
 static struct registry *create_registry(uint32_t max_in_flight) {
     struct registry_config config = {.max_worker_requests = max_in_flight,
-                                     .admission = {.queue_size = 8, .max_wait_us = 60000000}};
+                                     .hold = {.queue_size = 8, .max_wait_us = 60000000}};
     struct registry *r;
 
     routing_options_default(&config.routing);
