@@ -36,7 +36,8 @@ struct fleet {
     struct heap returns;     /* requests of a closed loop, by arrival */
     struct report *late;     /* (n) first tokens that the routers learn of later */
     uint32_t n_late, n_told; /* of them */
-    double restart_s, crash_s, repair_s;
+    double restart_s, crash_s, repair_s, walked_s;
+    bool is_walk_due;
 };
 
 struct report {
@@ -52,6 +53,7 @@ void fleet_options_default(struct fleet_options *options) {
                                       .declared_attn_context = WORKER_ATTN_CONTEXT,
                                       .has_feedback = true,
                                       .n_routers = 1,
+                                      .walk_s = HOLD_WALK_US * 1e-6,
                                       .warm_share = 0.2,
                                       .seed = 1};
     policy_options_default(&options->policy_options);
@@ -123,6 +125,7 @@ static uint32_t pick(struct fleet *f, struct model_request *q) {
 static void on_first_token(void *ctx, struct model_request *q) {
     struct fleet *f = ctx;
 
+    f->is_walk_due = true;
     if (!f->routers) return;
     if (f->options->late_first_s > 0)
         f->late[f->n_late++] = (struct report){f->now_s + f->options->late_first_s, q};
@@ -140,14 +143,26 @@ static void schedule_next(struct fleet *f, const struct model_request *ended) {
 static void on_ended(void *ctx, struct model_request *q) {
     struct fleet *f = ctx;
 
+    f->is_walk_due = true;
     if (f->routers) router_models_ended(f->routers, q, f->now_s);
     if (q->in->next) schedule_next(f, q);
 }
 
-static void place(struct fleet *f, struct model_request *q) {
-    q->worker = pick(f, q);
+static void on_placed(void *ctx, uint32_t request, uint32_t worker) {
+    struct fleet *f = ctx;
+    struct model_request *q = &f->requests[request];
+
+    q->worker = worker;
+    q->held_s = f->now_s - q->arrival_s;
     if (f->routers) router_models_sent(f->routers, q, f->now_s);
     worker_model_add(&f->workers[q->worker], q, f->now_s);
+}
+
+static void place(struct fleet *f, struct model_request *q) {
+    uint32_t worker = pick(f, q);
+
+    f->is_walk_due |= worker == WORKER_NONE;
+    if (worker != WORKER_NONE) on_placed(f, q->number, worker);
 }
 
 static void begin(struct fleet *f, uint32_t number, double arrival_s) {
@@ -180,7 +195,14 @@ static void come_back(struct fleet *f) {
 }
 
 static void tell_first(struct fleet *f) {
+    f->is_walk_due = true;
     router_models_first(f->routers, f->late[f->n_told++].q, f->now_s);
+}
+
+static void walk(struct fleet *f) {
+    f->walked_s = f->now_s;
+    f->is_walk_due = false;
+    router_models_walk(f->routers, f->now_s, on_placed, f);
 }
 
 static void restart(struct fleet *f) {
@@ -198,6 +220,7 @@ static void crash(struct fleet *f) {
 
 static void repair(struct fleet *f) {
     f->repair_s = INFINITY;
+    f->is_walk_due = true;
     for (uint32_t i = 0; i < f->options->n_crashes; i++)
         router_models_up(f->routers, i);
 }
@@ -212,6 +235,12 @@ static double next_return_s(const struct fleet *f) {
     const struct heap_link *first = heap_first(&f->returns);
 
     return first ? HEAP_ENTRY_CONST(first, struct model_request, later)->arrival_s : INFINITY;
+}
+
+static double next_walk_s(const struct fleet *f) {
+    if (!(f->options->hold_s > 0) || !f->routers || !router_models_n_waiting(f->routers))
+        return INFINITY;
+    return fmax(f->now_s, f->walked_s + f->options->walk_s);
 }
 
 static double next_report_s(const struct fleet *f) {
@@ -241,8 +270,9 @@ static bool happen(struct fleet *f) {
         double at_s;
         void (*happens)(struct fleet *f);
     } events[] = {
-        {f->restart_s, restart},        {f->crash_s, crash},           {f->repair_s, repair},
-        {next_report_s(f), tell_first}, {next_return_s(f), come_back}, {next_arrival_s(f), arrive},
+        {f->restart_s, restart},        {f->crash_s, crash},    {f->repair_s, repair},
+        {next_report_s(f), tell_first}, {next_walk_s(f), walk}, {next_return_s(f), come_back},
+        {next_arrival_s(f), arrive},
     };
     size_t first = 0;
     struct worker_model *w;
@@ -256,6 +286,7 @@ static bool happen(struct fleet *f) {
         worker_model_step(w, &f->events, f->now_s);
     else
         events[first].happens(f);
+    if (f->is_walk_due && f->options->hold_s > 0 && f->routers) walk(f);
     return true;
 }
 
@@ -279,6 +310,9 @@ static void open_routers(struct fleet *f) {
         .slow_odd = o->is_speed_told ? slowness(o, 1) : 1,
         .hashed_tokens = o->hashed_tokens,
         .has_feedback = o->has_feedback,
+        .hold_s = o->hold_s,
+        .has_tenants = o->has_tenants,
+        .odd_weight = o->odd_weight,
         .n_routers = o->n_routers,
         .is_shared = o->is_shared,
         .delay_s = o->delay_s,

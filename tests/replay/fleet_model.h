@@ -35,6 +35,10 @@ struct fleet_options {
     bool has_feedback;                    /* workers report what was cached */
     double late_first_s;                  /* routers are told of a first token so much later */
     uint32_t n_crashes;                   /* workers that crash at half time, for a tenth of it */
+    double hold_s;                        /* requests wait in a router (router_model.h) */
+    double walk_s;                        /* so often at least while one does */
+    bool has_tenants;                     /* routers know of them; else all are one */
+    double odd_weight;                    /* of every second tenant */
     uint32_t n_routers;                   /* requests are spread over them at random */
     bool is_shared;                       /* routers read each other's requests in workers' logs */
     double delay_s, late_delay_s;         /* so much later: accepted requests, all else */
@@ -67,7 +71,10 @@ struct fleet_result {
     double busy_share;          /* of the workers' time, until the last end */
     double imbalance;           /* most prefill tokens of a worker, by the mean */
     double request_imbalance;   /* the same of requests */
-    uint32_t n_lost;            /* requests, by crashes after their first token */
+    double held_share, mean_held_s, longest_held_s; /* requests that waited in a router */
+    double odd_by_even; /* prefill of every second tenant, by that of the others, to the last
+                         * arrival */
+    uint32_t n_lost;    /* requests, by crashes after their first token */
     struct fleet_sessions sessions;
     double window_hit_of_pooled, window_ttft_s; /* of five minutes after window_share */
 };

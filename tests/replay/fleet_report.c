@@ -120,6 +120,29 @@ static void report_requests(const struct fleet_record *f, struct fleet_result *r
     mem_free(itl.values);
 }
 
+/* --- waiting --------------------------------------------------------------------------------- */
+
+static void report_held(const struct fleet_record *f, struct fleet_result *r) {
+    double end_s = workload_span_s(f->workload), warm_s = f->options->warm_share * end_s;
+    double prefill_s[2] = {0};
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < f->workload->n; i++) {
+        const struct model_request *q = &f->requests[i];
+
+        if (!q->in || q->arrival_s < warm_s) continue;
+        if (q->first_s <= end_s)
+            prefill_s[q->in->tenant % 2] += worker_prefill_s(q->cached, q->in->n_prompt);
+        if (!(q->held_s > 0)) continue;
+        n++;
+        r->mean_held_s += q->held_s;
+        r->longest_held_s = fmax(r->longest_held_s, q->held_s);
+    }
+    r->held_share = (double)n / MAX(r->n, 1u);
+    r->mean_held_s /= MAX(n, 1u);
+    r->odd_by_even = prefill_s[1] / fmax(prefill_s[0], 1e-9);
+}
+
 /* --- sessions -------------------------------------------------------------------------------- */
 
 struct mean {
@@ -214,6 +237,7 @@ static void report_workers(const struct fleet_record *f, struct fleet_result *r)
 void fleet_report(const struct fleet_record *f, struct fleet_result *r) {
     *r = (struct fleet_result){0};
     report_requests(f, r);
+    report_held(f, r);
     report_sessions(f, &r->sessions);
     report_window(f, r);
     report_workers(f, r);

@@ -22,6 +22,8 @@
  *     later, decoding, queued, fleet_busy, home WEIGHT   of incipit-router's --cost-later-arrivals
  *                        to --cost-fleet-busy, --home-weight
  *     key BYTES          of chwbl's key; tree FACTOR: of the tree of cache_aware and hash_trie
+ *     hold_ms MS, walk_ms MS    late binding (router/queue/hold.h), and how often (0, 5)
+ *     tenants 1, weight W       routers know of tenants; weight of every second one
  *     crash N, late_first_ms MS   workers crash at half time, for a tenth of it; routers learn
  *                        of first tokens so much later
  *     routers N, shared 1, delay_ms MS, late_ms MS    (1, 0, 5, 25)
@@ -92,6 +94,9 @@ static bool set_real(struct replay *r, const char *name, double x) {
         {"fleet_busy", &r->fleet.policy_options.cost_fleet_busy, 1},
         {"home", &r->fleet.policy_options.home_weight, 1},
         {"delay_ms", &r->fleet.delay_s, 1e-3},
+        {"hold_ms", &r->fleet.hold_s, 1e-3},
+        {"walk_ms", &r->fleet.walk_s, 1e-3},
+        {"weight", &r->fleet.odd_weight, 1},
         {"late_first_ms", &r->fleet.late_first_s, 1e-3},
         {"late_ms", &r->fleet.late_delay_s, 1e-3},
         {"window", &r->fleet.window_share, 1},
@@ -122,6 +127,8 @@ static bool set_whole(struct replay *r, const char *name, double x) {
         r->fleet.worker.host_tokens = (uint32_t)x;
     else if (strcmp(name, "crash") == 0)
         r->fleet.n_crashes = (uint32_t)x;
+    else if (strcmp(name, "tenants") == 0)
+        r->fleet.has_tenants = x != 0;
     else if (strcmp(name, "aware") == 0)
         r->fleet.is_order_told = x != 0;
     else if (strcmp(name, "told") == 0)
@@ -164,6 +171,7 @@ static void read_arguments(struct replay *r, int argc, char **argv) {
     r->trace.draw = r->crowd.draw;
     if (r->fleet.n_crashes && (r->fleet.is_shared || r->fleet.n_crashes >= r->fleet.n_workers))
         fail("too many crashes, or routers that share, with crash", "");
+    if (r->fleet.hold_s > 0 && r->fleet.is_restarted) fail("no restart with hold_ms", "");
     if (argc % 2 == 0) fail("no value for", argv[argc - 1]);
     if (!fleet_choose_by_name(&r->fleet, r->policy)) fail("no policy", r->policy);
 }
@@ -221,6 +229,10 @@ static void print(const struct replay *r, const struct fleet_result *f) {
     json_field_f64(&j, "busy", f->busy_share);
     json_field_f64(&j, "imbalance", f->imbalance);
     json_field_f64(&j, "imbalance_requests", f->request_imbalance);
+    json_field_f64(&j, "held", f->held_share);
+    json_field_f64(&j, "held_mean_s", f->mean_held_s);
+    json_field_f64(&j, "held_max_s", f->longest_held_s);
+    json_field_f64(&j, "odd_by_even", f->odd_by_even);
     json_field_u64(&j, "lost", f->n_lost);
     json_field_f64(&j, "turns_per_s", f->sessions.turns_per_s);
     json_field_f64(&j, "turn_tokens", f->sessions.mean_prompt_tokens);

@@ -31,6 +31,7 @@ struct router_model {
     struct router_models *all;
     struct routing *routing;
     struct route_ticket *tickets; /* by request */
+    struct hold *hold;            /* NULL: requests never wait */
     uint64_t origin;              /* its name in the logs; another after a restart */
     uint64_t *positions;          /* (n_workers) sequence of the next event of each log */
     struct adopted **adopted;     /* by request; NULL without sharing */
@@ -42,6 +43,8 @@ struct router_models {
     struct event_ring **logs; /* (n_workers), or NULL */
     uint64_t *n_crashes;      /* (n_workers) so far */
     uint64_t n_origins;
+    struct hold_request *held; /* by request; the next too. NULL: requests never wait */
+    struct route_request *descriptions;
 };
 
 static uint64_t us(double s) {
@@ -95,6 +98,10 @@ static void open_routing(struct router_model *r) {
     }
     for (uint32_t w = 0; w < o->n_workers; w++)
         announce(r, w);
+    if (o->hold_s > 0)
+        r->hold = hold_create(r->routing, &(struct hold_options){.queue_size = ADMISSION_SIZE_MAX,
+                                                                 .fcfs_s = o->hold_s,
+                                                                 .srpt_s = o->hold_s});
     r->origin = ++r->all->n_origins;
     for (uint32_t w = 0; r->all->logs && w < o->n_workers; w++)
         r->positions[w] = event_ring_oldest(r->all->logs[w]);
@@ -179,6 +186,8 @@ static void open_router(struct router_models *all, struct router_model *r) {
 
 static void close_router(struct router_model *r) {
     drop_adopted(r);
+    if (r->hold) hold_check(r->hold);
+    hold_destroy(r->hold);
     routing_check(r->routing);
     routing_destroy(r->routing);
     mem_free(r->adopted);
@@ -193,6 +202,10 @@ struct router_models *router_models_create(const struct router_model_options *op
 
     all->options = *options;
     all->n_crashes = mem_calloc(options->n_workers, sizeof(*all->n_crashes));
+    if (options->hold_s > 0) {
+        all->held = mem_calloc((size_t)options->n_requests + 1, sizeof(*all->held));
+        all->descriptions = mem_calloc((size_t)options->n_requests + 1, sizeof(*all->descriptions));
+    }
     all->routers = mem_calloc(options->n_routers, sizeof(*all->routers));
     if (options->is_shared) all->logs = mem_calloc(options->n_workers, sizeof(struct event_ring *));
     for (uint32_t w = 0; all->logs && w < options->n_workers; w++)
@@ -208,6 +221,8 @@ void router_models_destroy(struct router_models *all) {
         close_router(&all->routers[i]);
     for (uint32_t w = 0; all->logs && w < all->options.n_workers; w++)
         event_ring_destroy(all->logs[w]);
+    mem_free(all->held);
+    mem_free(all->descriptions);
     mem_free(all->n_crashes);
     mem_free(all->logs);
     mem_free(all->routers);
@@ -221,6 +236,7 @@ static void restart(struct router_model *r) {
         if (r->tickets[i].load.is_open) routing_ended(r->routing, &r->tickets[i], &end);
     }
     drop_adopted(r);
+    hold_destroy(r->hold);
     routing_destroy(r->routing);
     open_routing(r);
 }
@@ -244,6 +260,67 @@ static struct route_request describe(const struct router_models *all, const stru
                                   .now_us = us(now_s)};
 }
 
+/* --- waiting --------------------------------------------------------------------------------- */
+
+static void begin_wait(struct router_model *r, const struct model_request *q) {
+    struct hold_request *held = &r->all->held[q->number], *displaced;
+
+    *held = (struct hold_request){
+        .rq = &r->all->descriptions[q->number],
+        .ticket = &r->tickets[q->number],
+        .tenant = r->all->options.has_tenants ? q->in->tenant + 1 : 0,
+        .weight = q->in->tenant % 2 ? r->all->options.odd_weight : 0,
+        .since_us = us(q->arrival_s),
+    };
+    if (hold_wait(r->hold, held, &displaced) != ADMISSION_WAITS || displaced) abort();
+}
+
+static uint32_t place(struct router_model *r, const struct model_request *q, double now_s) {
+    struct route_request *rq = &r->all->descriptions[q->number];
+    struct route_ticket *t = &r->tickets[q->number];
+    enum hold_reason reason;
+    enum status st;
+
+    *rq = describe(r->all, q, now_s);
+    st = hold_place(r->hold, rq, t, &reason, NULL);
+    if (st == ST_OK) return t->load.worker;
+    if (st != ST_AGAIN) abort();
+    begin_wait(r, q);
+    return WORKER_NONE;
+}
+
+static void walk(struct router_model *r, double now_s, placed_fn *on_placed, void *ctx) {
+    struct list placed;
+
+    list_init(&placed);
+    hold_walk(r->hold, UINT32_MAX, us(now_s), &placed);
+    for (struct list *it; (it = list_pop_front(&placed));) {
+        struct hold_request *held = LIST_ENTRY(it, struct hold_request, link);
+
+        on_placed(ctx, (uint32_t)(held - r->all->held), held->ticket->load.worker);
+    }
+}
+
+void router_models_walk(struct router_models *all, double now_s, placed_fn *on_placed, void *ctx) {
+    for (uint32_t i = 0; i < all->options.n_routers; i++) {
+        struct router_model *r = &all->routers[i];
+
+        if (!r->hold || !hold_n_waiting(r->hold)) continue;
+        read_logs(r, now_s);
+        walk(r, now_s, on_placed, ctx);
+    }
+}
+
+uint32_t router_models_n_waiting(const struct router_models *all) {
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < all->options.n_routers; i++)
+        n += all->routers[i].hold ? hold_n_waiting(all->routers[i].hold) : 0;
+    return n;
+}
+
+/* --- events ---------------------------------------------------------------------------------- */
+
 uint32_t router_models_pick(struct router_models *all, const struct model_request *q,
                             double now_s) {
     struct router_model *r = router_of(all, q->number);
@@ -251,6 +328,7 @@ uint32_t router_models_pick(struct router_models *all, const struct model_reques
     struct route_ticket *t = &r->tickets[q->number];
 
     read_logs(r, now_s);
+    if (r->hold) return place(r, q, now_s);
     if (routing_route(r->routing, &rq, t, NULL) != ST_OK) abort();
     return t->load.worker;
 }

@@ -6,12 +6,18 @@
  *     router_models_ended ──▶  output tokens                 ──▶ routing_ended
  *          each also ──▶ event_ring of the worker ── before a pick ──▶ routing_add_remote ...
  *
+ * With hold_s a request may wait in its router until a worker can start it (router/queue/hold.h):
+ *
+ *     router_models_pick ──▶ hold_place ──▶ a worker, or hold_wait
+ *     router_models_walk ──▶ hold_walk  ──▶ on_placed
+ *
  * Several routers share their requests as router/sharing/follow.c does: each reads the workers'
  * logs with a delay and enters the others' requests into books of its own. A router that is
  * restarted begins with empty books and replays what the logs still have. */
 #ifndef TESTS_REPLAY_ROUTER_MODEL_H
 #define TESTS_REPLAY_ROUTER_MODEL_H
 
+#include "router/queue/hold.h"
 #include "router/routing/policy.h"
 #include "tests/replay/worker_model.h"
 
@@ -28,6 +34,9 @@ struct router_model_options {
     uint32_t n_routers;
     bool is_shared;               /* routers read the workers' logs: of accepted requests after */
     double delay_s, late_delay_s; /* delay_s, of the rest after late_delay_s */
+    double hold_s;                /* 0: requests never wait in a router */
+    bool has_tenants;             /* else all requests are of one */
+    double odd_weight;            /* of every second tenant; 0: 1, as the others have */
     uint64_t seed;
 };
 
@@ -36,8 +45,15 @@ struct router_models;
 struct router_models *router_models_create(const struct router_model_options *options);
 void router_models_destroy(struct router_models *all); /* no request may be open */
 
-/* The worker that the request's router chooses. A request's `number` is below n_requests. */
+/* The worker that the request's router chooses, or WORKER_NONE: it waits until a walk places it. A
+ * request's `number` is below n_requests. */
 uint32_t router_models_pick(struct router_models *all, const struct model_request *q, double now_s);
+/* All routers place what waits and can be placed now. To be called when anything has happened to a
+ * worker, when a request begins to wait, and every HOLD_WALK_US while one does. */
+typedef void placed_fn(void *ctx, uint32_t request, uint32_t worker);
+void router_models_walk(struct router_models *all, double now_s, placed_fn *on_placed, void *ctx);
+uint32_t router_models_n_waiting(const struct router_models *all);
+
 /* It was sent to q->worker; its first token was there; it has ended. */
 void router_models_sent(struct router_models *all, const struct model_request *q, double now_s);
 void router_models_first(struct router_models *all, const struct model_request *q, double now_s);

@@ -79,6 +79,7 @@ struct model_request {
     uint32_t cached, done, left; /* tokens: found, of the prompt computed, of the output to come */
     double arrival_s, added_s;   /* when it came, and when it came to this worker */
     double first_s, end_s;       /* when its first token was there, and its last */
+    double held_s;               /* waited in a router */
     bool is_lost;                /* its worker crashed after the first */
     struct heap_link later;      /* of a closed loop: until it comes */
 };

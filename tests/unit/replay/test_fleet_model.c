@@ -152,7 +152,7 @@ static void a_crash_loses_only_what_had_its_first_token(void **state) {
     struct workload w;
     (void)state;
 
-    generate(&w, generator_find("chats"), 4, 200, 12);
+    generate(&w, generator_find("chats"), 4, 60, 8);
     o.is_checked = true;
     fleet_run(&w, NULL, &o, &whole);
     assert_int_equal(whole.n_lost, 0);
@@ -174,11 +174,89 @@ static void late_reports_of_first_tokens_are_harmless(void **state) {
     (void)state;
 
     generate(&w, generator_find("chats"), 4, 200, 12);
-    o.is_checked = true;
     prompt_s = mean_ttft_s(&w, &o);
     o.late_first_s = 0.1;
     late_s = mean_ttft_s(&w, &o);
     assert_true(late_s != prompt_s && late_s < 1.5 * prompt_s);
+    workload_free(&w);
+}
+
+/* --- waiting in a router --------------------------------------------------------------------- */
+
+static void make_crowd(struct workload *w, double load, struct crowd crowd) {
+    generate(w, generator_find("conversations"), 5, 300, 1);
+    workload_load(w, &(struct workload_target){.n_workers = 4,
+                                               .cache_tokens = 300000,
+                                               .speed = 4,
+                                               .load = load,
+                                               .has_copies = true,
+                                               .crowd = crowd});
+}
+
+static void nothing_waits_at_low_load(void **state) {
+    struct fleet_options o = fleet_of(4, 300000, "prefix");
+    struct fleet_result without, with;
+    struct workload w;
+    (void)state;
+
+    make_crowd(&w, 0.2, (struct crowd){.draw = 1});
+    fleet_run(&w, NULL, &o, &without);
+    o.hold_s = 4;
+    fleet_run(&w, NULL, &o, &with);
+    assert_float_equal(with.mean_ttft_s, without.mean_ttft_s, 0.01 * without.mean_ttft_s);
+    assert_true(with.held_share < 0.01);
+    workload_free(&w);
+}
+
+static void those_that_wait_are_all_answered_and_sooner_on_average(void **state) {
+    struct fleet_options o = fleet_of(4, 300000, "prefix");
+    struct fleet_result without, with, crashed, spread;
+    struct workload w;
+    (void)state;
+
+    make_crowd(&w, 0.8, (struct crowd){.draw = 1, .burst = 3});
+    fleet_run(&w, NULL, &o, &without);
+    o.hold_s = 0.4;
+    o.walk_s = 0.05;
+    fleet_run(&w, NULL, &o, &with);
+    print_message("burst: mean %.2f s, with hold %.2f s, %.0f %% held, longest %.0f s\n",
+                  without.mean_ttft_s, with.mean_ttft_s, 100 * with.held_share,
+                  with.longest_held_s);
+    assert_true(with.mean_ttft_s < 0.8 * without.mean_ttft_s);
+    assert_true(with.held_share > 0.05 && with.longest_held_s > with.mean_held_s);
+    o.n_routers = 3;
+    o.is_shared = true;
+    o.delay_s = 5e-3;
+    o.late_delay_s = 25e-3;
+    fleet_run(&w, NULL, &o, &spread);
+    assert_true(spread.mean_ttft_s < without.mean_ttft_s);
+    o = fleet_of(4, 300000, "prefix");
+    o.hold_s = 0.4;
+    o.walk_s = 0.05;
+    o.n_crashes = 2;
+    o.late_first_s = 0.1;
+    fleet_run(&w, NULL, &o, &crashed);
+    assert_int_equal(crashed.n, w.n);
+    workload_free(&w);
+}
+
+static void a_flood_waits_for_itself_where_tenants_are_known(void **state) {
+    struct fleet_options o = fleet_of(4, 300000, "prefix");
+    struct fleet_result unknown, known;
+    struct workload w;
+    (void)state;
+
+    make_crowd(&w, 0.95, (struct crowd){.draw = 1, .flood = 0.6});
+    o.hold_s = 0.4;
+    o.walk_s = 0.05;
+    fleet_run(&w, NULL, &o, &unknown);
+    o.has_tenants = true;
+    fleet_run(&w, NULL, &o, &known);
+    print_message("flood: others %.2f s, where tenants are known %.2f s; the flood %.1f, %.1f s\n",
+                  unknown.worst_tenant_ttft_s, known.worst_tenant_ttft_s, unknown.flood_ttft_s,
+                  known.flood_ttft_s);
+    assert_true(known.worst_tenant_ttft_s < unknown.worst_tenant_ttft_s);
+    assert_true(known.worst_tenant_ttft_s < 0.5 * known.flood_ttft_s);
     workload_free(&w);
 }
 
@@ -190,7 +268,6 @@ static void run_agents(uint32_t n_sessions, struct fleet_result *r) {
 
     generate(&w, generator_find("agents"), 3, 900, n_sessions);
     o.warm_share = 0.3;
-    o.is_checked = n_sessions < 10;
     fleet_run(&w, NULL, &o, r);
     print_message("%u sessions: %.2f turns/s, found %.3f of what is known\n", n_sessions,
                   r->sessions.turns_per_s, r->sessions.hit_of_known);
@@ -274,6 +351,9 @@ int main(void) {
         cmocka_unit_test(shared_books_are_conserved_through_a_restart),
         cmocka_unit_test(a_crash_loses_only_what_had_its_first_token),
         cmocka_unit_test(late_reports_of_first_tokens_are_harmless),
+        cmocka_unit_test(nothing_waits_at_low_load),
+        cmocka_unit_test(those_that_wait_are_all_answered_and_sooner_on_average),
+        cmocka_unit_test(a_flood_waits_for_itself_where_tenants_are_known),
         cmocka_unit_test(agents_thrash_when_they_do_not_fit),
         cmocka_unit_test(an_oracle_is_near_the_best_assignment_and_no_policy_nearer),
     };
