@@ -223,9 +223,9 @@ static uint32_t follow(const struct workload *w, uint32_t first, struct moments 
     }
 }
 
-/* An independent generator of the same agents: mean prompt of 71,100 tokens over three seeds, 130 to
- * 145 times the answer, 94.3 % of it sent or answered before; half of the gaps below 2.1 s, a tenth
- * above 25.8 s. */
+/* An independent generator of the same agents: mean prompt of 71,100 tokens over three seeds, 130
+ * to 145 times the answer, 94.3 % of it sent or answered before; half of the gaps below 2.1 s, a
+ * tenth above 25.8 s. */
 static void agents_have_their_moments_within_three_percent(void **state) {
     struct moments m = {0};
     struct workload w;
