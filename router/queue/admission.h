@@ -26,8 +26,8 @@
  *
  * A pure library: no clock, no lock; it allocates at creation and in admission_configure. The owner
  * removes tickets whose deadline has passed. */
-#ifndef ROUTER_ROUTING_ADMISSION_H
-#define ROUTER_ROUTING_ADMISSION_H
+#ifndef ROUTER_QUEUE_ADMISSION_H
+#define ROUTER_QUEUE_ADMISSION_H
 
 #include "common/base/base.h"
 #include "common/base/list.h"

@@ -29,8 +29,8 @@
  * First prompts, what a turn adds and pauses are lognormal; outputs too, except the 15 % that are
  * a few words; the longer a chat is, the likelier it goes on. A turn's prompt opens with all of the
  * turn before, and every prompt with the same block. */
-#ifndef TESTS_REPLAY_GENERATOR_H
-#define TESTS_REPLAY_GENERATOR_H
+#ifndef TESTS_REPLAY_WORKLOAD_GENERATOR_H
+#define TESTS_REPLAY_WORKLOAD_GENERATOR_H
 
 #include "common/base/rng.h"
 #include "tests/replay/workload/workload.h"

@@ -1,6 +1,6 @@
 /* tests/replay/workload/generator_internal.h - what the generators draw with. */
-#ifndef TESTS_REPLAY_GENERATOR_INTERNAL_H
-#define TESTS_REPLAY_GENERATOR_INTERNAL_H
+#ifndef TESTS_REPLAY_WORKLOAD_GENERATOR_INTERNAL_H
+#define TESTS_REPLAY_WORKLOAD_GENERATOR_INTERNAL_H
 
 #include "tests/replay/workload/generator.h"
 

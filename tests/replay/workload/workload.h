@@ -15,8 +15,8 @@
  * Load is work by capacity, where work is what the requests cost one by one if all workers shared
  * one cache of the fleet's size. It is reached by more users at the same pace (workload_overlay)
  * and only then by stretching time, since a user who returns sooner finds more cached. */
-#ifndef TESTS_REPLAY_WORKLOAD_H
-#define TESTS_REPLAY_WORKLOAD_H
+#ifndef TESTS_REPLAY_WORKLOAD_WORKLOAD_H
+#define TESTS_REPLAY_WORKLOAD_WORKLOAD_H
 
 #include "common/base/base.h"
 #include "common/base/status.h"

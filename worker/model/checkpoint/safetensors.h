@@ -7,8 +7,8 @@
  * duplicate names are all verified at open, so a tensor that is found lies inside the mapping.
  * Pages are read when touched; nothing is copied. The file must not shrink while it is open (no
  * mapping survives that). Any thread may read; open and close belong to one. */
-#ifndef WORKER_MODEL_SAFETENSORS_H
-#define WORKER_MODEL_SAFETENSORS_H
+#ifndef WORKER_MODEL_CHECKPOINT_SAFETENSORS_H
+#define WORKER_MODEL_CHECKPOINT_SAFETENSORS_H
 
 #include "common/base/base.h"
 #include "common/base/buf.h"

@@ -3,8 +3,8 @@
  * A checkpoint is one model.safetensors, or shards named by model.safetensors.index.json. Callers
  * find a tensor by name in either case. The shards' own headers decide: a name in two shards, or
  * one in the index that its shard lacks, is an error at open. */
-#ifndef WORKER_MODEL_WEIGHTS_H
-#define WORKER_MODEL_WEIGHTS_H
+#ifndef WORKER_MODEL_CHECKPOINT_WEIGHTS_H
+#define WORKER_MODEL_CHECKPOINT_WEIGHTS_H
 
 #include "worker/model/checkpoint/safetensors.h"
 

@@ -3,8 +3,8 @@
  *
  * Work on a stream is done during the call, unless it is recorded. Everything below may be set by a
  * test before the calls that it wants to see. */
-#ifndef TESTS_UNIT_CUDA_FAKE_CUDA_H
-#define TESTS_UNIT_CUDA_FAKE_CUDA_H
+#ifndef TESTS_UNIT_CUDA_DEVICE_FAKE_CUDA_H
+#define TESTS_UNIT_CUDA_DEVICE_FAKE_CUDA_H
 
 #include "common/base/base.h"
 
