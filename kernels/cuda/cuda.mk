@@ -132,6 +132,8 @@ GPU_TESTS := $(filter-out $(addprefix %/,$(shell awk '!/^\#/ {print $$1}' tests/
 # Compiled for a card in every build of tests, since that needs no toolkit: a test that cannot be is found here.
 ifeq ($(SAN)$(CROSS),)
 unit-build check: $(GPU_TESTS:$(B)/gpu/tests/%=$(B)/gpu/obj/%.o)
+# It has every door of kernels/cuda/device itself: one that it lacks does not link.
+unit-build check: $(B)/tests/bench/bench_cuda_host
 endif
 
 .PHONY: gpu-programs gpu-rehearsals gpu-check gpu-soak gpu-kit gpu-kit-check
