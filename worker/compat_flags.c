@@ -35,7 +35,7 @@
 #define OWN_LOG     "see --log-level and --log-format; each request has one line"
 #define OWN_METRICS "GET /metrics is always served, under vLLM's names"
 #define NO_TRACE    "there is no trace exporter; x-request-id is in a request's log lines"
-#define OWN_SCHED   "see --max-num-seqs, --max-num-batched-tokens and --scheduling-policy"
+#define OWN_SCHED   "see --max-num-seqs, --max-num-batched-tokens and --schedule-policy"
 #define OWN_POOL    "KV blocks are of one kind: see --kv-cache-memory-bytes and --block-size"
 #define OWN_TIERS   "evicted blocks go to host memory with --kv-offload-bytes"
 #define NO_PD       "prefill and decode run on one worker"
@@ -267,10 +267,7 @@ const struct option_compat worker_compat_flags[] = {
                    NO_STATE),
 
     /* --- no effect: order and batches ------------------------------------------------------*/
-    COMPAT_IGNORED("schedule-policy=",
-                   "requests run as they came, or by --scheduling-policy priority; "
-                   "cached prefixes are found in any order"),
-    COMPAT_STANDS_FOR("enable-priority-scheduling", "scheduling-policy", "priority"),
+    COMPAT_STANDS_FOR("enable-priority-scheduling", "schedule-policy", "priority"),
     COMPAT_IGNORED("schedule-conservativeness=,schedule-low-priority-values-first,"
                    "abort-on-priority-when-disabled,default-priority-value=,"
                    "disable-priority-preemption,priority-scheduling-preemption-threshold=,"

@@ -439,7 +439,8 @@ static enum status start_engine(struct worker *w, const struct backend_ops *back
     e.scheduler.long_prefill_token_threshold = o->long_prefill_token_threshold;
     e.scheduler.chunked_prefill = o->chunked_prefill;
     e.scheduler.full_sequence_must_fit = o->reserve_full_isl;
-    e.scheduler.policy = o->policy ? POLICY_PRIORITY : POLICY_FCFS;
+    e.scheduler.policy = (enum scheduler_policy)o->policy;
+    e.scheduler.itl_target_s = 1e-3 * o->itl_target_ms;
     e.scheduler.preemption =
         (enum preemption_mode[]){PREEMPT_AUTO, PREEMPT_RECOMPUTE, PREEMPT_SWAP}[o->preemption];
     e.log = w->log;

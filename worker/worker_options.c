@@ -19,7 +19,10 @@ static const char *const hash_names[] = {"xxh3_128", "sha256_cbor", "xxhash_cbor
 static const char *const order_names[] = {"fresh-first", "classic", NULL};
 static const char *const explain_names[] = {"off", "own", "position", "full", NULL};
 static const char *const preemption_names[] = {"auto", "recompute", "swap", NULL};
-static const char *const policy_names[] = {"fcfs", "priority", NULL};
+static const char *const policy_names[] = {"fcfs", "priority", "srpt", NULL};
+/* SGLang's orders: those that look at what is cached; the others, which have none of ours. */
+static const char *const policy_words[] = {"lpm", "srpt", "dfs-weight",  "srpt", "random", "fcfs",
+                                           "lof", "fcfs", "routing-key", "fcfs", NULL};
 
 #define BACKEND_LIBRARY_ROW                                                                        \
     {                                                                                              \
@@ -345,10 +348,16 @@ static const struct option_def rows[] = {
      .group = "Scheduling", .is_hidden = true,
      .help = "Admit a request only when there are KV blocks for its whole prompt. Off: requests "
              "are admitted sooner, with more preemptions."},
-    {"scheduling-policy", OPT_ENUM, FIELD(policy), .def = "fcfs", .names = policy_names,
-     .group = "Scheduling",
-     .help = "Order of waiting requests: fcfs by arrival, priority by the field `priority` of each "
-             "request, lower values first."},
+    {"schedule-policy", OPT_ENUM, FIELD(policy), .def = "fcfs", .names = policy_names,
+     .name_aliases = policy_words, .aliases = "scheduling-policy", .group = "Scheduling",
+     .help = "Order of prompts. fcfs: by arrival. priority: by the field `priority` of each "
+             "request, lower values first. srpt: by `priority`, then the shortest rest that is "
+             "not cached, chunk by chunk, with aging and fair to tenants: short prompts pass long "
+             "ones."},
+    {"itl-target-ms", OPT_MS, FIELD(itl_target_ms), .def = "0", .max = "60s", .group = "Scheduling",
+     .help = "Time that a step may take while requests generate: prompts are cut into smaller "
+             "chunks, of at least 128 tokens. Lower gives steadier streams and later first tokens; "
+             "below 1.2 times a full step it costs capacity. 0: no limit."},
     {"preemption-mode", OPT_ENUM, FIELD(preemption), .def = "auto", .names = preemption_names,
      .group = "Scheduling",
      .help = "What happens to the latest request when KV blocks run out. recompute: its blocks are "

@@ -47,7 +47,8 @@ struct worker_options {
 
     uint32_t max_num_seqs, max_num_batched_tokens, long_prefill_token_threshold, max_waiting;
     bool chunked_prefill, reserve_full_isl;
-    int policy, preemption;
+    int policy, preemption; /* policy: enum scheduler_policy */
+    uint32_t itl_target_ms; /* 0: none */
     uint32_t max_logprobs;
     bool tokens_as_ids; /* in logprobs */
 

@@ -187,6 +187,8 @@ void wire_append_server_info(struct buf *out, const struct wire_server_info *inf
     json_field_f64(&w, "prefill_tokens_per_s", info->prefill_tokens_per_s);
     json_field_f64(&w, "attn_context", info->attn_context);
     if (info->schedule_policy[0]) json_field_z(&w, "schedule_policy", info->schedule_policy);
+    if (info->chunk_tokens) json_field_u64(&w, "chunk_tokens", info->chunk_tokens);
+    json_field_f64(&w, "itl_target_ms", info->itl_target_ms);
     json_field_z(&w, "generation", info->generation);
     json_end_object(&w);
 }
@@ -286,6 +288,10 @@ static enum status read_info(const struct json *root, struct wire_server_info *i
     if (st != ST_OK) return st;
     st = get_text(root, "schedule_policy", info->schedule_policy, sizeof(info->schedule_policy),
                   err);
+    if (st != ST_OK) return st;
+    st = json_get_u32(root, "chunk_tokens", 0, INT32_MAX, &info->chunk_tokens, NULL, err);
+    if (st != ST_OK) return st;
+    st = json_get_f64(root, "itl_target_ms", 0, huge, &info->itl_target_ms, NULL, err);
     if (st != ST_OK) return st;
     return get_text(root, "generation", info->generation, sizeof(info->generation), err);
 }

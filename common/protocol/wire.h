@@ -103,6 +103,8 @@ struct wire_server_info {
     double prefill_tokens_per_s; /* measured or estimated; 0: unknown */
     double attn_context;         /* tokens at which attention doubles the cost of one; 0: unknown */
     char schedule_policy[WIRE_POLICY_MAX]; /* "fcfs", "priority", "srpt"; "": not reported */
+    uint32_t chunk_tokens;                 /* most tokens of a step; 0: unknown */
+    double itl_target_ms;                  /* that steps with decoding requests keep to; 0: none */
     char generation[WIRE_GENERATION_MAX];  /* new at each start of the worker */
 };
 

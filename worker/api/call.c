@@ -240,10 +240,22 @@ static enum status check_call(const struct call *c, struct error *err) {
     if (c->params.request.priority != 0 && !info->is_by_priority) {
         return error_set_param(err, ST_INVALID, "priority",
                                "priority %d needs priority scheduling: leave it out, or start the "
-                               "worker with --scheduling-policy priority",
+                               "worker with --schedule-policy priority or srpt",
                                (int)c->params.request.priority);
     }
     return ST_OK;
+}
+
+/* Who shares the device fairly with others: the tenant that a router names by its salt; without one
+ * the holder of the API key, where keys are required; else those of one cache_salt. 0: no one. */
+static uint64_t tenant_of(const struct call *c) {
+    const struct request_params *r = &c->params.request;
+    struct str by = STR_NULL;
+
+    if (c->api->trusts_router) by = http_request_header(c->req, STR(WIRE_SALT));
+    if (!by.ptr && c->api->access) by = http_request_header(c->req, STR("authorization"));
+    if (!by.ptr && r->cache_salt) by = (struct str){r->cache_salt, r->cache_salt_len};
+    return by.len ? hash_64(by.ptr, by.len, 0) : 0;
 }
 
 /* The router isolates tenants by its salt, the client may add its own: both are hashed into one, so
@@ -302,6 +314,7 @@ static void launch(struct call *c) {
         st = error_set(&err, ST_UNAVAILABLE, "the request was aborted before it began");
     }
 
+    c->params.request.tenant = tenant_of(c);
     if (st == ST_OK) st = take_router_salt(c, &err);
     if (st == ST_OK) st = cache_explain_check(c, &err);
     for (uint32_t i = 0; i < c->n_prompts && st == ST_OK; i++) {

@@ -160,6 +160,7 @@ void models_get(struct http_request *req, void *arg) {
 static void server_info_get(struct http_request *req, void *arg) {
     const struct api *api = arg;
     const struct engine_info *info = engine_info(api->engine);
+    struct engine_stats stats;
     struct wire_server_info wire = {
         .wire = WIRE_VERSION,
         .tensor_parallel_size = info->n_ranks,
@@ -169,11 +170,14 @@ static void server_info_get(struct http_request *req, void *arg) {
         .max_num_seqs = api->max_num_seqs,
         .trusts_router = api->trusts_router,
         .publishes_events = api->request_feed != NULL,
-        .prefill_tokens_per_s = info->device.prefill_tokens_per_s,
         .attn_context = info->device.attn_context,
+        .chunk_tokens = info->chunk_tokens,
+        .itl_target_ms = info->itl_target_s * 1e3,
     };
     struct buf body;
 
+    engine_stats(api->engine, &stats);
+    wire.prefill_tokens_per_s = stats.prefill_rate;
     if (info->n_cached_host_blocks) {
         wire.tiers[wire.n_tiers++] =
             (struct wire_tier){.name = "host", .n_blocks = info->n_cached_host_blocks};
@@ -182,6 +186,8 @@ static void server_info_get(struct http_request *req, void *arg) {
     for (uint32_t i = 0; i < api->other_names.n; i++)
         wire_names_add(wire.other_names, str_of(api->other_names.items[i]));
     snprintf(wire.backend, sizeof(wire.backend), "%s", info->backend);
+    snprintf(wire.schedule_policy, sizeof(wire.schedule_policy), "%s",
+             scheduler_policy_name(info->policy));
     snprintf(wire.path, sizeof(wire.path), "%s", info->device.path);
     snprintf(wire.dtype, sizeof(wire.dtype), "%s", dtype_long_name(info->weight_dtype));
     snprintf(wire.quantization, sizeof(wire.quantization), "%s", api->quantization);

@@ -62,6 +62,7 @@ void engine_update_stats(struct engine *e) {
     t->running = c.running;
     t->waiting = c.waiting;
     t->queued_tokens = c.queued_tokens;
+    t->prefill_rate = scheduler_prefill_rate(e->sched);
     t->preemptions = c.preemptions;
     t->swapped = c.swapped;
     t->swap_outs = c.swap_outs;

@@ -115,8 +115,11 @@ struct engine_info {
     uint64_t block_bytes, weight_bytes;
     struct request_limits limits; /* for request_create */
     uint32_t max_waiting;
-    bool is_by_priority; /* request_params.priority counts */
-    uint64_t generation; /* differs after each restart */
+    enum scheduler_policy policy;
+    bool is_by_priority;   /* request_params.priority counts */
+    uint32_t chunk_tokens; /* most of a step */
+    double itl_target_s;   /* 0: none */
+    uint64_t generation;   /* differs after each restart */
 };
 
 /* Opens the device, loads the model, allocates the pool and starts the thread. Blocks until ready:
@@ -187,6 +190,7 @@ struct engine_stats {
     uint64_t prompt_tokens;  /* of requests admitted, cached ones included */
     uint64_t cached_tokens;  /* of these, found in the cache */
     uint64_t prefill_tokens; /* computed tokens of prompts, recomputation included */
+    double prefill_rate;     /* tokens/s at short context: estimated, then measured */
     uint64_t generated_tokens;
     uint64_t preemptions, swap_outs;      /* swap_outs: of these, with the KV kept in host memory */
     uint64_t forks;                       /* sequences that took up another one's blocks */

@@ -63,6 +63,7 @@ struct engine {
     struct batch batch;
     struct flight flight[2];
     uint32_t oldest, n_flights; /* a ring of limits.n_slots */
+    uint64_t landed_us;         /* when the last outcome came */
     bool is_starved;            /* nothing can be computed before a step ends or a mail arrives */
     struct engine_stats totals; /* copied to `stats` after each step */
     struct engine_interval interval;

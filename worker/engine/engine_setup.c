@@ -287,7 +287,10 @@ static void set_info(struct engine *e) {
                                         .n_eos = e->options.scheduler.n_eos,
                                         .kv = e->kv};
     i->max_waiting = e->options.max_waiting;
-    i->is_by_priority = e->options.scheduler.policy == POLICY_PRIORITY;
+    i->policy = e->options.scheduler.policy;
+    i->is_by_priority = i->policy != POLICY_FCFS;
+    i->chunk_tokens = e->options.scheduler.max_num_batched_tokens;
+    i->itl_target_s = e->options.scheduler.itl_target_s;
 }
 
 /* Logs the planned memory before the weights are read, which may take minutes. */
@@ -333,6 +336,9 @@ enum status engine_open_device(struct engine *e, struct error *err) {
                          &e->model, err);
     if (st != ST_OK) return st;
     if ((st = open_pool(e, err)) != ST_OK) return st;
+    ops->info(e->dev, &e->info.device); /* with the model in, it estimates its speed */
+    e->options.scheduler.prefill_tokens_per_s = e->info.device.prefill_tokens_per_s;
+    e->options.scheduler.attn_context = e->info.device.attn_context;
     st = scheduler_create(&e->sched, &e->options.scheduler, e->kv, err);
     if (st != ST_OK) return st;
     for (uint32_t i = 0; i < ARRAY_LEN(e->flight); i++)

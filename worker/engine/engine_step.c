@@ -233,10 +233,14 @@ static void count_times(struct engine *e, const struct flight *f, uint32_t slot,
                        : e->is_device_apart ? (double)wait_us
                                             : calls_us;
     double host_us = (double)f->host_us + (double)(clock_now_us() - now_us);
+    uint64_t idle_until_us = MAX(f->submitted_us, e->landed_us); /* it ran behind the step before */
 
     host_us += e->is_device_apart ? (double)f->handing_us : MAX(calls_us - device_us, 0);
     observe_us(e->options.step_host, host_us);
     observe_us(e->options.step_device, device_us);
+    if (!ops->step_us && e->is_device_apart) device_us = (double)(now_us - idle_until_us);
+    e->landed_us = now_us;
+    scheduler_learn(e->sched, &f->schedule, device_us * 1e-6);
 }
 
 static void count_step(struct engine *e, const struct schedule *s) {

@@ -41,8 +41,10 @@ enum status scheduler_add_answer(struct scheduler *s, struct request *r, struct 
     g->answer[answer_number(r)] = r;
     g->n_open++;
     if (++g->n_added < g->n_answers) return ST_OK;
-    for (uint32_t i = 0; i < g->width; i++)
+    for (uint32_t i = 0; i < g->width; i++) {
         g->beam[i]->seq = s->n_added++;
+        g->beam[i]->arrival_us = r->arrival_us;
+    }
     scheduler_enter_waiting(s, g->beam[0]);
     return ST_OK;
 }

@@ -8,7 +8,7 @@
 /* --- order ------------------------------------------------------------------------------------ */
 
 static bool precedes(const struct scheduler *s, const struct request *a, const struct request *b) {
-    if (s->options.policy == POLICY_PRIORITY && a->params.priority != b->params.priority)
+    if (s->options.policy != POLICY_FCFS && a->params.priority != b->params.priority)
         return a->params.priority < b->params.priority;
     return a->seq < b->seq;
 }
@@ -35,6 +35,7 @@ void scheduler_leave(struct scheduler *s, struct request *r) {
     case REQUEST_NEW:
     case REQUEST_DONE: return;
     case REQUEST_WAITING:
+        scheduler_order_leave(s, r);
         s->n_waiting--;
         s->waiting_tokens -= r->n_tokens;
         break;
@@ -44,6 +45,7 @@ void scheduler_leave(struct scheduler *s, struct request *r) {
         break;
     case REQUEST_SEARCHING: s->n_searching--; break;
     case REQUEST_RUNNING:
+        fair_order_end(&s->order, &r->order.turn);
         s->n_running--;
         s->free_rows[s->n_free_rows++] = r->row;
         r->row = REQUEST_NO_ROW;
@@ -59,6 +61,7 @@ void scheduler_enter_waiting(struct scheduler *s, struct request *r) {
     s->n_waiting++;
     s->waiting_tokens += r->n_tokens;
     insert(s, &s->waiting, r, r->n_admissions == 0);
+    scheduler_order_enter(s, r);
 }
 
 static void enter_swapped(struct scheduler *s, struct request *r) {
@@ -70,6 +73,7 @@ static void enter_swapped(struct scheduler *s, struct request *r) {
 }
 
 void scheduler_enter_running(struct scheduler *s, struct request *r) {
+    scheduler_order_begin(s, r); /* before it leaves the order: its tenant stays active */
     scheduler_leave(s, r);
     r->state = REQUEST_RUNNING;
     r->n_binds++;
@@ -93,6 +97,7 @@ void scheduler_enter_done(struct scheduler *s, struct request *r, uint64_t now_u
     cancel_load(s, r);
     kv_manager_free(s->kv, &r->kv);
     scheduler_leave(s, r);
+    scheduler_order_end(s, r);
     request_drop_parent(r);
     r->state = REQUEST_DONE;
     r->finished_us = now_us;
@@ -223,5 +228,6 @@ void scheduler_check(const struct scheduler *s) {
     waiting_tokens += request_of(it)->n_tokens;
     assert(waiting_tokens == s->waiting_tokens);
     check_rows(s);
+    scheduler_order_check(s);
     kv_manager_check(s->kv);
 }

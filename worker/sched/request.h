@@ -30,6 +30,7 @@
 #include "common/base/status.h"
 #include "common/net/mailbox.h"
 #include "worker/kv/kv_manager.h"
+#include "worker/sched/fair_order.h"
 
 #define REQUEST_LOGPROBS_MAX  20u /* what the chat API permits */
 #define REQUEST_STOP_IDS_MAX  64u
@@ -67,7 +68,8 @@ struct request_params {
     const uint32_t *stop_ids;
     uint32_t n_stop_ids;
     bool ignore_eos;
-    int32_t priority;       /* smaller runs first, under the priority policy */
+    int32_t priority;       /* smaller runs first, under the policies priority and srpt */
+    uint64_t tenant;        /* who shares the device fairly with others, under srpt; 0: no one's */
     const char *cache_salt; /* requests share cached blocks only with equals; "" or NULL: none */
     size_t cache_salt_len;
     const char *lora_name; /* NULL: the base model */
@@ -143,6 +145,17 @@ struct request {
     uint32_t n_binds;      /* times its row got other tokens than it had */
     uint32_t n_preemptions;
     uint64_t seq; /* order of arrival */
+    struct {
+        struct fair_turn turn;
+        struct list link;      /* under srpt, while it waits: in fresh, seen or aside */
+        bool is_aside;         /* in the last of these */
+        uint32_t n_have;       /* tokens that its key takes for computed or cached */
+        double length_s;       /* seconds of its prompt, nothing cached */
+    } order;                   /* by_remaining.c has it */
+    uint64_t n_started_before; /* requests that had started when it arrived */
+    uint32_t n_ahead;          /* that waited then */
+    uint32_t n_went_before;    /* that started while it waited, written when it started itself */
+    uint32_t n_passed;         /* steps without a token for it, while its prompt was in progress */
 
     /* The answer: written by the engine, read by the creator up to what was published. */
     uint32_t *tokens; /* (n_max) prompt, then output */

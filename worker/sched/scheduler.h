@@ -4,7 +4,8 @@
  * KV pool, and each step hands out at most `max_num_batched_tokens` tokens to catch up: one to a
  * request that is generating, a chunk to one whose prompt is still being read. Running requests
  * come first, in order of admission; then the waiting ones, in order of arrival. Nothing overtakes
- * a request that does not fit.
+ * a request that does not fit. POLICY_SRPT has another order: all that decode, then the prompts
+ * that lack least (by_remaining.c).
  *
  *                 add                admit: blocks found          stop, length
  *      (new) ───────────▶ waiting ───────────────────▶ running ─────────────────▶ done
@@ -26,7 +27,8 @@
  * copy. The beams of a search (beam_group.h) fork at every step. Both are forks: no token is
  * computed twice.
  *
- * A pure state machine: time is an argument, nothing waits, nothing allocates after creation.
+ * A pure state machine: time is an argument, nothing waits, nothing allocates after creation but,
+ * under POLICY_SRPT, what arrives.
  * Thread: engine. Follows: Yu et al., Orca, OSDI 2022; Agrawal et al., Sarathi-Serve, OSDI 2024;
  * vLLM's scheduler for every order and tie.
  *
@@ -38,12 +40,19 @@
 #include "common/base/status.h"
 #include "worker/kv/kv_manager.h"
 #include "worker/sched/connector.h"
+#include "worker/sched/pace.h"
 #include "worker/sched/request.h"
 
 enum scheduler_policy {
     POLICY_FCFS,     /* order of arrival; the latest admitted is preempted first */
     POLICY_PRIORITY, /* smaller params.priority first, then arrival; the reverse for preemption */
+    POLICY_SRPT,     /* smaller params.priority first, then the least prefill (by_remaining.c) */
 };
+const char *scheduler_policy_name(enum scheduler_policy policy); /* "fcfs", as options name it */
+
+#define SCHEDULER_PREFILLS_MAX                                                                     \
+    8u /* in progress under POLICY_SRPT: those that are passed hold blocks */
+#define SCHEDULER_CHUNK_MIN 128u /* prompt tokens of a step that an ITL target leaves */
 
 /* What happens to the KV of a preempted request. */
 enum preemption_mode {
@@ -62,6 +71,8 @@ struct scheduler_options {
     bool full_sequence_must_fit;           /* admit only when the whole prompt finds blocks */
     enum scheduler_policy policy;
     enum preemption_mode preemption;
+    double prefill_tokens_per_s, attn_context; /* declared by the device, see pace.h; 0: unknown */
+    double itl_target_s;                       /* that steps with decoding rows keep to; 0: none */
     bool async;                        /* compute behind a token that is still being sampled */
     const struct connector *connector; /* another store of KV; NULL: none. Outlives the scheduler */
     const uint32_t *eos_ids;           /* (n_eos), copied */
@@ -87,6 +98,8 @@ struct schedule {
     struct schedule_entry *entry; /* (max_num_seqs) in order of scheduling */
     uint32_t n_entries, n_tokens, n_outputs;
     uint32_t prefill_tokens; /* of n_tokens, tokens of prompts */
+    uint32_t n_decoding;     /* entries of one token */
+    double work;             /* of all others, see pace.h */
     uint32_t n_preempted;
     uint32_t n_admitted, n_resumed;     /* into running; those of them that had run before */
     uint32_t n_started;                 /* requests of clients among them, for the first time */
@@ -127,6 +140,10 @@ MUST_USE enum status scheduler_add(struct scheduler *s, struct request *r, struc
 
 /* Fills `sched` with the next step; n_entries 0 when nothing can run. */
 void scheduler_step(struct scheduler *s, struct schedule *sched, uint64_t now_us);
+
+/* The step has taken so long at the device: steps to come are predicted from it. */
+void scheduler_learn(struct scheduler *s, const struct schedule *sched, double seconds);
+double scheduler_prefill_rate(const struct scheduler *s); /* tokens/s at short context */
 
 /* The outcome of entry `e`, one for each: the chosen token, ignored unless is_sampled. Appends it,
  * checks for the end. True when the request has ended and is off every list, its blocks free.

@@ -100,6 +100,8 @@ static void server_info_reads_as_written(void **state) {
         .prefill_tokens_per_s = 1234.5,
         .attn_context = 8192,
         .schedule_policy = "srpt",
+        .chunk_tokens = 8192,
+        .itl_target_ms = 75.5,
         .generation = "0123456789abcdef",
     };
     struct wire_server_info b = {0};
@@ -127,7 +129,8 @@ static void server_info_reads_as_written(void **state) {
                 a.trusts_router == b.trusts_router && a.publishes_events == b.publishes_events &&
                 a.tensor_parallel_size == b.tensor_parallel_size &&
                 a.prefill_tokens_per_s == b.prefill_tokens_per_s &&
-                a.attn_context == b.attn_context);
+                a.attn_context == b.attn_context && a.chunk_tokens == b.chunk_tokens &&
+                a.itl_target_ms == b.itl_target_ms);
     buf_fini(&json);
 }
 

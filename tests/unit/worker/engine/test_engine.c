@@ -134,6 +134,41 @@ static void run_all_ways(struct machine machine, size_t n_ways) {
     }
 }
 
+/* Of the order of prompts: 40 of the list of cases for orders. */
+static void case_40_the_same_answer_in_every_order(void **state) {
+    static const struct way orders[] = {
+        {"fcfs, budget 16", {.budget = 16, .policy = POLICY_FCFS}, false},
+        {"by priority, budget 16", {.budget = 16, .policy = POLICY_PRIORITY}, false},
+        {"by remaining prefill, budget 16", {.budget = 16, .policy = POLICY_SRPT}, false},
+        {"by remaining prefill", {.policy = POLICY_SRPT}, false},
+        {"by remaining prefill, few blocks", {.n_blocks = 14, .policy = POLICY_SRPT}, true},
+        {"by remaining prefill, few small blocks",
+         {.budget = 16, .block_size = 2, .n_blocks = 130, .policy = POLICY_SRPT},
+         true},
+        {"by remaining prefill, three at a time",
+         {.budget = 9, .max_seqs = 3, .policy = POLICY_SRPT},
+         false},
+    };
+    static const struct backend_ops *const machines[] = {&backend_ref, &backend_cpu, &backend_late};
+    static struct cases c;
+    static struct answer expected[N_CASES];
+
+    (void)state;
+    make_cases(&c);
+    late_plan_set(&(struct late_plan){.seed = 9, .done_percent = 50});
+    for (size_t m = 0; m < ARRAY_LEN(machines); m++) {
+        struct machine machine = {.ops = machines[m]};
+
+        run_alone_and_cold(&c, machine, expected);
+        for (size_t i = 0; i < ARRAY_LEN(orders); i++) {
+            struct setup s = orders[i].setup;
+
+            s.machine = machine;
+            run_together(&c, &s, orders[i].how, expected, orders[i].wants_preemptions);
+        }
+    }
+}
+
 static void case_100_the_same_answer_however_it_is_run(void **state) {
     (void)state;
     run_all_ways((struct machine){0}, ARRAY_LEN(ways));
@@ -304,6 +339,7 @@ static void all_but_one_token_is_cached_with_block_size_one(void **state) {
 int main(void) {
     gate_init();
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(case_40_the_same_answer_in_every_order),
         cmocka_unit_test(case_100_the_same_answer_however_it_is_run),
         cmocka_unit_test(case_100_on_each_instruction_path_of_the_cpu),
         cmocka_unit_test(case_100_over_two_ranks),

@@ -23,7 +23,7 @@ struct scheduler_fixture {
     uint32_t n_live;
     struct schedule flight[MAX_IN_FLIGHT];
     uint32_t n_flight;
-    uint64_t n_tokens, n_done, n_cached, n_searches;
+    uint64_t n_tokens, n_done, n_cached, n_searches, now_us;
 };
 
 static uint64_t chain(uint64_t before, uint32_t token) {
@@ -83,6 +83,7 @@ static void submit_samples(struct scheduler_fixture *w, const struct request_par
 
     for (uint32_t i = 0; i < n && w->n_live < MAX_LIVE; i++) {
         assert_int_equal(request_create(&r, p, &w->f.limits, NULL), ST_OK);
+        r->arrival_us = w->now_us;
         if (parent) request_set_parent(r, parent);
         if (!parent) parent = r;
         assert_int_equal(scheduler_add(w->f.s, r, NULL), ST_OK);
@@ -108,6 +109,7 @@ static void submit_search(struct scheduler_fixture *w, const struct request_para
         return;
     }
     for (uint32_t i = 0; i < b.n; i++) {
+        r[i]->arrival_us = w->now_us;
         if (i > 0) assert_int_equal(scheduler_add(w->f.s, r[i], NULL), ST_OK);
         w->live[w->n_live++] = r[i];
     }
@@ -127,7 +129,8 @@ static void submit(struct scheduler_fixture *w, const struct scheduler_options *
     p.prompt = prompt;
     p.n_prompt = n;
     p.max_tokens = 1 + (uint32_t)rng_below(&w->rng, MIN(40, longest + 1 - n));
-    p.priority = (int32_t)rng_below(&w->rng, 3);
+    p.priority = (int32_t)rng_below(&w->rng, rng_below(&w->rng, 2) ? 1 : 3);
+    p.tenant = rng_below(&w->rng, 4);
     p.prompt_logprobs = rng_below(&w->rng, 8) == 0 ? 1 : -1;
     switch (rng_below(&w->rng, 4)) {
     case 0: submit_samples(w, &p, 1 + (uint32_t)rng_below(&w->rng, 5)); break;
@@ -142,7 +145,8 @@ static void schedule_one(struct scheduler_fixture *w, const struct scheduler_opt
     uint32_t n_tokens = 0, n_outputs = 0;
     bool must_run = w->n_flight == 0 && scheduler_has_work(w->f.s);
 
-    scheduler_step(w->f.s, s, 1);
+    w->now_us += rng_below(&w->rng, 200000);
+    scheduler_step(w->f.s, s, w->now_us);
     scheduler_check(w->f.s);
     assert_true(s->n_entries > 0 || !must_run);
     for (uint32_t i = 0; i < s->n_entries; i++) {
@@ -204,6 +208,7 @@ static void take_one(struct scheduler_fixture *w) {
     while (scheduler_pop_ended(w->f.s) != NULL) {
     }
     scheduler_check(w->f.s);
+    scheduler_learn(w->f.s, &done, 1e-4 * (double)rng_below(&w->rng, 100));
     for (uint32_t i = 1; i < w->n_flight; i++)
         w->flight[i - 1] = w->flight[i];
     w->flight[--w->n_flight] = done;
@@ -254,7 +259,10 @@ static void random_run(uint64_t seed, uint32_t n_moves) {
     so->max_outputs = so->max_num_seqs + 1 + (uint32_t)rng_below(&w.rng, 20);
     so->long_prefill_token_threshold = rng_below(&w.rng, 3) ? 0 : 5;
     so->full_sequence_must_fit = rng_below(&w.rng, 2);
-    so->policy = rng_below(&w.rng, 2) ? POLICY_FCFS : POLICY_PRIORITY;
+    so->policy = (enum scheduler_policy)rng_below(&w.rng, 3);
+    so->itl_target_s = rng_below(&w.rng, 4) ? 0 : 0.001 * (double)rng_below(&w.rng, 30);
+    so->prefill_tokens_per_s = rng_below(&w.rng, 2) ? 0 : 1000;
+    so->attn_context = rng_below(&w.rng, 2) ? 0 : 50;
     so->async = rng_below(&w.rng, 2);
     so->preemption = (enum preemption_mode)rng_below(&w.rng, 3);
     o.n_host_blocks = rng_below(&w.rng, 2) ? (uint32_t)rng_below(&w.rng, 80) : 0;
