@@ -79,6 +79,8 @@ static void count_admission(struct scheduler *s, struct schedule *sched, struct 
         !(is_first && (is_later_beam || r->is_child)))
         kv_manager_record_admission(s->kv, r->n_tokens, a->n_have - a->n_external, !is_first);
     if (!is_first || is_later_beam) return;
+    r->n_went_before = (uint32_t)(s->n_started - r->n_started_before);
+    s->n_started++;
     sched->prompt_tokens += r->n_prompt;
     sched->cached_prompt_tokens += a->n_have;
     if (r->group) {
@@ -87,8 +89,6 @@ static void count_admission(struct scheduler *s, struct schedule *sched, struct 
     }
     r->cached_tokens = a->n_have;
     r->scheduled_us = now_us;
-    r->n_went_before = (uint32_t)(s->n_started - r->n_started_before);
-    s->n_started++;
     sched->n_started++;
 }
 

@@ -37,6 +37,8 @@ enum status scheduler_add_answer(struct scheduler *s, struct request *r, struct 
                          "the worker has %u: lower n, shorten the prompt or lower max_tokens",
                          g->width, r->n_max, (unsigned long long)most_blocks(s, g), n_usable);
     r->seq = s->n_added++;
+    r->n_ahead = s->n_waiting + s->n_swapped;
+    r->n_started_before = s->n_started;
     scheduler_enter_searching(s, r);
     g->answer[answer_number(r)] = r;
     g->n_open++;
@@ -44,6 +46,7 @@ enum status scheduler_add_answer(struct scheduler *s, struct request *r, struct 
     for (uint32_t i = 0; i < g->width; i++) {
         g->beam[i]->seq = s->n_added++;
         g->beam[i]->arrival_us = r->arrival_us;
+        g->beam[i]->n_started_before = s->n_started;
     }
     scheduler_enter_waiting(s, g->beam[0]);
     return ST_OK;
@@ -61,6 +64,7 @@ void scheduler_start_search(struct schedule *sched, struct request *leader, uint
         r->cached_tokens = n_hit_tokens;
         r->explanation = leader->explanation; /* zeros unless requested */
         r->scheduled_us = now_us;
+        r->n_went_before = leader->n_went_before;
         sched->n_started++;
     }
 }

@@ -20,12 +20,12 @@
 
 #include "worker/sched/scheduler_internal.h"
 
-#define FRESH_BLOCKS  2048u
-#define SEEN_BLOCKS   1024u
-#define SEEN_REQUESTS 32u
+#define FRESH_BLOCKS  1024u
+#define SEEN_BLOCKS   512u
+#define SEEN_REQUESTS 16u
 #define ASIDE_LOOKS   64u
 #define MOVES_MAX     16u /* waiting requests that lost their place in one step */
-#define OVERDUE       4.0 /* times its own length */
+#define OVERDUE       4.0 /* times its own length and one step of the target */
 
 static struct request *request_of_turn(struct fair_turn *t) {
     return t ? CONTAINER_OF(t, struct request, order.turn) : NULL;
@@ -190,10 +190,11 @@ struct request *scheduler_order_victim(const struct scheduler *s, const struct r
     return worst && fair_order_before(&s->order, &r->order.turn, &worst->order.turn) ? worst : NULL;
 }
 
-static bool is_old(const struct request *r, uint64_t now_us) {
+static bool is_old(const struct scheduler *s, const struct request *r, uint64_t now_us) {
     double waited_s = 1e-6 * (double)(now_us - MIN(r->arrival_us, now_us));
 
-    return r->n_tokens == r->n_prompt && waited_s > OVERDUE * r->order.length_s;
+    return r->n_tokens == r->n_prompt &&
+           waited_s > OVERDUE * (r->order.length_s + s->options.itl_target_s);
 }
 
 /* The longest waiting one is among the first: answers that were preempted may be before it. */
@@ -201,10 +202,10 @@ bool scheduler_order_is_overdue(const struct scheduler *s, uint64_t now_us) {
     uint32_t n = 4;
 
     for (uint32_t i = 0; i < s->n_prefills; i++)
-        if (is_old(s->prefill[i], now_us)) return true;
+        if (is_old(s, s->prefill[i], now_us)) return true;
     LIST_FOR_EACH(it, &s->waiting) {
         if (n-- == 0) break;
-        if (is_old(request_of(it), now_us)) return true;
+        if (is_old(s, request_of(it), now_us)) return true;
     }
     return false;
 }
@@ -301,6 +302,7 @@ static void count_passed(struct scheduler *s) {
     for (uint32_t i = 0; i < s->n_prefills; i++) {
         struct request *r = s->prefill[i];
 
+        if (r->n_tokens > r->n_prompt) continue; /* its creator reads the number */
         r->n_passed += r->state == REQUEST_RUNNING && r->step != s->n_steps;
     }
 }

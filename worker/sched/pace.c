@@ -8,8 +8,10 @@
 #define LEAST_MARK 0.1 /* share of a step that its prompts take at least, whatever the base says */
 
 void pace_init(struct pace *p, double tokens_per_s, double attn_context) {
-    *p = (struct pace){.attn_context = attn_context > 0 ? attn_context : 0,
-                       .declared = tokens_per_s > 0 ? tokens_per_s : 0};
+    *p = (struct pace){.attn_context = attn_context > 0 ? attn_context : 0};
+    if (!(tokens_per_s > 0)) return;
+    p->work = tokens_per_s;
+    p->work_s = 1;
 }
 
 double pace_work(const struct pace *p, uint32_t first, uint32_t last) {
@@ -19,9 +21,7 @@ double pace_work(const struct pace *p, uint32_t first, uint32_t last) {
 }
 
 double pace_rate(const struct pace *p) {
-    double prior_s = p->declared > 0 ? 1 : 0, seconds = p->work_s + prior_s;
-
-    return seconds > 0 ? (p->work + p->declared * prior_s) / seconds : PACE_UNKNOWN;
+    return p->work_s > 0 ? p->work / p->work_s : PACE_UNKNOWN;
 }
 
 static uint32_t base_of(uint32_t n_decoding) {

@@ -19,8 +19,7 @@
 
 struct pace {
     double attn_context;       /* tokens of context that double a token's work; 0: none do */
-    double declared;           /* tokens/s; 0: unknown */
-    double work, work_s;       /* forgotten sums */
+    double work, work_s;       /* sums that forget; the device's estimate is in them at first */
     double base_s[PACE_BASES]; /* 0: not seen yet */
 };
 
