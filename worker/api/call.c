@@ -554,6 +554,20 @@ static void count_finished(struct api *api, const struct request *r) {
     }
 }
 
+/* When its first token is there: what the order of prompts meant for it. */
+static void log_order(const struct api *api, const struct call *c, const struct request *r) {
+    enum scheduler_policy policy = engine_info(api->engine)->policy;
+
+    if (policy == POLICY_FCFS || r->is_child || !log_is_on(api->log, LOG_INFO)) return;
+    log_event(api->log, LOG_INFO, "prompt_computed", log_z("id", c->id),
+              log_z("order", scheduler_policy_name(policy)), log_u64("prompt_tokens", r->n_prompt),
+              log_u64("cached_tokens", r->cached_tokens), log_u64("ahead", r->n_ahead),
+              log_u64("went_before", r->n_went_before), log_u64("passed_steps", r->n_passed),
+              log_f64("waited_s", 1e-6 * (double)(r->scheduled_us - r->arrival_us)),
+              log_f64("computed_s",
+                      1e-6 * (double)(MAX(r->first_token_us, r->scheduled_us) - r->scheduled_us)));
+}
+
 void api_on_progress(struct api *api, struct request *r, const struct request_progress *progress) {
     struct choice *ch = r->owner;
     struct call *c;
@@ -569,6 +583,7 @@ void api_on_progress(struct api *api, struct request *r, const struct request_pr
         return;
     }
     ch->has_begun = ch->has_begun || progress->is_first;
+    if (progress->is_first) log_order(api, c, r);
     consume_progress(ch, progress);
     begin_response(c);
     if (wants_chunk(c, ch)) send_chunk(c, ch);
