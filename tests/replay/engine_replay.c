@@ -38,6 +38,8 @@ struct replay {
     struct exchange *exchanges;
     struct replay_result *result;
     double idle_slot_us, used_slot_us; /* both, each over time */
+    double *ttft_s;                    /* (n) in order of their ends */
+    uint32_t n_ended;
 };
 
 static void must(enum status st, const struct error *err) {
@@ -83,6 +85,10 @@ static void open_worker(struct replay *p) {
     so.max_num_seqs = WORKER_SEQS_MAX;
     so.max_num_batched_tokens = WORKER_CHUNK;
     so.max_model_len = o->cache_tokens;
+    so.policy = o->policy;
+    so.itl_target_s = o->itl_target_s;
+    so.prefill_tokens_per_s = 1 / WORKER_PREFILL_S;
+    so.attn_context = WORKER_ATTN_CONTEXT;
     p->kv =
         kv_manager_create(&(struct kv_manager_config){.n_blocks = o->cache_tokens / kv_block(o) + 1,
                                                       .n_host_blocks = o->host_tokens / kv_block(o),
@@ -136,6 +142,7 @@ static void arrive(struct replay *p, struct exchange *e) {
     params.ignore_eos = true;
     must(request_create(&e->request, &params, &p->limits, &err), &err);
     e->request->owner = e;
+    e->request->arrival_us = q->arrival_us;
     must(scheduler_add(p->scheduler, e->request, &err), &err);
     mem_free(tokens);
 }
@@ -144,7 +151,12 @@ static void tally(struct replay *p, const struct exchange *e) {
     struct replay_result *r = p->result;
     int64_t cached = e->request->cached_tokens, off = (int64_t)e->ticket.cached_tokens - cached,
             limit = p->options->off_tokens;
+    const struct request *q = e->request;
+    double arrival_us = (double)q->arrival_us;
 
+    p->ttft_s[p->n_ended++] = 1e-6 * ((double)q->first_token_us - arrival_us);
+    r->mean_e2e_s += 1e-6 * ((double)q->finished_us - arrival_us) / r->n_requests;
+    r->longest_wait_s = MAX(r->longest_wait_s, 1e-6 * ((double)q->scheduled_us - arrival_us));
     r->prompt_tokens += e->in->n_prompt;
     r->cached_tokens += (uint64_t)cached;
     r->predicted_tokens += (uint64_t)e->ticket.cached_tokens;
@@ -218,6 +230,9 @@ static void run(struct replay *p, uint32_t n) {
         now_us += us;
         busy_us += us;
         weigh_waste(p, (double)us);
+        if (p->step.n_decoding > 0)
+            p->result->longest_step_s = MAX(p->result->longest_step_s, 1e-6 * (double)us);
+        scheduler_learn(p->scheduler, &p->step, 1e-6 * (double)us);
         for (; next < n && p->exchanges[next].in->arrival_us < now_us; next++)
             arrive(p, &p->exchanges[next]);
         for (uint32_t i = 0; i < p->step.n_entries; i++)
@@ -227,12 +242,26 @@ static void run(struct replay *p, uint32_t n) {
     p->result->waste = p->used_slot_us > 0 ? p->idle_slot_us / p->used_slot_us : 0;
 }
 
+static int by_value(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
+
+static void count_ttft(struct replay *p, uint32_t n) {
+    qsort(p->ttft_s, n, sizeof(*p->ttft_s), by_value);
+    for (uint32_t i = 0; i < n; i++)
+        p->result->mean_ttft_s += p->ttft_s[i] / n;
+    p->result->p99_ttft_s = p->ttft_s[(uint64_t)n * 99 / 100];
+}
+
 void replay_on_engine(const struct replay_request *requests, uint32_t n,
                       const struct replay_options *options, struct replay_result *result) {
     struct replay p = {.options = options, .result = result};
 
     *result = (struct replay_result){.n_requests = n};
     p.exchanges = mem_calloc(n, sizeof(*p.exchanges));
+    p.ttft_s = mem_calloc(n, sizeof(*p.ttft_s));
     for (uint32_t i = 0; i < n; i++)
         p.exchanges[i].in = &requests[i];
     open_worker(&p);
@@ -240,10 +269,13 @@ void replay_on_engine(const struct replay_request *requests, uint32_t n,
     run(&p, n);
     scheduler_check(p.scheduler);
     routing_check(p.routing);
+    count_ttft(&p, n);
+    result->prefill_rate = scheduler_prefill_rate(p.scheduler);
     result->capacity_factor = routing_capacity_factor(p.routing, 0);
     routing_destroy(p.routing);
     schedule_fini(&p.step);
     scheduler_destroy(p.scheduler);
     kv_manager_destroy(p.kv);
+    mem_free(p.ttft_s);
     mem_free(p.exchanges);
 }

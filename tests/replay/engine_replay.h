@@ -13,6 +13,7 @@
 #define TESTS_REPLAY_ENGINE_REPLAY_H
 
 #include "common/base/base.h"
+#include "worker/sched/scheduler.h"
 
 /* Blocks of the prompt are named: equal names from the start mean equal tokens. */
 struct replay_request {
@@ -30,6 +31,8 @@ struct replay_options {
     uint32_t cache_tokens; /* of the worker */
     uint32_t host_tokens;  /* and of its host memory, where evicted blocks go */
     uint32_t off_tokens;   /* a request is off when it is by more than this */
+    enum scheduler_policy policy; /* of the worker */
+    double itl_target_s;          /* of the worker; 0: none */
 };
 
 struct replay_result {
@@ -40,9 +43,12 @@ struct replay_result {
     uint32_t worst;         /* request that is off most, of those never preempted */
     int64_t worst_tokens;   /* predicted less cached, of that one */
     double capacity_factor; /* that the router has learned by the end */
-    double busy_share;      /* of the time from first arrival to last end */
-    double waste;           /* share of the slots of blocks in use that held no token, over time */
-    double worst_waste;     /* of any step in which at least a hundredth of the blocks was in use */
+    double mean_ttft_s, p99_ttft_s, mean_e2e_s, longest_wait_s; /* wait: until it begins */
+    double longest_step_s; /* of those with requests that generate */
+    double prefill_rate;   /* tokens/s that the worker has measured by the end */
+    double busy_share;     /* of the time from first arrival to last end */
+    double waste;          /* share of the slots of blocks in use that held no token, over time */
+    double worst_waste;    /* of any step in which at least a hundredth of the blocks was in use */
 };
 
 /* Requests in order of arrival, each within 90 % of the cache. */

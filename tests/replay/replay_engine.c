@@ -3,6 +3,7 @@
  * Without a trace: an hour of generated conversations. Time is stretched so that the work is LOAD
  * of what one worker can do. Twice: with blocks of the workload's size on both sides, and with
  * those that a worker and the router really have, where neither's end where prompts and answers do.
+ * Then times at higher loads, by arrival (fcfs) and by the least remaining prefill (srpt).
  * Exits 1 when the prediction is off by more than 3 % in total, or by more than two blocks for any
  * request that was never preempted, or when of the slots in blocks of 16 that were in use more than
  * 4 % held no token. */
@@ -71,6 +72,29 @@ static bool replay(const struct replay_request *requests, uint32_t n, const char
     return fabs(share) <= TOTAL_SHARE && !r.n_off && (!o->kv_block || r.waste <= WASTE_SHARE);
 }
 
+/* The same requests at another load, by arrival and by what they lack. */
+static void compare_orders(const struct replay_request *requests, uint32_t n, double load,
+                           const struct replay_options *fine) {
+    struct replay_request *faster = mem_calloc(n, sizeof(*faster));
+
+    for (uint32_t i = 0; i < n; i++) {
+        faster[i] = requests[i];
+        faster[i].arrival_us = (uint64_t)((double)requests[i].arrival_us * LOAD / load);
+    }
+    for (int policy = POLICY_FCFS; policy <= POLICY_SRPT; policy += POLICY_SRPT) {
+        struct replay_options o = *fine;
+        struct replay_result r;
+
+        o.policy = (enum scheduler_policy)policy;
+        replay_on_engine(faster, n, &o, &r);
+        printf("  load %.2f, %s: first token %.3f s, p99 %.1f s, last %.1f s; longest wait %.0f s, "
+               "%u preempted\n",
+               load, scheduler_policy_name(o.policy), r.mean_ttft_s, r.p99_ttft_s, r.mean_e2e_s,
+               r.longest_wait_s, r.n_preempted);
+    }
+    mem_free(faster);
+}
+
 static void open_workload(struct workload *w, const char *trace) {
     struct trace t = {trace, TRACE_BLOCK, TRACE_TICKS_PER_S, 0};
     struct error err = {0};
@@ -102,6 +126,9 @@ int main(int argc, char **argv) {
     printf("replay-engine: %u requests in %.0f s\n", w.n, workload_span_s(&w));
     ok = replay(requests, w.n, "blocks of 512 tokens on both sides", &same);
     ok = replay(requests, w.n, "blocks of 16 tokens, hashed by 256", &fine) && ok;
+    compare_orders(requests, w.n, 0.8, &fine);
+    compare_orders(requests, w.n, 0.95, &fine);
+    compare_orders(requests, w.n, 1.05, &fine);
     free_requests(requests, w.n);
     workload_free(&w);
     return ok ? 0 : 1;

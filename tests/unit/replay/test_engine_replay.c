@@ -5,6 +5,7 @@
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "tests/replay/engine_replay.h"
+#include "tests/replay/worker_model.h"
 #include "tests/replay/workload/workload.h"
 #include "tests/support/cm.h"
 
@@ -114,6 +115,33 @@ static void small_blocks_under_large_ones_are_predicted(void **state) {
     print(&r);
     assert_in_range(r.predicted_tokens, r.cached_tokens * 99 / 100, r.cached_tokens * 101 / 100);
     assert_int_equal(r.n_off, 0);
+    free_chats(&w);
+}
+
+/* The worker's own scheduler near saturation: what lacks least first answers sooner, and an ITL target
+ * keeps steps with generating requests within it. */
+static void the_least_remaining_prefill_first_answers_sooner(void **state) {
+    struct chats w = make_chats(7, 600000000);
+    struct replay_options o = {.block_size = BLOCK_SIZE, .cache_tokens = 200000};
+    struct replay_result fcfs, srpt, steady;
+    (void)state;
+
+    for (uint32_t i = 0; i < w.n; i++)
+        w.requests[i].arrival_us = w.requests[i].arrival_us * 10 / 30;
+    replay_on_engine(w.requests, w.n, &o, &fcfs);
+    o.policy = POLICY_SRPT;
+    replay_on_engine(w.requests, w.n, &o, &srpt);
+    o.itl_target_s = 0.05;
+    replay_on_engine(w.requests, w.n, &o, &steady);
+    print_message("busy %.2f: first token %.2f, %.2f, %.2f s; step %.3f, %.3f, %.3f s\n",
+                  srpt.busy_share, fcfs.mean_ttft_s, srpt.mean_ttft_s, steady.mean_ttft_s,
+                  fcfs.longest_step_s, srpt.longest_step_s, steady.longest_step_s);
+    assert_true(srpt.mean_ttft_s < 0.9 * fcfs.mean_ttft_s);
+    assert_true(srpt.mean_e2e_s < 1.01 * fcfs.mean_e2e_s);
+    assert_true(srpt.longest_step_s > 0.09);
+    assert_true(steady.mean_ttft_s > srpt.mean_ttft_s);
+    assert_true(steady.prefill_rate * WORKER_PREFILL_S > 0.85);
+    assert_true(steady.prefill_rate * WORKER_PREFILL_S < 1.15);
     free_chats(&w);
 }
 
@@ -269,6 +297,7 @@ int main(void) {
         cmocka_unit_test(bytes_beyond_the_chain_teach_no_capacity),
         cmocka_unit_test(blocks_in_host_memory_are_predicted),
         cmocka_unit_test(small_blocks_under_large_ones_are_predicted),
+        cmocka_unit_test(the_least_remaining_prefill_first_answers_sooner),
         cmocka_unit_test(equal_input_gives_equal_output),
     };
 
