@@ -135,7 +135,7 @@ static void run_all_ways(struct machine machine, size_t n_ways) {
 }
 
 /* Of the order of prompts: 40 of the list of cases for orders. */
-static void case_40_the_same_answer_in_every_order(void **state) {
+static void order_40_the_same_answer_in_every_order(void **state) {
     static const struct way orders[] = {
         {"fcfs, budget 16", {.budget = 16, .policy = POLICY_FCFS}, false},
         {"by priority, budget 16", {.budget = 16, .policy = POLICY_PRIORITY}, false},
@@ -339,7 +339,7 @@ static void all_but_one_token_is_cached_with_block_size_one(void **state) {
 int main(void) {
     gate_init();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(case_40_the_same_answer_in_every_order),
+        cmocka_unit_test(order_40_the_same_answer_in_every_order),
         cmocka_unit_test(case_100_the_same_answer_however_it_is_run),
         cmocka_unit_test(case_100_on_each_instruction_path_of_the_cpu),
         cmocka_unit_test(case_100_over_two_ranks),

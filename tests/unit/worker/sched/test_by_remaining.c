@@ -173,7 +173,7 @@ static void the_order_is_the_one_that_sorting_gives(void **state) {
 /* --- the numbered cases ----------------------------------------------------------------------- */
 
 /* A computes what B begins with: B lacks 72 tokens then, and goes before C with its 100. */
-static void case_41_a_prefix_that_becomes_cached_counts(void **state) {
+static void order_41_a_prefix_that_becomes_cached_counts(void **state) {
     struct fixture_options o = srpt_options(64);
     struct request_params p = request_params_default;
     struct sched_fixture f;
@@ -204,7 +204,7 @@ static void case_41_a_prefix_that_becomes_cached_counts(void **state) {
 }
 
 /* A thousand wait for one prefix: all find it, some steps later at most. */
-static void case_41_with_a_thousand_waiting(void **state) {
+static void order_41_with_a_thousand_waiting(void **state) {
     enum { N = 1000 };
     struct fixture_options o = srpt_options(64);
     static struct request *r[N + 2];
@@ -243,7 +243,7 @@ static void case_41_with_a_thousand_waiting(void **state) {
 }
 
 /* Each passes those before it, which keep their blocks; then all must end. */
-static void case_42_at_most_eight_are_in_progress(void **state) {
+static void order_42_at_most_eight_are_in_progress(void **state) {
     struct fixture_options o = srpt_options(16);
     struct request_params p = answer_of(40);
     struct sched_fixture f;
@@ -274,7 +274,7 @@ static void case_42_at_most_eight_are_in_progress(void **state) {
     close_all(&f, r, 16);
 }
 
-static void case_43_what_decodes_is_in_every_step(void **state) {
+static void order_43_what_decodes_is_in_every_step(void **state) {
     struct fixture_options o = srpt_options(32);
     struct request_params p = answer_of(200);
     struct sched_fixture f;
@@ -300,7 +300,7 @@ static void case_43_what_decodes_is_in_every_step(void **state) {
 }
 
 /* An answer that has begun comes back before new prompts, however short. */
-static void case_44_the_preempted_come_before_new_ones(void **state) {
+static void order_44_the_preempted_come_before_new_ones(void **state) {
     struct fixture_options o = srpt_options(64);
     struct request_params p = answer_of(50);
     struct sched_fixture f;
@@ -324,7 +324,7 @@ static void case_44_the_preempted_come_before_new_ones(void **state) {
     close_all(&f, r, 3);
 }
 
-static void case_45_bands_of_priority_are_above(void **state) {
+static void order_45_bands_of_priority_are_above(void **state) {
     struct fixture_options o = srpt_options(64);
     struct request_params p = answer_of(4), urgent = p;
     struct sched_fixture f;
@@ -449,7 +449,7 @@ static void run_with_target(double target_s, double age_s, double *longest_s, ui
     close_all(&f, r, 24);
 }
 
-static void case_48_no_step_is_longer_than_the_target(void **state) {
+static void order_48_no_step_is_longer_than_the_target(void **state) {
     double longest_s, least_s = 0.0001 * SCHEDULER_CHUNK_MIN;
     uint32_t least;
 
@@ -469,15 +469,15 @@ static void case_48_no_step_is_longer_than_the_target(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_order_is_the_one_that_sorting_gives),
-        cmocka_unit_test(case_41_a_prefix_that_becomes_cached_counts),
-        cmocka_unit_test(case_41_with_a_thousand_waiting),
-        cmocka_unit_test(case_42_at_most_eight_are_in_progress),
-        cmocka_unit_test(case_43_what_decodes_is_in_every_step),
-        cmocka_unit_test(case_44_the_preempted_come_before_new_ones),
-        cmocka_unit_test(case_45_bands_of_priority_are_above),
+        cmocka_unit_test(order_41_a_prefix_that_becomes_cached_counts),
+        cmocka_unit_test(order_41_with_a_thousand_waiting),
+        cmocka_unit_test(order_42_at_most_eight_are_in_progress),
+        cmocka_unit_test(order_43_what_decodes_is_in_every_step),
+        cmocka_unit_test(order_44_the_preempted_come_before_new_ones),
+        cmocka_unit_test(order_45_bands_of_priority_are_above),
         cmocka_unit_test(a_long_prompt_does_not_starve),
         cmocka_unit_test(a_flood_does_not_keep_others_waiting),
-        cmocka_unit_test(case_48_no_step_is_longer_than_the_target),
+        cmocka_unit_test(order_48_no_step_is_longer_than_the_target),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

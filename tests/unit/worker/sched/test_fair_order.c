@@ -193,7 +193,7 @@ static void add(struct fair_order *o, struct fair_turn *t, uint64_t tenant, doub
 }
 
 /* 36 */
-static void case_36_neither_savings_nor_debts_outlive_a_quiet_time(void **state) {
+static void order_36_neither_savings_nor_debts_outlive_a_quiet_time(void **state) {
     struct fair_order o;
     struct fair_turn a, b, c;
 
@@ -223,7 +223,7 @@ static void case_36_neither_savings_nor_debts_outlive_a_quiet_time(void **state)
 }
 
 /* 37 */
-static void case_37_what_does_not_wait_is_charged_too(void **state) {
+static void order_37_what_does_not_wait_is_charged_too(void **state) {
     struct fair_order o;
     struct fair_turn a, b;
 
@@ -242,7 +242,7 @@ static void case_37_what_does_not_wait_is_charged_too(void **state) {
 }
 
 /* 39: with a tenant that waits all the time, so that no quiet time forgets them. */
-static void case_39_ten_thousand_tenants_take_bounded_memory(void **state) {
+static void order_39_ten_thousand_tenants_take_bounded_memory(void **state) {
     enum { N = 10000 };
     static struct fair_turn turn[N];
     struct fair_order o;
@@ -301,9 +301,9 @@ static void tenants_share_the_device_equally(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_first_is_the_one_that_sorting_gives),
-        cmocka_unit_test(case_36_neither_savings_nor_debts_outlive_a_quiet_time),
-        cmocka_unit_test(case_37_what_does_not_wait_is_charged_too),
-        cmocka_unit_test(case_39_ten_thousand_tenants_take_bounded_memory),
+        cmocka_unit_test(order_36_neither_savings_nor_debts_outlive_a_quiet_time),
+        cmocka_unit_test(order_37_what_does_not_wait_is_charged_too),
+        cmocka_unit_test(order_39_ten_thousand_tenants_take_bounded_memory),
         cmocka_unit_test(tenants_share_the_device_equally),
     };
 
