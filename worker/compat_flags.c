@@ -21,16 +21,15 @@
 #define APPROXIMATE      CHANGES "attention covers the whole context, without approximation"
 
 /* --- reasons to have no effect ---------------------------------------------------------------- */
-#define NO_SPECULATION "tokens are computed one by one: equal answers, without the speed-up"
+#define NO_SPECULATION "tokens are computed one by one: equal answers"
 #define OWN_KERNELS    "the kernels are chosen by --backend and --path"
-#define NO_GRAPHS      "there is nothing to compile; graphs are captured where they help"
+#define NO_GRAPHS      "nothing is compiled; graphs are captured where they help"
 #define ONE_MACHINE                                                                                \
     "a worker computes on one machine: see --tensor-parallel-size, or run several workers"
 #define ONE_REPLICA "a worker is one replica: incipit-router --launch N starts N of them"
 #define NO_EXPERTS  "experts are computed where the rest of the model is"
 #define TEXT_ONLY   "prompts are text: requests with images, audio or video are refused"
-#define NO_TOOLS                                                                                   \
-    "tool calls and reasoning stay in the text: tool_calls and reasoning_content are not filled"
+#define NO_TOOLS    "tool calls and reasoning stay in the text"
 #define OWN_LOAD    "safetensors are read from the model's folder"
 #define OWN_LOG     "see --log-level and --log-format; each request has one line"
 #define OWN_METRICS "GET /metrics is always served, under vLLM's names"
@@ -44,7 +43,7 @@
 #define NO_PROBES   "see the log and the metrics"
 #define NO_GRAMMAR  "answers are not constrained by a grammar"
 #define NO_SLEEP    "a worker keeps its memory until it ends"
-#define NO_STATE    "models with recurrent state are refused when they are opened"
+#define NO_STATE    "recurrent models are refused"
 #define RESIDENT    "weights stay on the device: see --tensor-parallel-size"
 
 const struct option_compat worker_compat_flags[] = {
