@@ -72,8 +72,8 @@ struct fleet_result {
     double imbalance;           /* most prefill tokens of a worker, by the mean */
     double request_imbalance;   /* the same of requests */
     double held_share, mean_held_s, longest_held_s; /* requests that waited in a router */
-    double odd_by_even; /* prefill of every second tenant, by that of the others, to the last
-                         * arrival */
+    double odd_by_even; /* prefill of every second tenant, by that of the others, between the
+                         * warm-up and the last arrival */
     uint32_t n_lost;    /* requests, by crashes after their first token */
     struct fleet_sessions sessions;
     double window_hit_of_pooled, window_ttft_s; /* of five minutes after window_share */

@@ -130,10 +130,10 @@ static void report_held(const struct fleet_record *f, struct fleet_result *r) {
     for (uint32_t i = 0; i < f->workload->n; i++) {
         const struct model_request *q = &f->requests[i];
 
-        if (!q->in || q->arrival_s < warm_s) continue;
-        if (q->first_s <= end_s)
+        if (!q->in) continue;
+        if (q->first_s >= warm_s && q->first_s <= end_s)
             prefill_s[q->in->tenant % 2] += worker_prefill_s(q->cached, q->in->n_prompt);
-        if (!(q->held_s > 0)) continue;
+        if (q->arrival_s < warm_s || !(q->held_s > 0)) continue;
         n++;
         r->mean_held_s += q->held_s;
         r->longest_held_s = fmax(r->longest_held_s, q->held_s);

@@ -7,7 +7,7 @@ $(B)/libreplay.a: $(call objs,$(wildcard tests/replay/workload/*.c) $(addprefix 
 $(B)/tests/replay/%: $(B)/tests/replay/%.o $(B)/libreplay.a $(LIBS_all)
 	$(call link,,)
 
-.PHONY: replay replay-bars replay-shared replay-engine replay-http replay-http-shared replay-foreign
+.PHONY: replay replay-bars replay-shared replay-order replay-engine replay-http replay-http-shared replay-foreign
 REPLAY := $(B)/tests/replay/replay
 replay: $(REPLAY) ## every routing policy on a modelled fleet, one table: TRACE=file, ARGS="workers 8 load 0.95", QUICK=1
 	@JOBS=$(JOBS) tests/replay/replay.py $< $(if $(TRACE),trace $(TRACE)) $(ARGS) $(if $(QUICK),--quick)
@@ -15,6 +15,8 @@ replay-bars: $(REPLAY) ## the default routing policy against its bars on a model
 	@JOBS=$(JOBS) tests/replay/bars.py $< $(if $(TRACE),trace $(TRACE)) $(if $(QUICK),--quick)
 replay-shared: $(REPLAY) ## several routers, and a restarted one, before a modelled fleet: TRACE=file, QUICK=1
 	@JOBS=$(JOBS) tests/replay/shared.py $< $(if $(TRACE),trace $(TRACE)) $(if $(QUICK),--quick)
+replay-order: $(REPLAY) ## order, late binding and unequal fleets against their bars on a modelled fleet: TRACE=file, QUICK=1
+	@JOBS=$(JOBS) tests/replay/orders.py $< $(if $(TRACE),trace $(TRACE)) $(if $(QUICK),--quick)
 replay-engine: $(B)/tests/replay/replay_engine ## the router's index of a worker against the worker's own KV manager: TRACE=file
 	@nice $< $(TRACE)
 

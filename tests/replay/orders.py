@@ -1,0 +1,134 @@
+#!/usr/bin/env python3
+"""tests/replay/orders.py BINARY [trace FILE] [--quick]: order, late binding and unequal fleets against their bars.
+
+A scene is a fleet, a load and what goes wrong; each is replayed without any order (first come, first served; requests
+never wait in the router) and with it, by three draws of arrivals. The bars are of the Mooncake conversation trace; without
+a trace conversations are generated, no bar is decided on, and agents are replayed all the same. Prints each figure with its
+bar; exits 1 when one does not hold. --quick: one draw. `make replay-order [TRACE=FILE] [QUICK=1]`
+"""
+import sys
+
+from runs import mean, most, options
+
+DRAWS = 11, 12, 13
+SCENES = {
+    "G1 16 x 700k, 0.8": dict(workers=16, load=0.8), "G2 16 x 700k, 0.95": dict(workers=16, load=0.95),
+    "G3 16 x 7M, 0.95": dict(workers=16, cache=7_000_000, load=0.95),
+    "N4 4 x 700k, 0.95": dict(workers=4, load=0.95), "N8 8 x 700k, 0.95": dict(workers=8, load=0.95),
+    "N32 32 x 700k, 0.95": dict(workers=32, load=0.95),
+    "over 16 x 700k, 1.05": dict(workers=16, load=1.05), "burst 3x, 0.65": dict(workers=16, load=0.65, burst=3),
+    "flash 0.3, 0.95": dict(workers=16, load=0.95, flash=0.3), "flood 0.6, 0.95": dict(workers=16, load=0.95, flood=0.6),
+    "x2 odd workers, 0.95": dict(workers=16, load=0.95, slow=2), "x4 odd workers, 0.95": dict(workers=16, load=0.95, slow=4),
+    "down 4 of 16, 0.95": dict(workers=16, load=0.95, crash=4), "calm 16 x 700k, 0.5": dict(workers=16, load=0.5),
+    "fair 16 x 700k, 1.5": dict(workers=16, load=1.5),
+}
+SRPT = dict(order="srpt")
+AWARE = dict(order="srpt", aware=1)
+HOST = dict(order="srpt", host=7_000_000, restore=400_000)
+LATE = dict(hold_ms=400, walk_ms=50)
+LATE_AWARE = dict(**AWARE, hold_ms=4000, walk_ms=50)
+SHARED = dict(routers=4, shared=1)
+PLATEAU = 75  # sessions that eight workers of 700k tokens keep
+
+
+class Table:
+    def __init__(self, runs, n_draws):
+        self.runs, self.draws, self.rows = runs, DRAWS[:n_draws], []
+
+    def at(self, scene, **more):
+        arguments = {**SCENES[next(s for s in SCENES if s.split()[0] == scene)], **more}
+        return [self.runs.at((1,), draw=d, **arguments)[0] for d in self.draws]
+
+    def agents(self, sessions, **more):
+        return self.runs.want((), self.draws, workload="agents", workers=8, rate=sessions, **more)
+
+    def add(self, scene, what, bar, figure, holds=None, without=None, of_trace=True):
+        self.rows.append((scene, what, bar, figure, holds, without, of_trace))
+
+    def least(self, scene, what, bar, product, column="ttft_mean_s", without=None):
+        """`column` is at most `bar`, beside what it is `without`."""
+        self.add(scene, what, f"<= {bar:g}", lambda: mean(product, column), lambda x: x <= bar,
+                 without and (lambda: mean(without, column)))
+
+    def ratio(self, scene, what, bar, product, without, column, of=mean):
+        self.add(scene, what, f"<= {bar:.2f}x", lambda: of(product, column) / max(of(without, column), 1e-9),
+                 lambda x: x <= bar, lambda: of(without, column))
+
+
+def order_in_the_worker(t):
+    bars = dict(G1=(0.95, 0.95), G2=(1.15, 1.09), G3=(0.89, 0.84), N4=(1.72, 1.54), N8=(1.40, 1.26), N32=(1.01, 0.98))
+    for scene, (alone, aware) in bars.items():
+        without, srpt, told = t.at(scene), t.at(scene, **SRPT), t.at(scene, **AWARE)
+        t.least(scene, "srpt: TTFT mean", alone, srpt, without=without)
+        t.ratio(scene, "srpt: p99", 1.08, srpt, without, "ttft_p99_s")
+        t.ratio(scene, "srpt: end to end", 1.01, srpt, without, "e2e_mean_s")
+        t.least(scene, "srpt, aware: TTFT mean", aware, told, without=without)
+        t.ratio(scene, "srpt, aware: p99", 1, told, without, "ttft_p99_s")
+        t.ratio(scene, "srpt, aware: end to end", 1.15 if scene in ("N4", "N8") else 1.1, told, without, "e2e_mean_s")
+        for name, runs in ("srpt", srpt), ("srpt, aware", told):
+            t.add(scene, f"{name}: goodput", "", lambda r=runs: mean(r, "good"), None, lambda w=without: mean(w, "good"))
+
+
+def late_binding(t):
+    for scene, bar in dict(G2=1.17, N4=1.88, burst=2.3, over=3.7, flash=1.5).items():
+        without, late = t.at(scene), t.at(scene, **LATE)
+        t.least(scene, "hold: TTFT mean", bar, late, without=without)
+        t.ratio(scene, "hold: end to end", 1.07, late, without, "e2e_mean_s")
+        t.ratio(scene, "hold: longest wait", 2, late, without, "ttft_max_s", most)
+    for scene, bar in dict(over=3.5, burst=2.3, flash=1.45).items():
+        t.least(scene, "srpt, aware, hold: TTFT mean", bar, t.at(scene, **LATE_AWARE), without=t.at(scene))
+    calm = t.at("calm", **LATE)
+    t.least("calm", "hold: share held", 0, calm, "held")
+    t.ratio("calm", "hold: TTFT mean", 1.01, calm, t.at("calm"), "ttft_mean_s")
+    t.ratio("down", "hold: TTFT mean", 0.9, t.at("down", **LATE), t.at("down"), "ttft_mean_s")
+    t.ratio("G2", "hold, reports 0.1 s late", 1.05, t.at("G2", **LATE, late_first_ms=100), t.at("G2", **LATE), "ttft_mean_s")
+    for name, with_it, bar in ("hold", LATE, 1.15), ("srpt, aware, hold", LATE_AWARE, 1.05):
+        shared = t.at("G2", **{**with_it, **SHARED, "walk_ms": 5})
+        t.ratio("G2", f"{name}, 4 routers: TTFT mean", bar, shared, t.at("G2", **with_it), "ttft_mean_s")
+
+
+def tenants(t):
+    without = t.at("flood")
+    t.least("flood", "hold: worst other tenant", 1.4, t.at("flood", **LATE, tenants=1), "worst_tenant_ttft_s", without)
+    t.least("flood", "srpt, aware, hold: the same", 1.9, t.at("flood", **LATE_AWARE, tenants=1), "worst_tenant_ttft_s", without)
+    fair = t.at("fair", **LATE, tenants=1, weight=2)
+    t.add("fair", "hold: prefill at weights 2:1", "1.9 to 2.1", lambda: mean(fair, "odd_by_even"), lambda x: 1.9 <= x <= 2.1)
+
+
+def unequal_fleets(t):
+    for scene, bar in dict(x2=1.68, x4=2.05).items():
+        t.least(scene, "speeds unknown: TTFT mean", bar, t.at(scene))
+        t.least(scene, "speeds published: TTFT mean", bar, t.at(scene, told=1))
+    for scene, bar in dict(G1=0.72, G2=0.745).items():
+        t.least(scene, "srpt, host 10x: TTFT mean", bar, t.at(scene, **HOST), without=t.at(scene))
+
+
+def agents(t):
+    plateau = t.agents(PLATEAU)
+    for times, bar in ((2, 0.95), (3, 1.0)):
+        runs = t.agents(times * PLATEAU)
+        t.add("agents", f"{times}x: turns/s by 1x", f">= {bar:.2f}x",
+              lambda r=runs: mean(r, "turns_per_s") / mean(plateau, "turns_per_s"), lambda x, b=bar: x >= b, of_trace=False)
+        t.add("agents", f"{times}x: found of what is known", ">= 0.88", lambda r=runs: mean(r, "cached_of_known"),
+              lambda x: x >= 0.88, of_trace=False)
+        t.add("agents", f"{times}x: single chats, TTFT mean", "<= 0.4", lambda r=runs: mean(r, "single_ttft_s"),
+              lambda x: x <= 0.4, of_trace=False)
+
+
+def main():
+    runs, is_quick = options(__doc__)
+    table, failed = Table(runs, 1 if is_quick else 3), 0
+    for part in order_in_the_worker, late_binding, tenants, unequal_fleets, agents:
+        part(table)
+    print(f"{'scene':8} {'what':32} {'bar':>12} {'without':>9} {'figure':>8}  holds", flush=True)
+    for scene, what, bar, figure, holds, without, of_trace in table.rows:
+        value, decides = figure(), holds and (runs.source or not of_trace)
+        failed += bool(decides) and not holds(value)
+        print(f"{scene:8} {what:32} {bar:>12} {f'{without():.3f}' if without else '':>9} {value:8.3f}  "
+              f"{('yes' if holds(value) else 'NO') if decides else ''}", flush=True)
+    print("all hold" if not failed else f"{failed} do not hold", f"; draws {table.draws[0]}-{table.draws[-1]}", sep="")
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
