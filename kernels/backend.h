@@ -179,6 +179,7 @@ struct backend_info {
     uint64_t memory_total, memory_free;
     double prefill_tokens_per_s; /* estimate at short context; 0 before a model is in */
     double attn_context; /* tokens of context at which attention costs as much as the rest */
+    char note[1024];     /* for the log: why it works more slowly than it could; "" */
 };
 
 struct backend_kv_info {

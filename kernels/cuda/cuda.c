@@ -176,6 +176,13 @@ enum status cuda_meet(struct backend_device *dev, struct error *err) {
     return st == ST_OK ? ST_OK : error_set(err, st, "another rank of the model has ended");
 }
 
+static void note(const struct backend_device *dev, struct backend_info *info) {
+    const char *why[] = {dev->peers.why_not.message, dev->why_own.message};
+
+    snprintf(info->note, sizeof(info->note), "%s%s%s", why[0], *why[0] && *why[1] ? "; " : "",
+             why[1]);
+}
+
 /* Of a device that is limited, what is left of the limit. */
 static void cuda_info(struct backend_device *dev, struct backend_info *info) {
     uint64_t left;
@@ -189,6 +196,7 @@ static void cuda_info(struct backend_device *dev, struct backend_info *info) {
     if (dev->is_invariant) info->flags |= BACKEND_INVARIANT;
     info->prefill_tokens_per_s = dev->prefill_tokens_per_s;
     info->attn_context = dev->attn_context;
+    note(dev, info);
 }
 
 /* --- fences ----------------------------------------------------------------------------------- */

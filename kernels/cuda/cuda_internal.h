@@ -39,8 +39,10 @@ extern const struct backend_ops backend_cuda;
 
 /* How ranks sum through each other's memory: peers.c. */
 struct cuda_peers {
-    bool is_there; /* every rank reaches all others */
-    void *memory;  /* this rank's slots, flags and epochs */
+    bool is_there;        /* every rank reaches all others, and reads what they have written */
+    uint8_t *memory;      /* this rank's slots, flags and epochs; what it tries them with, */
+    uint8_t *trial;       /* pinned */
+    struct error why_not; /* "": they serve, or there is one rank */
     struct sum_args args;
 };
 
@@ -58,7 +60,8 @@ struct backend_device {
     uint32_t n_devices, tp_rank, tp_size;
     uint64_t bytes; /* taken by its models */
     bool is_watched, is_invariant;
-    bool has_own_products; /* instead of cuBLASLt's, of at least one shape: other bits */
+    bool has_own_products; /* instead of cuBLASLt's, of at least one shape: other bits; */
+    struct error why_own;  /* "": it has none */
     bool has_f8_products;  /* cuBLASLt's of e4m3 codes, of at least one matrix: other bits */
     double prefill_tokens_per_s, attn_context; /* of the model loaded last; 0 before */
     struct error fault;                        /* what cuda_fault reported last */

@@ -35,6 +35,7 @@ void cuda_unload(struct backend_model *m) {
     m->dev->bytes -= m->host.bytes;
     m->dev->is_invariant = false;
     m->dev->has_own_products = m->dev->has_f8_products = false;
+    m->dev->why_own = (struct error){0};
     mem_free(m->layers);
     host_fini(&m->host);
     mem_free(m);
@@ -397,5 +398,6 @@ enum status cuda_load_end(struct backend_model *m, struct error *err) {
     m->dev->is_invariant = m->is_deterministic && (m->shard.size <= 2 || m->dev->peers.is_there);
     m->dev->has_own_products = gemm_n_own(m->gemm) > 0;
     m->dev->has_f8_products = m->library.scratch != NULL;
+    if (gemm_note(m->gemm)) (void)error_set(&m->dev->why_own, ST_OK, "%s", gemm_note(m->gemm));
     return ST_OK;
 }

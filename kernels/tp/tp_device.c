@@ -71,6 +71,7 @@ static void add_info(struct backend_info *all, const struct backend_info *one) {
     all->memory_total = MIN(all->memory_total, one->memory_total);
     all->memory_free = MIN(all->memory_free, one->memory_free);
     all->prefill_tokens_per_s = MIN(all->prefill_tokens_per_s, one->prefill_tokens_per_s);
+    if (!all->note[0]) memcpy(all->note, one->note, sizeof(all->note));
 }
 
 static void finish_info(struct backend_info *all, uint32_t size) {

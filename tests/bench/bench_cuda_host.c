@@ -254,6 +254,16 @@ void shim_launch_together(struct gpu_stream *s, const struct shim_launch *launch
     (void)s, (void)launch, (void)place, (void)rank, (void)size;
     calls.launches++;
 }
+volatile int shim_peer_fault; /* no kernel runs */
+uint32_t shim_faulty_load(const uint32_t *p) {
+    return *p;
+}
+void shim_faulty_store(uint32_t *p, uint32_t x) {
+    *p = x;
+}
+const void *shim_faulty_line(const void *p) {
+    return p;
+}
 
 /* --- steps ------------------------------------------------------------------------------------ */
 

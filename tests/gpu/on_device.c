@@ -113,6 +113,11 @@ void shim_set_devices(uint32_t n) {
     skip();
 }
 
+void shim_set_peer_fault(enum shim_peer_fault fault) {
+    (void)fault;
+    skip();
+}
+
 void shim_set_peers(bool are_reached) {
     (void)are_reached;
     skip();

@@ -341,14 +341,18 @@ struct launch_args {
 static bool is_early(const struct op *op) {
     return op && op->run == run_launch && ((const struct launch_args *)op->args)->launch.is_early;
 }
+bool shim_launch_fails(struct gpu *gpu, const struct shim_launch *launch) {
+    if (!is_turn(&fail_launch_)) return false;
+    shim_fail(gpu, "kernel %s: an illegal memory access, as asked for", launch->name);
+    return true;
+}
 static bool run_launch(struct gpu *gpu, void *p) {
     struct launch_args *args = p;
 
     if (gpu->has_failed) return true;
     args->launch.args = args + 1;
-    if (is_turn(&fail_launch_))
-        shim_fail(gpu, "kernel %s: an illegal memory access, as asked for", args->launch.name);
-    else if (!(veil_ ? shim_run_veiled(&args->launch, veil_) : shim_run(&args->launch)))
+    if (!shim_launch_fails(gpu, &args->launch) &&
+        !(veil_ ? shim_run_veiled(&args->launch, veil_) : shim_run(&args->launch)))
         shim_fail(gpu, "kernel %s has given up waiting", args->launch.name);
     return true;
 }

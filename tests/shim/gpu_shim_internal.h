@@ -86,6 +86,9 @@ bool shim_is_device_address(const void *p);
  * gpu_open has not loaded the kernel. */
 void shim_check_launch(struct gpu_stream *s, const struct shim_launch *launch);
 
+/* Is it the launch that shim_fail_launch asked for? The device has then failed. */
+bool shim_launch_fails(struct gpu *gpu, const struct shim_launch *launch);
+
 /* gang.c: a launch that waits for the other ranks'; a device closes, under the lock. */
 shim_work shim_run_together;
 void shim_forget_places(const struct gpu *gpu);

@@ -25,6 +25,11 @@ void shim_multiply_add_s8(int32_t c[4], const uint32_t a[4], uint32_t b0, uint32
 void shim_pause(int line);
 uint64_t shim_clock_ns(void); /* a pause takes a millisecond, all else nothing */
 void shim_give_up(void);
+/* What kernels of several ranks exchange, when shim_set_peer_fault has spoilt it: gang.c. */
+extern volatile int shim_peer_fault;
+uint32_t shim_faulty_load(const uint32_t *p);
+void shim_faulty_store(uint32_t *p, uint32_t x);
+const void *shim_faulty_line(const void *p); /* 16 bytes */
 void shim_copy(void *shared, const void *global, int line);
 void shim_copy_commit(void);
 void shim_copy_wait(uint32_t n_left);

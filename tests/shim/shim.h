@@ -368,13 +368,16 @@ static inline void simt_launch_dependents(SHIM_LINE) {
     shim_launch_dependents(line);
 }
 static inline uint32_t load_acquire(const uint32_t *p) {
-    return *(const volatile uint32_t *)p;
+    return shim_peer_fault ? shim_faulty_load(p) : *(const volatile uint32_t *)p;
 }
 static inline void store_release(uint32_t *p, uint32_t x) {
-    *(volatile uint32_t *)p = x;
+    if (shim_peer_fault)
+        shim_faulty_store(p, x);
+    else
+        *(volatile uint32_t *)p = x;
 }
 static inline uint4 load_from_rank(const void *p) {
-    return *(const uint4 *)p;
+    return *(const uint4 *)(shim_peer_fault ? shim_faulty_line(p) : p);
 }
 static inline void simt_pause(SHIM_LINE) {
     shim_pause(line);

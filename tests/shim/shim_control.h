@@ -53,8 +53,16 @@ bool shim_ranks_run(void);
 
 /* --- the devices of tests/shim/gpu_shim.c, in all threads */
 
-void shim_set_devices(uint32_t n);      /* 1 unless set */
-void shim_set_peers(bool are_reached);  /* a device's memory by the others: they are, unless set */
+void shim_set_devices(uint32_t n);     /* 1 unless set */
+void shim_set_peers(bool are_reached); /* a device's memory by the others: they are, unless set */
+/* What becomes of the memory that devices seem to reach. */
+enum shim_peer_fault {
+    SHIM_PEERS_SOUND,
+    SHIM_PEERS_LOST,  /* words stored for other ranks never arrive, */
+    SHIM_PEERS_LATE,  /* or a minute later by the device's clock */
+    SHIM_PEERS_STALE, /* what was read once is read again, whatever was written since */
+};
+void shim_set_peer_fault(enum shim_peer_fault fault);
 void shim_set_sm(uint32_t sm);          /* compute capability: 90 unless set */
 void shim_set_memory(uint64_t n_bytes); /* of devices opened from now on: 256 MiB unless set */
 /* Whether gemm.h finds a library of products, in what is opened from now on: it does unless set. */

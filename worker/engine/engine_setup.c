@@ -346,6 +346,9 @@ enum status engine_open_device(struct engine *e, struct error *err) {
     batch_init(&e->batch, ops, e->model, e->limits.max_rows, e->options.block_size);
     set_info(e);
     log_path(e, fastest);
+    if (e->info.device.note[0])
+        log_event(e->options.log, LOG_WARN, "device_slowed", log_z("backend", e->info.backend),
+                  log_z("why", e->info.device.note));
     log_event(e->options.log, LOG_INFO, "engine_ready", log_z("backend", e->info.backend),
               log_z("device", e->info.device.device), log_z("path", e->info.device.path),
               log_u64("ranks", e->info.n_ranks), log_u64("blocks", e->info.n_blocks),

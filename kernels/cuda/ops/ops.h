@@ -144,7 +144,8 @@ struct sum_args {
     uint32_t *epoch;               /* own (OPS_SUM_BLOCKS) */
     const void *x;                 /* (n) at a multiple of 16 bytes */
     uint16_t *y;                   /* (n) the same; may be x */
-    uint64_t timeout_ns;           /* for a rank that does not come; then the device fails */
+    uint64_t timeout_ns;           /* for a rank that does not come; then the device fails, */
+    uint32_t *late;                /* or without y is done, and *late is 1; NULL: it fails */
     uint32_t n;                    /* at most OPS_SUM_MOST */
     uint32_t rank, size;           /* ops_can_sum(size) */
     bool is_f32;

@@ -121,7 +121,10 @@ static __global__ void __launch_bounds__(N_THREADS)
     }
     __syncthreads();
     if (!has_all[0]) {
-        simt_give_up();
+        if (a.late)
+            *a.late = 1;
+        else
+            simt_give_up();
         return;
     }
     if (threadIdx.x == 0) a.epoch[blockIdx.x] = epoch;

@@ -5,6 +5,7 @@
  * after the other, is what all else must give. */
 #include <string.h>
 
+#include "common/telemetry/log.h"
 #include "kernels/cuda/cuda_internal.h"
 #include "tests/shim/shim_control.h"
 #include "tests/support/tiny_model.h"
@@ -162,12 +163,39 @@ static void two_devices_finish_their_requests(void **state) {
     shim_set_devices(1);
 }
 
+/* Without cuBLASLt own kernels serve: the log has why. */
+static void a_device_that_is_slowed_is_in_the_log(void **state) {
+    char line[4096];
+    uint32_t n_found[2] = {0};
+
+    (void)state;
+    for (uint32_t has_library = 0; has_library < 2; has_library++) {
+        FILE *file = tmpfile();
+        struct log *log = log_create(&(struct log_config){.fd = fileno(file), .level = LOG_INFO});
+        struct engine_fixture w;
+
+        shim_set_library(has_library);
+        fixture_open(&w, &(struct setup){.machine = cuda, .n_blocks = 40, .log = log});
+        fixture_close(&w);
+        log_destroy(log);
+        rewind(file);
+        while (fgets(line, sizeof(line), file))
+            n_found[has_library] += strstr(line, "device_slowed") && strstr(line, "backend=cuda") &&
+                                    strstr(line, "own kernels compute all matrix products");
+        fclose(file);
+    }
+    shim_set_library(true);
+    assert_int_equal(n_found[0], 1);
+    assert_int_equal(n_found[1], 0);
+}
+
 int main(void) {
     gate_init();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_same_answer_however_it_is_run),
         cmocka_unit_test(cancels_at_any_moment_leave_nothing),
         cmocka_unit_test(two_devices_finish_their_requests),
+        cmocka_unit_test(a_device_that_is_slowed_is_in_the_log),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -94,6 +94,88 @@ static void two_devices_choose_their_products_together(void **state) {
     shim_set_product_us(0);
 }
 
+/* --- memory that devices seem to reach */
+
+static void expect_note(const struct cuda_fixture *s, const char *words) {
+    struct backend_info info;
+
+    s->cuda.ops->info(s->cuda.dev, &info);
+    if (words ? !strstr(info.note, words) : info.note[0] != '\0')
+        fail_msg("'%s', wanted '%s'", info.note, words ? words : "");
+}
+
+/* Opens the model, and has NCCL make its sums: with the fault still there they are right. */
+static void check_nccl(uint64_t seed, const char *words) {
+    struct tiny_shape shape = cuda_fixture_llama;
+    struct cuda_fixture *s;
+
+    shim_set(seed, SHIM_COPIES_LATE);
+    s = cuda_fixture_open(&shape, &setup, 7);
+    expect_note(s, "NCCL sums over GPUs 0, 1, not their own memory: GPU ");
+    expect_note(s, words);
+    run_steps(s);
+    cuda_fixture_close(s);
+    shim_set(0, SHIM_COPIES_LATE);
+}
+
+static void devices_that_reach_each_other_sum_through_their_memory(void **state) {
+    struct cuda_fixture *s = cuda_fixture_open_alone(&cuda_fixture_llama, &setup, 7);
+
+    (void)state;
+    expect_note(s, NULL);
+    cuda_fixture_close(s);
+}
+
+static void devices_that_do_not_reach_each_other_sum_by_nccl(void **state) {
+    (void)state;
+    shim_set_peers(false);
+    check_nccl(0, "does not reach the memory of the others");
+    check_nccl(5, "does not reach the memory of the others");
+    shim_set_peers(true);
+}
+
+static void memory_of_peers_that_is_not_as_announced_is_found_out(void **state) {
+    static const struct {
+        enum shim_peer_fault fault;
+        const char *words;
+    } cases[] = {
+        {SHIM_PEERS_LOST, "has waited 5 s for a word from another"},
+        {SHIM_PEERS_LATE, "has waited 5 s for a word from another"},
+        {SHIM_PEERS_STALE, "reads other numbers there than were written"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < 2 * ARRAY_LEN(cases); i++) {
+        shim_set_peer_fault(cases[i / 2].fault);
+        check_nccl(i % 2 * 9, cases[i / 2].words);
+        shim_set_peer_fault(SHIM_PEERS_SOUND);
+    }
+}
+
+static void peers_can_be_switched_off(void **state) {
+    (void)state;
+    assert_int_equal(setenv("INCIPIT_CUDA_PEERS", "0", 1), 0);
+    check_nccl(0, "INCIPIT_CUDA_PEERS=0");
+    assert_int_equal(unsetenv("INCIPIT_CUDA_PEERS"), 0);
+}
+
+/* A trial that ends the device, as an address that is not mapped does, ends the start with what to
+ * do, at every rank. */
+static void a_trial_that_fails_is_a_sentence(void **state) {
+    struct backend_config config = {.ranks = &backend_cuda, .tp_size = 2};
+    struct backend_device *dev = NULL;
+    struct error err = {0};
+
+    (void)state;
+    shim_set_devices(2);
+    shim_fail_launch(1);
+    assert_int_equal(backend_tp.open(&dev, &config, &err), ST_CLOSED);
+    assert_non_null(strstr(err.message, "set INCIPIT_CUDA_PEERS=0 in the environment"));
+    shim_fail_launch(0);
+    shim_set_devices(1);
+    assert_null(dev);
+}
+
 /* Blocks are whole on the outside: out of one device into two, and back. */
 static void move_blocks(enum dtype kv) {
     struct cuda_fixture_setup one = setup;
@@ -164,6 +246,11 @@ int main(void) {
         cmocka_unit_test(two_devices_share_a_kv_head),
         cmocka_unit_test(two_devices_have_quantised_caches),
         cmocka_unit_test(two_devices_choose_their_products_together),
+        cmocka_unit_test(devices_that_reach_each_other_sum_through_their_memory),
+        cmocka_unit_test(devices_that_do_not_reach_each_other_sum_by_nccl),
+        cmocka_unit_test(memory_of_peers_that_is_not_as_announced_is_found_out),
+        cmocka_unit_test(peers_can_be_switched_off),
+        cmocka_unit_test(a_trial_that_fails_is_a_sentence),
         cmocka_unit_test(blocks_move_between_one_device_and_two),
         cmocka_unit_test(a_device_that_fails_leaves_no_rank_waiting),
     };
