@@ -113,6 +113,11 @@ void shim_set_devices(uint32_t n) {
     skip();
 }
 
+void shim_refuse_product(uint64_t nth) {
+    (void)nth;
+    skip();
+}
+
 void shim_set_peer_fault(enum shim_peer_fault fault) {
     (void)fault;
     skip();

@@ -1,6 +1,7 @@
 /* tests/shim/gemm_shim.c - kernels/cuda/device/gemm.h in plain loops, on the pretended device.
  *
- * shim_set_library(false): there is no library, and the own kernels run as they would on a device.
+ * shim_refuse_product: the library refuses one, as often as it is asked; what follows is as in
+ * kernels/cuda/device/gemm.c. shim_set_library(false): there is no library, and the own kernels run as they would on a device.
  *
  * Products of e4m3 codes sum in fp32, those of blocks block by block; scales are as the library's
  * guide has them: of blocks of X column by column, of blocks of W row by row.
@@ -24,6 +25,7 @@ enum { MAX_SHAPES = 64, COLUMNS = 4 };
 struct tuned {
     struct gemm_shape shape;
     uint32_t max_m;
+    bool is_own; /* refused in service */
 };
 struct gemm {
     struct gpu *gpu;
@@ -40,6 +42,11 @@ void shim_set_library(bool is_there) {
 }
 void shim_refuse_codes(bool are_refused) {
     refuses_codes_ = are_refused;
+}
+static uint64_t refuse_product_; /* how many more until one is refused; 0: none will */
+
+void shim_refuse_product(uint64_t nth) {
+    refuse_product_ = nth;
 }
 
 enum status gemm_open(struct gemm **out, struct gpu *gpu, const struct gemm_own *own,
@@ -135,7 +142,7 @@ enum status gemm_tune(struct gemm *g, struct gpu_stream *s, const struct gemm_ar
         return error_set(err, ST_INTERNAL, "more than %u shapes of matrix products", MAX_SHAPES);
     if (!t) {
         t = &g->tuned[g->n_tuned++];
-        *t = (struct tuned){args->shape, 0};
+        *t = (struct tuned){args->shape, 0, false};
     }
     t->max_m = MAX(t->max_m, max_m);
     gpu_fill(s, args->y, 0xFF, y_bytes(&rows)); /* as tuning leaves it: not to be relied on */
@@ -179,14 +186,26 @@ static bool run_gemm(struct gpu *gpu, void *p) {
     mem_free(x);
     return true;
 }
+static bool run_refusal(struct gpu *gpu, void *p) {
+    (void)p;
+    shim_fail(gpu, "the library refused a product, as asked for");
+    return true;
+}
 void gemm_run(struct gemm *g, struct gpu_stream *s, const struct gemm_args *args) {
-    const struct tuned *t = find(g, &args->shape);
+    struct tuned *t = find(g, &args->shape);
 
     if (!args->m) return;
     if (!t) refuse(args, "the shape was not tuned");
     if (args->m > t->max_m) refuse(args, "more rows than were tuned for");
     check(g, args);
-    if (g->has_library)
+    if (refuse_product_ && !--refuse_product_) {
+        if (g->is_deterministic) {
+            shim_put(s, "refusal", run_refusal, args, sizeof(*args));
+            return;
+        }
+        t->is_own = true;
+    }
+    if (g->has_library && !t->is_own)
         shim_put(s, "gemm", run_gemm, args, sizeof(*args));
     else
         g->own->run(s, args);

@@ -72,6 +72,8 @@ void shim_refuse_codes(bool are_refused);
 /* On that clock, a kernel whose name, as LAUNCH was given it, begins so takes so many microseconds;
  * NULL: none does. */
 void shim_set_kernel_us(const char *name, uint32_t us);
+/* The nth product from now on is refused by the library, in any thread; 0: none is. */
+void shim_refuse_product(uint64_t nth);
 /* The device's clock, of devices opened from now on: a kernel or a copy takes 10 us, a product of
  * gemm.h so many. 0, unless set: the host's time passes, which is no measure of speed. */
 void shim_set_product_us(uint32_t us);

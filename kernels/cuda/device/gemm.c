@@ -25,8 +25,9 @@
  * own kernels.
  *
  * A call that the library refuses in service, though it took the ends of its bucket at load, gets
- * the library's first proposal for that very call; when that is refused too, or the plan is
- * deterministic, the shape is the own kernels' from then on.
+ * the library's first proposal for that very call; when that is refused too the shape is the own
+ * kernels' from then on. Both may round otherwise, and recorded graphs keep what they have; so a
+ * deterministic plan is asked once more for the same algorithm, and then the device fails.
  *
  * Products of e4m3 codes: A and B as above, each with a scale mode and a pointer to scales. Which
  * modes there are depends on the version and on the device (NVIDIA/CUDALibrarySamples issues 270
@@ -425,18 +426,29 @@ static cublasStatus_t multiply_as_proposed(struct gemm *g, struct gpu_stream *s,
     return code;
 }
 
+static void fail_refused(struct gemm *g, const struct gemm_args *a, cublasStatus_t code,
+                         const char *what_to_do) {
+    gpu_fail(g->gpu, "cuBLASLt refused the product (%u, %u) x (%u, %u): %s%s", a->m, a->shape.k,
+             a->shape.n, a->shape.k, g->lib.status_string(code), what_to_do);
+}
+
 /* What the library did not take. */
 static void run_refused(struct gemm *g, struct gpu_stream *s, struct plan *p,
-                        const struct gemm_args *a, uint32_t bucket, cublasStatus_t code) {
-    if (!g->is_deterministic && multiply_as_proposed(g, s, p, a, bucket) == CUBLAS_STATUS_SUCCESS)
-        return;
-    if (!g->own) {
-        gpu_fail(g->gpu, "cuBLASLt refused the product (%u, %u) x (%u, %u): %s", a->m, a->shape.k,
-                 a->shape.n, a->shape.k, g->lib.status_string(code));
-        return;
+                        const struct gemm_args *a, uint32_t bucket) {
+    cublasStatus_t code = g->is_deterministic ? multiply(g, s, p, a, a->w, &p->algo[bucket])
+                                              : multiply_as_proposed(g, s, p, a, bucket);
+
+    if (!code) return;
+    if (g->is_deterministic) {
+        fail_refused(g, a, code,
+                     ", though it has computed it before; own kernels would give other bits than "
+                     "--deterministic promises: start again, or without it");
+    } else if (!g->own) {
+        fail_refused(g, a, code, "");
+    } else {
+        give_to_own(g, p, a, "refused it in service");
+        g->own->run(s, a);
     }
-    give_to_own(g, p, a, "refused it in service");
-    g->own->run(s, a);
 }
 
 void gemm_run(struct gemm *g, struct gpu_stream *s, const struct gemm_args *args) {
@@ -457,7 +469,7 @@ void gemm_run(struct gemm *g, struct gpu_stream *s, const struct gemm_args *args
     bucket = bucket_of(args->m, p->n_buckets);
     code = aim(g, p, args, args->m);
     if (!code) code = multiply(g, s, p, args, weights_of(args), &p->algo[bucket]);
-    if (UNLIKELY(code)) run_refused(g, s, p, args, bucket, code);
+    if (UNLIKELY(code)) run_refused(g, s, p, args, bucket);
 }
 
 static const char *why_no_codes(const struct gemm *g, const struct gemm_shape *shape) {

@@ -11,7 +11,8 @@
  * cuBLASLt is opened with dlopen when the first device is (it is 0.5 GB and takes a second, cold).
  * The own kernels serve all products when it is not there, a shape for which it has no algorithm
  * (in deterministic mode, none that keeps a row's bits), and a call that it refuses after load, as
- * does its own first proposal for that call. gemm_note has the sentence.
+ * does its own first proposal for that call. gemm_note has the sentence. In deterministic mode a
+ * call that is refused after load, twice, is a failed device: own kernels have other bits.
  *
  * X and W may both be e4m3 codes with fp32 scales, Y then bf16: by the library alone, on devices
  * and versions of it that have the scales (gemm_takes_codes). FP8 sums are promoted to fp32 on the

@@ -271,6 +271,10 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t prod
     if (algos[algo->data[0]].is_broken || fake_cuda.product_error ||
         fake_cuda.refused_algos >> algo->data[0] & 1)
         return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (fake_cuda.n_refusals) {
+        fake_cuda.n_refusals--;
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    }
     fake_cuda.n_products++;
     fake_cuda.last_algo = (uint32_t)algo->data[0];
     fake_cuda.clock_us +=

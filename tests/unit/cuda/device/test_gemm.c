@@ -377,17 +377,29 @@ static void a_refusal_in_service_has_two_ways_out(void **state) {
     fixture_close(&w);
 }
 
-/* The first proposal might sum otherwise: a deterministic shape goes to own kernels at once. */
-static void a_refusal_of_a_deterministic_shape_goes_to_own_kernels(void **state) {
+/* The first proposal and own kernels might sum otherwise: the same algorithm is asked once more. */
+static void a_refusal_of_a_deterministic_shape_fails_the_device(void **state) {
     struct fixture w = fixture_open_with(&own, true, true);
     struct example e = example_of((struct gemm_shape){8, 8, false, false, false}, 40, 5);
+    struct error err;
 
     (void)state;
     assert_int_equal(gemm_tune(w.g, w.s, &e.a, 40, NULL), ST_OK);
-    fake_cuda.refused_algos = 1;
-    run_and_expect(&w, &e, 40, true);
+    fake_cuda.n_refusals = 1;
+    run_and_expect(&w, &e, 40, false);
+    assert_int_equal(fake_cuda.last_algo, 0); /* as tuned */
+    assert_int_equal(gpu_status(w.gpu, NULL), ST_OK);
+    fake_cuda.n_refusals = 2;
+    n_own_ = 0;
+    gemm_run(w.g, w.s, &e.a);
+    assert_int_equal(n_own_, 0);
+    assert_int_equal(gpu_status(w.gpu, &err), ST_CLOSED);
+    assert_non_null(strstr(err.message, "refused the product (40, 8) x (8, 8)"));
+    assert_non_null(strstr(err.message, "start again, or without it"));
+    gemm_close(w.g);
+    gpu_stream_close(w.s);
+    gpu_close(w.gpu);
     example_free(&e);
-    fixture_close(&w);
 }
 
 static void own_kernels_serve_a_shape_that_nothing_else_can_do(void **state) {
@@ -619,7 +631,7 @@ int main(void) {
         cmocka_unit_test(without_the_library_own_kernels_serve),
         cmocka_unit_test(own_kernels_serve_a_shape_that_no_algorithm_keeps_the_bits_of),
         cmocka_unit_test(a_refusal_in_service_has_two_ways_out),
-        cmocka_unit_test(a_refusal_of_a_deterministic_shape_goes_to_own_kernels),
+        cmocka_unit_test(a_refusal_of_a_deterministic_shape_fails_the_device),
         cmocka_unit_test(own_kernels_serve_a_shape_that_nothing_else_can_do),
         cmocka_unit_test(codes_are_multiplied_with_their_scales),
         cmocka_unit_test(scales_depend_on_version_and_device),

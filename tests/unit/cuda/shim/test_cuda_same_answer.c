@@ -250,6 +250,45 @@ static void over_any_number_of_ranks(void **state) {
     shim_set_library(true);
 }
 
+/* A step of `n` tokens; the library refuses one of its products. ST_OK: with the right result. */
+static enum status run_refused(bool is_deterministic, uint32_t n, struct cuda_fixture **out) {
+    struct cuda_fixture_setup its = setup;
+    struct cuda_fixture *s;
+    struct error err = {0};
+    backend_fence fence;
+    enum status st = ST_OK;
+
+    its.is_deterministic = is_deterministic;
+    s = *out = is_deterministic ? cuda_fixture_open_alone(&cuda_fixture_llama, &its, 7)
+                                : cuda_fixture_open(&cuda_fixture_llama, &its, 7);
+    cuda_fixture_start(s, 0, n);
+    cuda_fixture_plan(s, 0, n);
+    shim_refuse_product(1);
+    if (is_deterministic) {
+        cuda_fixture_lay_out_plan(s, &s->cuda.stage[0], &s->step);
+        st = backend_cuda.submit(s->cuda.model, 0, &s->step, &fence, &err);
+        if (st == ST_OK) st = backend_cuda.wait(s->cuda.dev, fence, 60000000);
+    } else {
+        cuda_fixture_step(s);
+    }
+    shim_refuse_product(0);
+    return st;
+}
+
+/* Own kernels have other bits than the graphs that are recorded: the step is lost, not changed. */
+static void a_product_refused_in_service_never_changes_the_bits(void **state) {
+    struct cuda_fixture *s;
+
+    (void)state;
+    assert_int_equal(run_refused(true, 39, &s), ST_CLOSED);
+    assert_non_null(strstr(backend_cuda.fault(s->cuda.dev), "refused a product"));
+    cuda_fixture_close(s);
+    assert_int_equal(run_refused(false, 39, &s), ST_OK);
+    cuda_fixture_plan(s, 0, 1);
+    cuda_fixture_step(s);
+    cuda_fixture_close(s);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(over_any_number_of_ranks),
@@ -259,6 +298,7 @@ int main(void) {
         cmocka_unit_test(quantised_too),
         cmocka_unit_test(of_quantised_caches_too),
         cmocka_unit_test(only_a_deterministic_model_reports_it),
+        cmocka_unit_test(a_product_refused_in_service_never_changes_the_bits),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
