@@ -10,6 +10,16 @@
 static const struct cuda_fixture_setup setup = {
     .max_rows = 4, .max_step_tokens = 40, .n_blocks = 40, .n_host_blocks = N_HOST, .n_slots = 2};
 
+/* The types of pools: a quantised block has scales behind its codes, and moves with them. */
+static const enum dtype types[] = {DTYPE_BF16, DTYPE_F8E4M3, DTYPE_I8};
+
+static struct tiny_shape shape_of(enum dtype type) {
+    struct tiny_shape shape = cuda_fixture_llama;
+
+    shape.kv_dtype = type;
+    return shape;
+}
+
 struct pool { /* what the blocks should hold: one number each stands for its content */
     uint32_t device[CUDA_FIXTURE_BLOCKS], host[N_HOST];
 };
@@ -48,13 +58,13 @@ static void check_all(struct cuda_fixture *s, const struct pool *p) {
 }
 
 /* Chains, swaps of two, a block onto itself, and more pairs than one launch takes. */
-static void copies_are_done_in_order(void **state) {
-    struct cuda_fixture *s = cuda_fixture_open_alone(&cuda_fixture_llama, &setup, 3);
+static void check_copies(enum dtype type) {
+    struct tiny_shape shape = shape_of(type);
+    struct cuda_fixture *s = cuda_fixture_open_alone(&shape, &setup, 3);
     static struct backend_copy pairs[1500];
     struct pool p;
     backend_fence f;
 
-    (void)state;
     write_all(s, &p);
     for (uint32_t i = 0; i < ARRAY_LEN(pairs); i++) {
         pairs[i].src = (uint32_t)rng_below(&s->rng, 40);
@@ -67,6 +77,12 @@ static void copies_are_done_in_order(void **state) {
     assert_int_equal(backend_cuda.kv_copy(s->cuda.model, pairs, 8, &f), ST_INVALID);
     check_all(s, &p);
     cuda_fixture_close(s);
+}
+
+static void copies_are_done_in_order(void **state) {
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(types); i++)
+        check_copies(types[i]);
 }
 
 /* A few distinct blocks of each pool. */
@@ -102,7 +118,8 @@ static void write_by_step(struct cuda_fixture *s, uint32_t slot, uint32_t block,
 static void random_moves_keep_every_byte(void **state) {
     (void)state;
     for (uint64_t seed = 1; seed <= 3; seed++) {
-        struct cuda_fixture *s = cuda_fixture_open_alone(&cuda_fixture_llama, &setup, seed);
+        struct tiny_shape shape = shape_of(types[seed % ARRAY_LEN(types)]);
+        struct cuda_fixture *s = cuda_fixture_open_alone(&shape, &setup, seed);
         struct backend_copy pairs[4];
         struct pool p = {0};
         backend_fence f, step_fence[2] = {0};
@@ -185,7 +202,8 @@ static void a_block_is_not_overwritten_before_it_is_out(void **state) {
 static void a_sequence_goes_out_and_comes_in(void **state) {
     (void)state;
     for (uint64_t seed = 1; seed <= 3; seed++) {
-        struct cuda_fixture *s = cuda_fixture_open(&cuda_fixture_llama, &setup, seed);
+        struct tiny_shape shape = shape_of(types[seed % ARRAY_LEN(types)]);
+        struct cuda_fixture *s = cuda_fixture_open(&shape, &setup, seed);
         struct cuda_fixture_side *sides[] = {&s->ref, &s->cuda};
         struct cuda_fixture_seq *q = &s->seq[0];
         struct backend_copy pairs[CUDA_FIXTURE_TABLE];
@@ -224,14 +242,14 @@ static void a_sequence_goes_out_and_comes_in(void **state) {
 }
 
 /* A copy of a shared, half-full block, on which both go their own ways. */
-static void copied_blocks_part(void **state) {
-    struct cuda_fixture *s = cuda_fixture_open(&cuda_fixture_llama, &setup, 8);
+static void check_parting(enum dtype type) {
+    struct tiny_shape shape = shape_of(type);
+    struct cuda_fixture *s = cuda_fixture_open(&shape, &setup, 8);
     struct cuda_fixture_side *sides[] = {&s->ref, &s->cuda};
     struct cuda_fixture_seq *a = &s->seq[0], *b = &s->seq[1];
     struct backend_copy pair;
     backend_fence f;
 
-    (void)state;
     cuda_fixture_start(s, 0, 21);
     cuda_fixture_plan(s, 0, 21);
     cuda_fixture_step(s);
@@ -250,6 +268,12 @@ static void copied_blocks_part(void **state) {
         cuda_fixture_step(s);
     }
     cuda_fixture_close(s);
+}
+
+static void copied_blocks_part(void **state) {
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(types); i++)
+        check_parting(types[i]);
 }
 
 int main(void) {

@@ -4,6 +4,7 @@
  * Activations are bf16 on the device: inputs are rounded beforehand, so that both begin with the
  * same numbers, and a result may differ by its own rounding. Outputs begin as NaN. */
 #include "kernels/dtype.h"
+#include "kernels/kv_layout.h"
 #include "tests/support/quant_matrix.h"
 #include "tests/unit/cuda/shim/cuda_fixture.h"
 
@@ -73,6 +74,11 @@ static void compare(struct diff *b, const char *op, double bound, double scale) 
         fail_msg("ref %s: %s", op, err.message);
     if (backend_cuda.op(b->cuda, op, b->in, b->n_in, &b->got, 1, &err) != ST_OK)
         fail_msg("cuda %s: %s", op, err.message);
+    if (dtype_bytes(t) == 1) { /* a quantised pool */
+        assert_memory_equal(b->got.data, b->want.data, b->want.n_bytes);
+        free_all(b);
+        return;
+    }
     for (uint64_t i = 0; i < b->want.n_bytes / dtype_bytes(t); i++) {
         double want = (double)dtype_get(t, b->want.data, i),
                got = (double)dtype_get(t, b->got.data, i);
@@ -148,15 +154,42 @@ static void diff_rope(struct diff *b, uint32_t T, uint32_t heads, uint32_t hd) {
     compare(b, "rope", 0x1.04p-8, 0.01);
 }
 
-static void new_pool(struct diff *b, struct backend_tensor *t, uint64_t n_blocks, uint64_t kv_heads,
-                     uint64_t hd) {
-    new_f32(b, t, 1, 2 * n_blocks * kv_heads * 16 * hd, 0, 0, 1);
+/* Any code but NaN, and scales with which numbers are about as large as in bf16. */
+static void fill_codes(struct diff *b, struct backend_tensor *t, const struct geometry *g) {
+    uint64_t block_bytes = kv_layout_block_bytes(g, 16), tiles = kv_tiles_bytes(g, 16);
+    uint8_t *p = t->data;
+
+    for (uint64_t i = 0; i < t->n_bytes; i++) {
+        p[i] = (uint8_t)rng_u64(&b->rng);
+        if (i % block_bytes >= tiles)
+            p[i] = (uint8_t)((t->dtype == DTYPE_I8 ? 119 : 117) + p[i] % 3);
+        else if (t->dtype == DTYPE_I8 ? p[i] == 0x80 : (p[i] & 0x7F) == 0x7F)
+            p[i] = 1;
+    }
+}
+
+static void new_pool(struct diff *b, struct backend_tensor *t, enum dtype dtype, uint32_t n_blocks,
+                     uint32_t kv_heads, uint32_t hd) {
+    struct geometry g = {.n_layers = 1, .n_kv_heads = kv_heads, .head_dim = hd, .kv_dtype = dtype};
+
+    if (dtype != DTYPE_BF16) {
+        *t = (struct backend_tensor){.dtype = dtype,
+                                     .n_dims = 4,
+                                     .shape = {n_blocks, kv_heads, 16, hd},
+                                     .n_bytes = n_blocks * kv_layout_block_bytes(&g, 16)};
+        t->data = mem_alloc(t->n_bytes);
+        fill_codes(b, t, &g);
+        return;
+    }
+    new_f32(b, t, 1, 2ull * n_blocks * kv_heads * 16 * hd, 0, 0, 1);
     t->n_dims = 4;
     t->shape[0] = n_blocks, t->shape[1] = kv_heads, t->shape[2] = 16, t->shape[3] = hd;
     narrow(t);
 }
 
-static void diff_kv_write(struct diff *b, uint32_t T, uint32_t kv_heads, uint32_t hd) {
+/* Of quantised pools the same codes and scales, and no other byte. */
+static void diff_kv_write(struct diff *b, enum dtype dtype, uint32_t T, uint32_t kv_heads,
+                          uint32_t hd) {
     int32_t *slot;
 
     b->n_in = 3;
@@ -165,22 +198,22 @@ static void diff_kv_write(struct diff *b, uint32_t T, uint32_t kv_heads, uint32_
     slot = new_i32(&b->in[2], T);
     for (uint32_t i = 0; i < T; i++)
         slot[i] = i % 4 == 3 ? -1 : (int32_t)(5 * i % 48);
-    new_pool(b, &b->want, 3, kv_heads, hd);
-    new_pool(b, &b->got, 3, kv_heads, hd);
+    new_pool(b, &b->want, dtype, 3, kv_heads, hd);
+    new_pool(b, &b->got, dtype, 3, kv_heads, hd);
     memcpy(b->got.data, b->want.data, b->want.n_bytes);
     compare(b, "kv_write", 0, 0);
 }
 
 /* T queries that end a context, blocks in reverse; every other case their positions do not follow
  * each other. */
-static void diff_attention(struct diff *b, uint32_t T, uint32_t context, uint32_t heads,
-                           uint32_t kv_heads, uint32_t hd, uint32_t window) {
+static void diff_attention(struct diff *b, enum dtype dtype, uint32_t T, uint32_t context,
+                           uint32_t heads, uint32_t kv_heads, uint32_t hd, uint32_t window) {
     uint32_t n_table = CEIL_DIV(context, 16u), n_blocks = n_table + 3;
     int32_t *table, *position;
 
     b->n_in = 5;
     new_f32(b, &b->in[0], 3, T, heads, hd, 1);
-    new_pool(b, &b->in[1], n_blocks, kv_heads, hd);
+    new_pool(b, &b->in[1], dtype, n_blocks, kv_heads, hd);
     table = new_i32(&b->in[2], n_table);
     for (uint32_t i = 0; i < n_table; i++)
         table[i] = (int32_t)(n_blocks - 1 - i);
@@ -217,6 +250,7 @@ static void close_both(struct diff *b) {
 static void every_operator_agrees_with_the_reference(void **state) {
     static const uint32_t rows[] = {1, 3, 5, 16, 17, 33};
     static const uint32_t contexts[] = {1, 16, 17, 63, 64, 200, 333};
+    static const enum dtype pools[] = {DTYPE_BF16, DTYPE_F8E4M3, DTYPE_I8};
     struct diff b = {0};
 
     (void)state;
@@ -227,15 +261,17 @@ static void every_operator_agrees_with_the_reference(void **state) {
         diff_linear(&b, rows[i], 8 * (1 + (uint32_t)rng_below(&b.rng, 20)),
                     8 * (1 + (uint32_t)rng_below(&b.rng, 40)));
         diff_rope(&b, rows[i], 1 + (uint32_t)i, i % 2 ? 64 : 128);
-        diff_kv_write(&b, MIN(rows[i], 9u), 1 + i % 3, i % 2 ? 128 : 64);
+        for (size_t p = 0; p < ARRAY_LEN(pools); p++)
+            diff_kv_write(&b, pools[p], MIN(rows[i], 9u), 1 + i % 3, i % 2 ? 128 : 64);
         diff_swiglu(&b, rows[i], 8 * (1 + (uint32_t)rng_below(&b.rng, 20)));
     }
-    for (size_t i = 0; i < ARRAY_LEN(contexts); i++) {
-        uint32_t c = contexts[i];
+    for (size_t i = 0; i < ARRAY_LEN(contexts) * ARRAY_LEN(pools); i++) {
+        uint32_t c = contexts[i / ARRAY_LEN(pools)];
+        enum dtype pool = pools[i % ARRAY_LEN(pools)];
 
-        diff_attention(&b, 1, c, 4, 2, 64, 0);
-        diff_attention(&b, MIN(c, 20u), c, 4, 1, 128, 0);
-        diff_attention(&b, MIN(c, 40u), c, 2, 2, 64, 30);
+        diff_attention(&b, pool, 1, c, 4, 2, 64, 0);
+        diff_attention(&b, pool, MIN(c, 20u), c, 4, 1, 128, 0);
+        diff_attention(&b, pool, MIN(c, 40u), c, 2, 2, 64, 30);
     }
     close_both(&b);
 }
