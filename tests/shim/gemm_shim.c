@@ -1,7 +1,8 @@
 /* tests/shim/gemm_shim.c - kernels/cuda/device/gemm.h in plain loops, on the pretended device.
  *
  * shim_refuse_product: the library refuses one, as often as it is asked; what follows is as in
- * kernels/cuda/device/gemm.c. shim_set_library(false): there is no library, and the own kernels run as they would on a device.
+ * kernels/cuda/device/gemm.c. shim_set_library(false): there is no library, and the own kernels run
+ * as they would on a device.
  *
  * Products of e4m3 codes sum in fp32, those of blocks block by block; scales are as the library's
  * guide has them: of blocks of X column by column, of blocks of W row by row.
