@@ -10,6 +10,10 @@ import pathlib
 BIG, SMALL = "llama-3.1-8b", "qwen2.5-1.5b"
 SHAPES = {BIG: dict(layers=32, d=4096, q=4096, kv=1024, ff=14336, vocab=128256),
           SMALL: dict(layers=28, d=1536, q=1536, kv=256, ff=8960, vocab=151936)}
+# (matrices of the layers, cache) of the phase `quantised`; the head stays bf16.
+QUANTISED = (("e4m3", "bf16"), ("int4", "bf16"), ("bf16", "e4m3"))
+MATRIX_BYTES = {"bf16": 2, "e4m3": 1, "int4": 0.5 + 4 / 128}  # of a number: int4 has an f32 scale for 128
+CACHE_BYTES = {"bf16": 1, "e4m3": (1 + 1 / 128) / 2}  # of bf16's, at head_dim 128
 EXPECTED = pathlib.Path(__file__).resolve().parent / "expected.json"
 
 
@@ -25,13 +29,14 @@ def kv_bytes(model):
     return SHAPES[model]["layers"] * 2 * SHAPES[model]["kv"] * 2
 
 
-def product_us(model, n_tokens, n_outputs, gbs, tflops):
+def product_us(model, n_tokens, n_outputs, gbs, tflops, matrices="bf16"):
     layers, head = weights(model)
-    return max(2 * (layers + head) / gbs / 1e3, 2 * (layers * n_tokens + head * n_outputs) / tflops / 1e6)
+    return max((MATRIX_BYTES[matrices] * layers + 2 * head) / gbs / 1e3, 2 * (layers * n_tokens + head * n_outputs) / tflops / 1e6)
 
 
-def decode_floor_us(model, batch, context, gbs, tflops):
-    return product_us(model, batch, batch, gbs, tflops) + batch * context * kv_bytes(model) / gbs / 1e3
+def decode_floor_us(model, batch, context, gbs, tflops, matrices="bf16", cache="bf16"):
+    return (product_us(model, batch, batch, gbs, tflops, matrices)
+            + batch * context * kv_bytes(model) * CACHE_BYTES[cache] / gbs / 1e3)
 
 
 def prefill_flops(model, fresh, cached=0):
@@ -87,6 +92,16 @@ class Bars:
         if floor:
             means += f"{'; ' if means else ''}the bar is {percent / 100 * batch * 1e6 / floor:.0f} here"
         self.at_least(f"{label} decode, batch {batch}, 1k", percent, us and floor and 100 * floor / us, "% of copy", means)
+
+    def quantised(self, matrices, cache, batch, percent):
+        us = self.us("decode", model=f"{BIG} {matrices}/{cache}", batch=batch, context=1024)
+        floor = (decode_floor_us(BIG, batch, 1024, self.gbs, self.tflops, matrices, cache)
+                 if self.gbs and self.tflops else None)
+        means = f"{batch * 1e6 / us:.0f} tok/s" if us else ""
+        if floor:
+            means += f"{'; ' if means else ''}the bar is {percent / 100 * batch * 1e6 / floor:.0f} here"
+        self.at_least(f"8B {matrices}/{cache} decode, batch {batch}, 1k", percent, us and floor and 100 * floor / us,
+                      "% of copy", means)
 
     def prefill(self, label, model, fresh, percent):
         us = self.us("prefill", model=model, fresh=fresh)
@@ -153,6 +168,9 @@ def bars(check):
     b.peer(32)
     b.decode("1.5B", SMALL, 1, 60)
     b.decode("1.5B", SMALL, 256, 65)
+    b.quantised("e4m3", "bf16", 1, 75)
+    b.quantised("int4", "bf16", 1, 55)
+    b.quantised("bf16", "e4m3", 256, 75)
     return b.rows
 
 

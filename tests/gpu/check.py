@@ -22,7 +22,7 @@ import tempfile
 import time
 import urllib.request
 
-from bars import BIG, SMALL, bars, format_table
+from bars import BIG, QUANTISED, SMALL, bars, format_table
 from runner import Check, Failed, Places, Skipped, is_kernel_test, why_driver_is_too_old
 
 SERVED_PREFIX, SERVED_FRESH, SERVED_IDS = 8192, 128, 2000  # ids: within every vocabulary
@@ -180,6 +180,13 @@ def kernels(c):
 def steps(c):
     for model, seconds, limit in ((BIG, 45, 90), (SMALL, 18, 45)):
         c.run([c.program("gpu_steps"), c.model(model), seconds], limit, reads_rows=not c.rehearses())
+    c.needs_gpu("rehearsed on the shim")
+
+
+def quantised(c):
+    """Whole steps of the big model with quantised matrices, and with a quantised cache."""
+    for matrices, cache in QUANTISED:
+        c.run([c.program("gpu_steps"), c.model(BIG), 15, matrices, cache], 45, reads_rows=not c.rehearses())
     c.needs_gpu("rehearsed on the shim")
 
 
@@ -367,7 +374,8 @@ def demo(c):
 
 # In order of value: (phase, limit in seconds, least that it is worth beginning with).
 PHASES = {"build": (build, 500, 0), "device": (device, 90, 5), "correctness": (correctness, 240, 20),
-          "steps": (steps, 140, 30), "demo": (demo, 60, 10), "server": (server, 200, 40), "kernels": (kernels, 110, 20),
+          "steps": (steps, 140, 30), "demo": (demo, 60, 10), "server": (server, 200, 40),
+          "quantised": (quantised, 140, 45), "kernels": (kernels, 110, 20),
           "soak": (soak, 600, 15), "sanitizer": (sanitizer, 400, 30), "peers": (peers, 200, 60)}
 
 

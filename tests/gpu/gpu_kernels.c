@@ -17,6 +17,7 @@
 #include "kernels/cuda/attend/attend.h"
 #include "kernels/cuda/ops/ops.h"
 #include "kernels/cuda/products/product.h"
+#include "kernels/cuda/products/quant.h"
 #include "kernels/cuda/products/quant_library.h"
 #include "kernels/cuda/sampling/sampling.h"
 #include "kernels/kv_layout.h"
@@ -341,11 +342,79 @@ static void measure_all_codes(struct bench *b) {
     uint32_t n = b->is_tiny ? ARRAY_LEN(tiny) : ARRAY_LEN(full);
     uint32_t q = s->n_heads * s->head_dim, kv = s->n_kv_heads * s->head_dim;
 
-    quant_prepare();
     measure_codes(b, "qkv", q + 2 * kv, s->d_model, counts, n);
     measure_codes(b, "o", s->d_model, q, counts, n);
     measure_codes(b, "gate_up", 2 * s->d_ff, s->d_model, counts, n);
     measure_codes(b, "down", s->d_model, s->d_ff, counts, n);
+}
+
+struct quant_product {
+    struct quant_args args;
+    uint64_t code_bytes; /* of one set */
+};
+
+static void launch_quant(struct bench *b, void *args, uint32_t set) {
+    const struct quant_product *p = args;
+    struct quant_args a = p->args;
+
+    a.w.codes += set * p->code_bytes;
+    quant_run(b->s, &a);
+}
+
+/* Codes are random bytes. Of e4m3 with a scale for each output; of int4 with scales and zeros for
+ * groups of 128 inputs. */
+static void measure_quant(struct bench *b, const char *name, uint32_t n, uint32_t k,
+                          enum dtype type, const uint32_t *counts, uint32_t n_counts) {
+    uint32_t max_m = counts[n_counts - 1], blocks = CEIL_DIV(n, QUANT_ROWS);
+    uint32_t group_k = type == DTYPE_U4 ? 128 : k;
+    uint64_t n_scales = (uint64_t)blocks * QUANT_ROWS * quant_groups(k, group_k);
+    struct quant_product p = {.code_bytes = blocks * quant_block_bytes(type, k)};
+    uint32_t n_sets = sets_for(b, p.code_bytes);
+    double w_bytes = (double)p.code_bytes + (double)n_scales * (type == DTYPE_U4 ? 6 : 4);
+    char what[64];
+
+    p.args.w = (struct packed_matrix){.codes = random_room(b, p.code_bytes * n_sets),
+                                      .scale = random_room(b, n_scales * 4),
+                                      .dtype = type,
+                                      .n = n,
+                                      .k = k,
+                                      .group_k = group_k,
+                                      .has_row_scales = true};
+    if (type == DTYPE_U4) p.args.w.zero = random_room(b, n_scales * 2);
+    p.args.a = (struct gemv_args){.x = random_room(b, (uint64_t)max_m * k * 2),
+                                  .y = room(b, (uint64_t)max_m * n * 2),
+                                  .n = n,
+                                  .k = k,
+                                  .x_stride = k,
+                                  .y_stride = n};
+    for (uint32_t i = 0; i < n_counts; i++) {
+        p.args.a.m = counts[i];
+        snprintf(what, sizeof(what), "%s %s m=%u", name, dtype_name(type), counts[i]);
+        if (is_late(b, "quant", what)) break;
+        print_row(b, "quant", what, time_launches(b, launch_quant, &p, n_sets),
+                  w_bytes + 2.0 * counts[i] * (k + n), 2.0 * counts[i] * n * k);
+    }
+    gpu_free(b->gpu, (void *)(uintptr_t)p.args.w.codes);
+    gpu_free(b->gpu, (void *)(uintptr_t)p.args.w.scale);
+    gpu_free(b->gpu, (void *)(uintptr_t)p.args.w.zero);
+    gpu_free(b->gpu, (void *)(uintptr_t)p.args.a.x);
+    gpu_free(b->gpu, p.args.a.y);
+}
+
+static void measure_quants(struct bench *b) {
+    static const uint32_t full[] = {1, 8, 32, 256}, tiny[] = {1, 3, 20};
+    static const enum dtype types[] = {DTYPE_F8E4M3, DTYPE_U4};
+    const struct random_shape *s = b->shape;
+    const uint32_t *counts = b->is_tiny ? tiny : full;
+    uint32_t n = b->is_tiny ? ARRAY_LEN(tiny) : ARRAY_LEN(full);
+    uint32_t q = s->n_heads * s->head_dim, kv = s->n_kv_heads * s->head_dim;
+
+    for (size_t i = 0; i < ARRAY_LEN(types); i++) {
+        measure_quant(b, "gate_up", 2 * s->d_ff, s->d_model, types[i], counts, n);
+        measure_quant(b, "down", s->d_model, s->d_ff, types[i], counts, n);
+        measure_quant(b, "qkv", q + 2 * kv, s->d_model, types[i], counts, n);
+        measure_quant(b, "o", s->d_model, q, types[i], counts, n);
+    }
 }
 
 static void measure_square(struct bench *b) {
@@ -772,6 +841,7 @@ static void bench_open(struct bench *b, const struct random_shape *shape, double
     for (uint64_t i = 0; i < CHUNK_BYTES / 2; i++)
         numbers[i] = bf16_of_f32((float)(rng_f64(&b->rng) - 0.5));
     attend_prepare();
+    quant_prepare();
 }
 
 static void bench_close(struct bench *b) {
@@ -824,6 +894,7 @@ int main(int argc, char **argv) {
             measure_rows(&b, b.is_tiny ? tiny[i] : full[i]);
         measure_samplings(&b);
         measure_blocks(&b);
+        measure_quants(&b);
         measure_products(&b);
         measure_all_codes(&b);
     }

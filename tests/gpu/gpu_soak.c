@@ -10,7 +10,8 @@
  * choices too, must agree within TOLERANCE, and within TYPICAL on the whole. At the end of each
  * episode the keys and values of every block in use are compared.
  *
- * An episode is 200 steps; every third is deterministic. A line now and then, and a last one of
+ * An episode is 200 steps; every third is deterministic. Four kinds take turns: bf16, e4m3
+ * matrices, int4 matrices with an e4m3 cache, an int8 cache. A line now and then, and a last one of
  * JSON. Exit code 1 on the first difference, which names the episode: its number is its seed. */
 #include <math.h>
 #include <stdio.h>
@@ -19,7 +20,8 @@
 
 #include "common/base/mem.h"
 #include "common/base/rng.h"
-#include "kernels/dtype.h"
+#include "kernels/kv_layout.h"
+#include "kernels/quant.h"
 #include "tests/gpu/random_model.h"
 
 #define BLOCK         16u
@@ -30,8 +32,17 @@
 #define N_HOST        24u
 #define EPISODE_STEPS 200u
 #define TOLERANCE     0.12 /* of a logprob: bf16 activations through two layers, at their worst */
+#define MOVED         0.02 /* of a block's K and V, by their root mean square */
 #define TYPICAL       0.02 /* root of their mean square over an episode: a mistake moves them all */
+#define QUANTISED     2.0  /* times as much: bf16 that differ may become other codes */
 #define TOP           4u
+
+static const struct {
+    enum dtype matrices, kv;
+} kinds[] = {{DTYPE_BF16, DTYPE_BF16},
+             {DTYPE_F8E4M3, DTYPE_BF16},
+             {DTYPE_U4, DTYPE_F8E4M3},
+             {DTYPE_BF16, DTYPE_I8}};
 
 extern const struct backend_ops backend_cuda;
 
@@ -56,7 +67,7 @@ struct soak {
     uint8_t used[N_BLOCKS]; /* by so many rows; block 0 always */
     bool used_host[N_HOST];
     uint64_t seed, n_steps, n_outputs;
-    double worst, sum_squares;
+    double worst, sum_squares, bounds; /* bounds: times TOLERANCE, TYPICAL and MOVED */
     uint64_t n_compared;
 };
 
@@ -328,7 +339,7 @@ static void build(struct soak *s, uint32_t slot, struct backend_step *step, cons
 static void near(struct soak *s, const char *what, double got, double want) {
     double off = fabs(got - want);
 
-    if (!(off <= TOLERANCE)) differ(s, what, got, want);
+    if (!(off <= TOLERANCE * s->bounds)) differ(s, what, got, want);
     s->worst = MAX(s->worst, off);
     s->sum_squares += off * off;
     s->n_compared++;
@@ -383,6 +394,37 @@ static void land(struct soak *s, uint32_t slot, struct flight *f) {
 
 /* --- an episode ------------------------------------------------------------------------------- */
 
+/* Element e of a block: its code, times its vector's scale. */
+static double element(const struct geometry *g, const uint8_t *block, uint64_t e) {
+    uint64_t vector = e / g->head_dim;
+    uint64_t head = vector / BLOCK % g->n_kv_heads, which = vector / BLOCK / g->n_kv_heads % 2;
+    uint64_t layer = vector / BLOCK / g->n_kv_heads / 2;
+
+    if (!kv_scale_bytes(g->kv_dtype)) return (double)dtype_get(DTYPE_BF16, block, e);
+    return ldexp((double)quant_code(g->kv_dtype, block, e),
+                 block[kv_scales_at(g, BLOCK, (uint32_t)layer, (uint32_t)which, (uint32_t)head) +
+                       vector % BLOCK] -
+                     127);
+}
+
+static void compare_block(struct soak *s, const uint8_t *a, const uint8_t *b) {
+    const struct random_shape *shape = s->device.shape;
+    struct geometry g = {.n_layers = shape->n_layers,
+                         .n_kv_heads = shape->n_kv_heads,
+                         .head_dim = shape->head_dim,
+                         .kv_dtype = s->device.kv_dtype};
+    uint64_t n = kv_tiles_bytes(&g, BLOCK) / dtype_bytes(g.kv_dtype);
+    double off = 0, size = 0;
+
+    for (uint64_t e = 0; e < n; e++) {
+        double x = element(&g, a, e), y = element(&g, b, e);
+
+        off += (x - y) * (x - y);
+        size += y * y;
+    }
+    if (!(sqrt(off) <= MOVED * s->bounds * sqrt(size))) differ(s, "a block's K and V", off, size);
+}
+
 static void compare_pool(struct soak *s) {
     uint64_t n_bytes = s->device.kv.block_bytes;
     uint8_t *a = mem_alloc(n_bytes), *b = mem_alloc(n_bytes);
@@ -392,18 +434,9 @@ static void compare_pool(struct soak *s) {
 
         if (!r->is_bound || r->is_out) continue;
         for (uint32_t i = 0; i < r->n_done / BLOCK; i++) {
-            double off = 0, size = 0;
-
             both(s, "kv_read", s->device.ops->kv_read(s->device.model, r->block[i], a, n_bytes),
                  s->oracle.ops->kv_read(s->oracle.model, r->block[i], b, n_bytes));
-            for (uint64_t e = 0; e < n_bytes / 2; e++) {
-                double x = (double)dtype_get(DTYPE_BF16, a, e);
-                double y = (double)dtype_get(DTYPE_BF16, b, e);
-
-                off += (x - y) * (x - y);
-                size += y * y;
-            }
-            if (!(sqrt(off) <= 0.02 * sqrt(size))) differ(s, "a block's K and V", off, size);
+            compare_block(s, a, b);
         }
     }
     mem_free(a);
@@ -417,13 +450,16 @@ static void run_episode(uint64_t seed, const char *shape, uint64_t *n_steps, uin
                                    .max_context = MAX_CONTEXT,
                                    .n_blocks = N_BLOCKS,
                                    .n_host_blocks = N_HOST,
-                                   .is_deterministic = seed % 3 == 0};
+                                   .is_deterministic = seed % 3 == 0,
+                                   .matrices = kinds[seed % ARRAY_LEN(kinds)].matrices,
+                                   .kv = kinds[seed % ARRAY_LEN(kinds)].kv};
     struct soak *s = mem_zalloc(sizeof(*s));
     int32_t feedback[2][MAX_ROWS];
     struct flight flight[2] = {{.is_up = false}};
     double typical;
 
     s->seed = seed;
+    s->bounds = limits.kv == DTYPE_BF16 ? 1 : QUANTISED;
     s->used[0] = 1;
     rng_seed(&s->rng, seed);
     random_model_open(&s->device, &backend_cuda, random_shape_find(shape), &limits, seed);
@@ -445,7 +481,8 @@ static void run_episode(uint64_t seed, const char *shape, uint64_t *n_steps, uin
     land(s, 1, &flight[1]);
     compare_pool(s);
     typical = sqrt(s->sum_squares / (double)MAX(s->n_compared, 1));
-    if (typical > TYPICAL) differ(s, "the root mean square of all differences", typical, TYPICAL);
+    if (typical > TYPICAL * s->bounds)
+        differ(s, "the root mean square of all differences", typical, TYPICAL * s->bounds);
     *n_steps += s->n_steps;
     *n_outputs += s->n_outputs;
     *worst = MAX(*worst, s->worst);

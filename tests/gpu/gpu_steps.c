@@ -1,6 +1,9 @@
 /* tests/gpu/gpu_steps.c - how long a step takes, through the backend's own table of functions.
  *
- *      gpu_steps MODEL [SECONDS]        MODEL: a name of random_model.h; "tiny" is a rehearsal
+ *      gpu_steps MODEL [SECONDS [MATRICES CACHE]]
+ *
+ * MODEL: a name of random_model.h; "tiny" is a rehearsal. MATRICES: bf16, e4m3 or int4; CACHE:
+ * bf16, e4m3 or int8. Where one is not bf16, only decode steps on the shorter context are measured.
  *
  * One line of JSON per measurement, on standard output. Decode steps run as the engine runs them:
  * two in flight, the next one's tokens fed back on the device. `us` is the median over rounds of
@@ -30,6 +33,7 @@ struct fixture {
     uint32_t n_rows, context;
     bool is_bound_new; /* tables have not been sent yet */
     double deadline_s;
+    char model[64]; /* in each row: the name, and what is quantised */
 };
 
 struct plan {
@@ -77,7 +81,7 @@ static bool is_late(struct fixture *w, const char *what, uint32_t batch, uint32_
     if (clock_s() < w->deadline_s) return false;
     printf("{\"row\":\"%s\",\"model\":\"%s\",\"batch\":%u,\"context\":%u,\"skipped\":\"out of "
            "time\"}\n",
-           what, w->m.shape->name, batch, context);
+           what, w->model, batch, context);
     return true;
 }
 
@@ -180,7 +184,7 @@ static void measure_decode(struct fixture *w, const struct plan *p, uint32_t bat
     if ((uint64_t)batch * CEIL_DIV(context + room, BLOCK) > p->n_blocks - 1) {
         printf("{\"row\":\"decode\",\"model\":\"%s\",\"batch\":%u,\"context\":%u,\"skipped\":"
                "\"more KV than this test's pool\"}\n",
-               w->m.shape->name, batch, context);
+               w->model, batch, context);
         return;
     }
     if (is_late(w, "decode", batch, context)) return;
@@ -195,8 +199,8 @@ static void measure_decode(struct fixture *w, const struct plan *p, uint32_t bat
     printf("{\"row\":\"decode\",\"model\":\"%s\",\"batch\":%u,\"context\":%u,\"us\":%.1f,"
            "\"us_min\":%.1f,\"us_max\":%.1f,\"host_us\":%.1f,\"device_us\":%.1f,"
            "\"tokens_per_s\":%.1f}\n",
-           w->m.shape->name, batch, context, middle_us, us[0], us[ROUNDS - 1],
-           median(host_us, ROUNDS), device_us, batch * 1e6 / middle_us);
+           w->model, batch, context, middle_us, us[0], us[ROUNDS - 1], median(host_us, ROUNDS),
+           device_us, batch * 1e6 / middle_us);
 }
 
 /* `fresh` tokens of one row on `cached` ones, in one step. */
@@ -216,7 +220,7 @@ static void measure_prefill(struct fixture *w, const char *name, uint32_t cached
     middle_us = median(us + 1, ROUNDS);
     printf("{\"row\":\"%s\",\"model\":\"%s\",\"fresh\":%u,\"cached\":%u,\"us\":%.1f,"
            "\"us_min\":%.1f,\"us_max\":%.1f,\"device_us\":%.1f}\n",
-           name, w->m.shape->name, fresh, cached, middle_us, us[1], us[ROUNDS], device_us);
+           name, w->model, fresh, cached, middle_us, us[1], us[ROUNDS], device_us);
 }
 
 /* Short prompts together, then all their output. */
@@ -234,8 +238,8 @@ static void measure_session(struct fixture *w, const struct plan *p) {
     middle_us = median(us, ROUNDS);
     printf("{\"row\":\"session\",\"model\":\"%s\",\"batch\":%u,\"prompt\":%u,\"output\":%u,"
            "\"us\":%.1f,\"us_min\":%.1f,\"us_max\":%.1f}\n",
-           w->m.shape->name, p->session.rows, p->session.prompt, p->session.output, middle_us,
-           us[0], us[ROUNDS - 1]);
+           w->model, p->session.rows, p->session.prompt, p->session.output, middle_us, us[0],
+           us[ROUNDS - 1]);
 }
 
 static double moved_s(struct fixture *w, const struct backend_copy *pairs, uint32_t n,
@@ -266,7 +270,7 @@ static void measure_swap(struct fixture *w, const struct plan *p) {
             gbs[is_out][round] = bytes / moved_s(w, pairs, p->n_swapped, is_out) / 1e9;
         }
     printf("{\"row\":\"swap\",\"model\":\"%s\",\"blocks\":%u,\"out_gbs\":%.2f,\"in_gbs\":%.2f}\n",
-           w->m.shape->name, p->n_swapped, median(gbs[1] + 1, ROUNDS), median(gbs[0] + 1, ROUNDS));
+           w->model, p->n_swapped, median(gbs[1] + 1, ROUNDS), median(gbs[0] + 1, ROUNDS));
     mem_free(pairs);
 }
 
@@ -281,14 +285,16 @@ static void shuffle(uint32_t *v, uint32_t n, struct rng *rng) {
     }
 }
 
-static void fixture_open(struct fixture *w, const struct random_shape *shape,
-                         const struct plan *p) {
+static void fixture_open(struct fixture *w, const struct random_shape *shape, const struct plan *p,
+                         enum dtype matrices, enum dtype kv) {
     uint32_t longest = MAX(p->contexts[1], p->cached + p->fresh) + 256;
     struct random_limits limits = {.max_rows = 256,
                                    .max_step_tokens = p->max_step_tokens,
                                    .max_context = longest,
                                    .n_blocks = p->n_blocks,
-                                   .n_host_blocks = p->n_swapped};
+                                   .n_host_blocks = p->n_swapped,
+                                   .matrices = matrices,
+                                   .kv = kv};
 
     if (p == &tiny_plan) limits.max_rows = 8;
     rng_seed(&w->rng, 7);
@@ -301,11 +307,38 @@ static void fixture_open(struct fixture *w, const struct random_shape *shape,
     w->prompt = mem_calloc(longest, sizeof(*w->prompt));
     for (uint32_t i = 0; i < longest; i++)
         w->prompt[i] = (uint32_t)rng_below(&w->rng, shape->vocab);
-    printf("{\"row\":\"load\",\"model\":\"%s\",\"load_s\":%.3f,\"alloc_s\":%.3f}\n", shape->name,
+    printf("{\"row\":\"load\",\"model\":\"%s\",\"load_s\":%.3f,\"alloc_s\":%.3f}\n", w->model,
            w->m.load_s, w->m.alloc_s);
 }
 
+static void measure_all(struct fixture *w, const struct plan *p) {
+    measure_prefill(w, "prefix_hit", p->cached, p->fresh);
+    measure_session(w, p);
+    for (uint32_t c = 0; c < 2; c++) {
+        for (uint32_t b = 0; b < ARRAY_LEN(p->batches) && p->batches[b]; b++)
+            measure_decode(w, p, p->batches[b], p->contexts[c]);
+        measure_prefill(w, "prefill", 0, p->prefills[c]);
+    }
+    measure_swap(w, p);
+}
+
+/* Of most interest first: one row, many, those between. */
+static void measure_quantised(struct fixture *w, const struct plan *p) {
+    uint32_t n = 0;
+
+    while (n < ARRAY_LEN(p->batches) && p->batches[n])
+        n++;
+    measure_decode(w, p, p->batches[0], p->contexts[0]);
+    while (--n > 0)
+        measure_decode(w, p, p->batches[n], p->contexts[0]);
+}
+
+#define USAGE "usage: gpu_steps MODEL [SECONDS [bf16|e4m3|int4 bf16|e4m3|int8]]"
+
 int main(int argc, char **argv) {
+    enum dtype matrices = argc > 3 ? random_dtype(argv[3], USAGE) : DTYPE_BF16;
+    enum dtype kv = argc > 4 ? random_dtype(argv[4], USAGE) : DTYPE_BF16;
+    bool is_plain = matrices == DTYPE_BF16 && kv == DTYPE_BF16;
     const struct random_shape *shape = argc > 1 ? random_shape_find(argv[1]) : NULL;
     const struct plan *p;
     struct fixture w;
@@ -318,15 +351,13 @@ int main(int argc, char **argv) {
     p = strcmp(shape->name, "tiny") == 0 ? &tiny_plan : &full_plan;
     w.deadline_s = clock_s() + (argc > 2 ? strtod(argv[2], NULL) : 100);
     setvbuf(stdout, NULL, _IOLBF, 0);
-    fixture_open(&w, shape, p);
-    measure_prefill(&w, "prefix_hit", p->cached, p->fresh);
-    measure_session(&w, p);
-    for (uint32_t c = 0; c < 2; c++) {
-        for (uint32_t b = 0; b < ARRAY_LEN(p->batches) && p->batches[b]; b++)
-            measure_decode(&w, p, p->batches[b], p->contexts[c]);
-        measure_prefill(&w, "prefill", 0, p->prefills[c]);
-    }
-    measure_swap(&w, p);
+    snprintf(w.model, sizeof(w.model), "%s%s%s%s%s", shape->name, is_plain ? "" : " ",
+             is_plain ? "" : argv[3], is_plain ? "" : "/", is_plain || argc < 5 ? "" : argv[4]);
+    fixture_open(&w, shape, p, matrices, kv);
+    if (is_plain)
+        measure_all(&w, p);
+    else
+        measure_quantised(&w, p);
     random_model_close(&w.m);
     mem_free(w.blocks);
     mem_free(w.prompt);

@@ -9,7 +9,8 @@
 
 #include "common/base/mem.h"
 #include "common/base/rng.h"
-#include "kernels/dtype.h"
+#include "kernels/kv_layout.h"
+#include "kernels/quant.h"
 
 #define PATTERN       (1u << 24) /* random numbers, repeated: 32 MiB as bf16 */
 #define SMALL_PATTERN (1u << 18) /* for shapes that are small themselves */
@@ -33,6 +34,19 @@ const struct random_shape *random_shape_find(const char *name) {
 void random_fail(const char *doing, enum status st, const struct error *err) {
     fprintf(stderr, "%s: %s: %s\n", doing, status_name(st), err ? err->message : "");
     exit(1);
+}
+
+enum dtype random_dtype(const char *name, const char *usage) {
+    static const struct {
+        const char *name;
+        enum dtype type;
+    } types[] = {
+        {"bf16", DTYPE_BF16}, {"e4m3", DTYPE_F8E4M3}, {"int8", DTYPE_I8}, {"int4", DTYPE_U4}};
+
+    for (size_t i = 0; i < ARRAY_LEN(types); i++)
+        if (strcmp(types[i].name, name) == 0) return types[i].type;
+    fprintf(stderr, "%s\n", usage);
+    exit(2);
 }
 
 double clock_s(void) {
@@ -73,6 +87,21 @@ static uint16_t *draw(uint64_t n, uint64_t pattern, uint64_t seed) {
     return out;
 }
 
+/* n bytes, none of them a NaN of e4m3; repeated as above. */
+static uint8_t *draw_codes(uint64_t n, uint64_t seed) {
+    uint8_t *out = mem_alloc(n);
+    struct rng rng;
+
+    rng_seed(&rng, seed);
+    for (uint64_t i = 0; i < MIN(n, SMALL_PATTERN); i++) {
+        out[i] = (uint8_t)rng_u64(&rng);
+        if ((out[i] & 0x7F) == E4M3_NAN) out[i] ^= 1;
+    }
+    for (uint64_t i = SMALL_PATTERN; i < n; i += SMALL_PATTERN)
+        memcpy(out + i, out, MIN(SMALL_PATTERN, n - i));
+    return out;
+}
+
 /* --- loading ---------------------------------------------------------------------------------- */
 
 struct loader {
@@ -81,6 +110,8 @@ struct loader {
     uint16_t *scaled;  /* of deviation `scale` */
     float scale;
     uint64_t n_numbers, pattern, seed;
+    enum dtype matrices; /* of the layers */
+    uint8_t *codes;      /* of quantised ones: widest_tensor() bytes and a pattern; or NULL */
 };
 
 static uint64_t widest_tensor(const struct random_shape *s) {
@@ -118,10 +149,45 @@ static const uint16_t *somewhere(const struct loader *l, enum tensor_role role, 
     return l->scaled + at / 8 * 8;
 }
 
+#define DEVIATION_E4M3 130.0f /* of codes that are drawn alike */
+#define DEVIATION_INT4 4.6f
+#define INT4_GROUP     128u
+
+static void give_codes(struct loader *l, enum tensor_role role, uint32_t layer, uint64_t n,
+                       uint64_t k, float deviation) {
+    bool is_int4 = l->matrices == DTYPE_U4;
+    uint32_t group_k = is_int4 ? INT4_GROUP : (uint32_t)k;
+    uint64_t n_scales = n * CEIL_DIV(k, (uint64_t)group_k);
+    float *scale = mem_alloc(n_scales * sizeof(*scale));
+    struct backend_quant q = {.group_n = 1, .group_k = group_k, .scale = scale, .input_scale = 1};
+    struct backend_tensor t = {.role = role,
+                               .layer = layer,
+                               .dtype = l->matrices,
+                               .n_dims = 2,
+                               .shape = {n, k},
+                               .data = l->codes + rng_mix(l->seed + role * 4099u + layer) %
+                                                      SMALL_PATTERN / 16 * 16,
+                               .n_bytes = n * dtype_row_bytes(l->matrices, k),
+                               .quant = &q};
+    struct error err;
+    enum status st;
+
+    for (uint64_t i = 0; i < n_scales; i++)
+        scale[i] = deviation / (is_int4 ? DEVIATION_INT4 : DEVIATION_E4M3) *
+                   (0.75f + 0.5f * (float)(i * 7 % 64) / 64);
+    st = l->m->ops->load_tensor(l->m->model, &t, &err);
+    if (st != ST_OK) random_fail("loading a quantised tensor", st, &err);
+    mem_free(scale);
+}
+
 static void give_matrix(struct loader *l, enum tensor_role role, uint32_t layer, uint64_t n,
                         uint64_t k) {
     float scale = l->m->shape->matrix_scale;
 
+    if (l->codes && role != ROLE_EMBED && role != ROLE_LM_HEAD) {
+        give_codes(l, role, layer, n, k, scale > 0 ? scale : 1.0f / sqrtf((float)k));
+        return;
+    }
     rescale(l, scale > 0 ? scale : 1.0f / sqrtf((float)k));
     give(l, role, layer, n, k, somewhere(l, role, layer));
 }
@@ -169,8 +235,10 @@ static void give_all(struct loader *l) {
         give_matrix(l, ROLE_DOWN, i, s->d_model, s->d_ff);
 }
 
-static void load(struct random_model *m, const struct geometry *g, uint64_t seed) {
-    struct loader l = {.m = m, .pattern = pattern_of(m->shape), .seed = seed, .scale = -1};
+static void load(struct random_model *m, const struct geometry *g, enum dtype matrices,
+                 uint64_t seed) {
+    struct loader l = {
+        .m = m, .pattern = pattern_of(m->shape), .seed = seed, .scale = -1, .matrices = matrices};
     struct error err;
     double start_s;
     enum status st;
@@ -178,6 +246,8 @@ static void load(struct random_model *m, const struct geometry *g, uint64_t seed
     l.n_numbers = widest_tensor(m->shape) + l.pattern;
     l.numbers = draw(0, l.pattern, seed);
     l.scaled = mem_alloc(l.n_numbers * sizeof(*l.scaled));
+    if (quant_is_type(matrices))
+        l.codes = draw_codes(widest_tensor(m->shape) + SMALL_PATTERN, seed);
     start_s = clock_s();
     st = m->ops->load_begin(m->dev, &m->model, g, &m->limits, &err);
     if (st != ST_OK) random_fail("load_begin", st, &err);
@@ -187,6 +257,7 @@ static void load(struct random_model *m, const struct geometry *g, uint64_t seed
     m->load_s = clock_s() - start_s;
     mem_free(l.numbers);
     mem_free(l.scaled);
+    mem_free(l.codes);
 }
 
 static struct backend_limits limits_of(const struct random_limits *l) {
@@ -219,7 +290,9 @@ void random_model_open(struct random_model *m, const struct backend_ops *ops,
                          .inv_freq = inv_freq,
                          .rope_scale = 1,
                          .weight_dtype = DTYPE_BF16,
-                         .kv_dtype = DTYPE_BF16,
+                         .kv_dtype = kv_scale_bytes(limits->kv) ? limits->kv : DTYPE_BF16,
+                         .quant_types =
+                             quant_is_type(limits->matrices) ? QUANT_TYPE(limits->matrices) : 0,
                          .has_qkv_bias = s->has_qkv_bias,
                          .is_tied = s->is_tied};
     struct error err;
@@ -227,11 +300,12 @@ void random_model_open(struct random_model *m, const struct backend_ops *ops,
     double start_s;
 
     *m = (struct random_model){.ops = ops, .shape = s, .limits = limits_of(limits)};
+    m->kv_dtype = g.kv_dtype;
     for (uint32_t i = 0; i < s->head_dim / 2; i++)
         inv_freq[i] = powf(s->theta, -2.0f * (float)i / (float)s->head_dim);
     st = ops->open(&m->dev, &config, &err);
     if (st != ST_OK) random_fail("open", st, &err);
-    load(m, &g, seed);
+    load(m, &g, limits->matrices, seed);
     start_s = clock_s();
     st = ops->kv_alloc(m->model, limits->n_blocks, limits->n_host_blocks, &m->kv, &err);
     if (st != ST_OK) random_fail("kv_alloc", st, &err);
@@ -246,7 +320,30 @@ void random_model_close(struct random_model *m) {
     m->ops->close(m->dev);
 }
 
-void random_model_fill_pool(struct random_model *m, uint32_t n_blocks, uint64_t seed) {
+#define SOME_SCALE 119u /* 2^-8: codes of e4m3 are then below 2 */
+
+static void fill_quantised(struct random_model *m, uint32_t n_blocks, uint64_t seed) {
+    uint64_t n_bytes = m->kv.block_bytes, n_scales;
+    struct geometry g = {.n_layers = m->shape->n_layers,
+                         .n_kv_heads = m->shape->n_kv_heads,
+                         .head_dim = m->shape->head_dim,
+                         .kv_dtype = m->kv_dtype};
+    uint8_t *codes = draw_codes(n_bytes + SMALL_PATTERN, seed), *block = mem_alloc(n_bytes);
+
+    n_scales = n_bytes - kv_tiles_bytes(&g, BLOCK_SIZE);
+    for (uint32_t i = 0; i < n_blocks; i++) {
+        enum status st;
+
+        memcpy(block, codes + rng_mix(seed + i) % SMALL_PATTERN, n_bytes);
+        memset(block + n_bytes - n_scales, SOME_SCALE, n_scales);
+        st = m->ops->kv_write(m->model, i, block, n_bytes);
+        if (st != ST_OK) random_fail("kv_write", st, NULL);
+    }
+    mem_free(codes);
+    mem_free(block);
+}
+
+static void fill_plain(struct random_model *m, uint32_t n_blocks, uint64_t seed) {
     uint64_t n = m->kv.block_bytes / 2, pattern = pattern_of(m->shape);
     uint16_t *numbers = draw(n, pattern, seed);
 
@@ -257,4 +354,11 @@ void random_model_fill_pool(struct random_model *m, uint32_t n_blocks, uint64_t 
         if (st != ST_OK) random_fail("kv_write", st, NULL);
     }
     mem_free(numbers);
+}
+
+void random_model_fill_pool(struct random_model *m, uint32_t n_blocks, uint64_t seed) {
+    if (m->kv_dtype == DTYPE_BF16)
+        fill_plain(m, n_blocks, seed);
+    else
+        fill_quantised(m, n_blocks, seed);
 }

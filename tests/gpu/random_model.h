@@ -24,6 +24,9 @@ const struct random_shape *random_shape_find(const char *name);
 struct random_limits {
     uint32_t max_rows, max_step_tokens, max_context, n_blocks, n_host_blocks;
     bool is_deterministic;
+    enum dtype matrices; /* of the layers: e4m3 with a scale for each output, int4 in groups of 128;
+                          * any other: bf16 */
+    enum dtype kv;       /* e4m3 or int8; any other: bf16 */
 };
 
 struct random_model {
@@ -33,6 +36,7 @@ struct random_model {
     struct backend_device *dev;
     struct backend_model *model;
     struct backend_kv_info kv;
+    enum dtype kv_dtype;
     struct backend_stage stage[2];
     double load_s;  /* load_begin to load_end */
     double alloc_s; /* kv_alloc, with the graphs recorded there */
@@ -48,6 +52,9 @@ void random_model_fill_pool(struct random_model *m, uint32_t n_blocks, uint64_t 
 
 /* What such programs do when a call fails. */
 NORETURN void random_fail(const char *doing, enum status st, const struct error *err);
+
+/* The type behind a name: bf16, e4m3, int8, int4. Ends the program with `usage` when unknown. */
+enum dtype random_dtype(const char *name, const char *usage);
 
 double clock_s(void);
 

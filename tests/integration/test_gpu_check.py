@@ -31,6 +31,8 @@ ROWS = [
     {"row": "decode", "model": BIG, "batch": 32, "context": 1024, "us": 6000.0, "host_us": 12.0},
     {"row": "decode", "model": BIG, "batch": 256, "context": 1024, "us": 15500.0, "host_us": 51.0},
     {"row": "decode", "model": BIG, "batch": 256, "context": 8192, "skipped": "more KV than this test's pool"},
+    {"row": "decode", "model": BIG + " e4m3/bf16", "batch": 1, "context": 1024, "us": 2500.0, "host_us": 9.0},
+    {"row": "decode", "model": BIG + " int4/bf16", "batch": 1, "context": 1024, "us": 2200.0, "host_us": 9.0},
     {"row": "prefill", "model": BIG, "fresh": 1024, "us": 22000.0},
     {"row": "prefix_hit", "model": BIG, "us": 6500.0},
     {"row": "swap", "model": BIG, "out_gbs": 50.0, "in_gbs": 43.0},
@@ -78,6 +80,8 @@ def test_each_bar_has_its_figure_and_verdict(measured):
         "host per step, batch 256": (51.0, False),
         "8B ready, from page cache": (12.0, True),
         "compiled PyTorch step / ours, batch 1": (1.35, True),  # beside its faster mode
+        "8B e4m3/bf16 decode, batch 1, 1k": (75.946, True),  # half of the layers' bytes, all of the head's
+        "8B int4/bf16 decode, batch 1, 1k": (51.719, False),
     }
     assert bars["8B prefill 8k"]["holds"] is None
     assert bars["8B decode, batch 1, 1k"]["means"] == "250 tok/s; the bar is 247 here"
