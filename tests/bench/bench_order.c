@@ -1,7 +1,7 @@
 /* tests/bench/bench_order.c - what the order of prompts costs the host: the scheduler's part of a
  * step, under fcfs and srpt, with up to 10,000 requests waiting. Rows are full of requests that
- * decode, or 64 decode while prompts of 4,000 tokens, ten families with 2,000 in common, are computed
- * in chunks. The median of five runs. */
+ * decode, or 64 decode while prompts of 4,000 tokens, ten families with 2,000 in common, are
+ * computed in chunks. The median of five runs. */
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -139,8 +139,8 @@ static void look_at_seen(struct scheduler *s) {
     uint32_t n = MIN(SEEN_REQUESTS, s->n_waiting), n_blocks = 0;
     struct request *r;
 
-    if (!s->has_news) return;
-    s->has_news = false;
+    if (!s->has_progress) return;
+    s->has_progress = false;
     for (; n > 0 && n_blocks < SEEN_BLOCKS; n--) {
         if (!(r = request_of_order(list_first(&s->seen)))) return;
         n_blocks += look_up(s, r);
@@ -165,7 +165,7 @@ void scheduler_order_begin(struct scheduler *s, struct request *r) {
 void scheduler_order_gave(struct scheduler *s, struct request *r, uint32_t n) {
     uint32_t last = r->n_computed + n;
 
-    s->has_news = true;
+    s->has_progress = true;
     fair_order_charge(&s->order, &r->order.turn, pace_prefill_s(&s->pace, r->n_computed, last));
     set_key(s, r, last);
     if (last + 1 >= r->n_tokens) fair_order_end(&s->order, &r->order.turn);

@@ -268,7 +268,7 @@ void fair_order_end(struct fair_order *o, struct fair_turn *t) {
 void fair_order_charge(struct fair_order *o, struct fair_turn *t, double seconds) {
     struct fair_tenant *tenant = t->tenant;
 
-    if (tenant->epoch != o->epoch) return; /* nobody waits: all begin as equals */
+    if (tenant->epoch != o->epoch) return; /* no prompt waits: all begin as equals */
     unplace(o, tenant);
     tenant->served += seconds;
     if (tenant->n_active > 0) heap_update(&o->served, &tenant->rank);

@@ -5,7 +5,7 @@
 
 #define BASE_SHARE 0.1 /* of a new step in the moving average of a base */
 #define LEAST_WORK 64  /* of a step that the rate is learned from: less is lost in the base */
-#define LEAST_MARK 0.1 /* share of a step that its prompts take at least, whatever the base says */
+#define LEAST_MARK 0.1 /* share of a step that its prompts take at least, whatever the base is */
 
 void pace_init(struct pace *p, double tokens_per_s, double attn_context) {
     *p = (struct pace){.attn_context = attn_context > 0 ? attn_context : 0};

@@ -36,7 +36,7 @@ struct scheduler {
     uint32_t n_aside;
     struct request **prefill; /* (max_num_seqs) of a step: running, more than one token lacking */
     uint32_t n_prefills;
-    bool has_news; /* prompt tokens were scheduled since the last look at `seen` */
+    bool has_progress; /* prompt tokens were scheduled since the last look at `seen` */
 };
 
 /* What is left of a step. */
@@ -77,7 +77,7 @@ bool scheduler_break_deadlock(struct scheduler *s, const struct schedule *sched)
 enum admission_result {
     ADMISSION_DONE,
     ADMISSION_PASSED, /* it waits for something that is not room: others may pass it */
-    ADMISSION_MOVED,  /* POLICY_SRPT: it lacks more than its key tells; its place is another one */
+    ADMISSION_MOVED,  /* POLICY_SRPT: it lacks more than its key has; its place is another one */
     ADMISSION_FULL,   /* it must keep waiting, and so must all requests behind it */
 };
 enum admission_result scheduler_admit(struct scheduler *s, struct schedule *sched, struct budget *b,
@@ -96,7 +96,7 @@ void scheduler_step_by_remaining(struct scheduler *s, struct schedule *sched, st
 void scheduler_order_enter(struct scheduler *s, struct request *r);
 void scheduler_order_leave(struct scheduler *s, struct request *r);
 void scheduler_order_end(struct scheduler *s, struct request *r);
-/* n_have tokens of r need not be computed. False: it lacks more than its key told. */
+/* n_have tokens of r need not be computed. False: it lacks more than its key has. */
 bool scheduler_order_found(struct scheduler *s, struct request *r, uint32_t n_have);
 /* r is about to run. */
 void scheduler_order_begin(struct scheduler *s, struct request *r);

@@ -118,8 +118,7 @@ static void small_blocks_under_large_ones_are_predicted(void **state) {
     free_chats(&w);
 }
 
-/* The worker's own scheduler near saturation: what lacks least first answers sooner, and an ITL target
- * keeps steps with generating requests within it. */
+/* The worker's own scheduler near saturation: what lacks least first answers sooner. */
 static void the_least_remaining_prefill_first_answers_sooner(void **state) {
     struct chats w = make_chats(7, 600000000);
     struct replay_options o = {.block_size = BLOCK_SIZE, .cache_tokens = 200000};

@@ -1,5 +1,5 @@
-/* tests/unit/worker/sched/test_by_remaining.c - POLICY_SRPT step by step: against a model that sorts
- * by key, and the numbered cases for the order in a worker. A token takes a millisecond. */
+/* tests/unit/worker/sched/test_by_remaining.c - POLICY_SRPT step by step: against a model that
+ * sorts by key, and the numbered cases for the order in a worker. A token takes a millisecond. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-/* tests/unit/worker/sched/test_fair_order.c - the order of prompts against a model that sorts: every
- * debt is computed from the definition, the least served by a walk over all tenants. */
+/* tests/unit/worker/sched/test_fair_order.c - the order of prompts against a model that sorts:
+ * every debt is computed from the definition, the least served by a walk over all tenants. */
 #include <math.h>
 #include <string.h>
 
