@@ -19,7 +19,7 @@ struct hold {
     struct hold_request *fresh; /* began to wait and is not tried yet */
     struct worker_mask ready;   /* when the last walk left requests waiting beside them */
     uint64_t walked_us;         /* then; 0: no walk has */
-    uint64_t repriced_us;
+    uint64_t full_walk_us;      /* the last of HOLD_TRIES */
 };
 
 static struct admission_options queue_options(const struct hold_options *o) {
@@ -111,6 +111,7 @@ enum admission_verdict hold_wait(struct hold *h, struct hold_request *q,
     }
     list_push_back(&h->waiting, &q->link);
     h->n_waiting++;
+    q->tried_us = 0;
     h->fresh = q;
     return verdict;
 }
@@ -169,6 +170,8 @@ static enum attempt attempt(struct hold *h, struct hold_request *q, uint64_t now
         return DEARER;
     most_s = load_of(h)->hold_s[offer.worker];
     if (admission_in_debt(&q->place)) most_s = MIN(most_s, HOLD_IN_DEBT_S);
+    q->tried_worker = offer.worker;
+    q->tried_us = now_us;
     if (offer.wait_s > most_s) return STAYS;
     routing_accept(h->routing, q->rq, q->ticket);
     admission_take(h->queue, &q->place, *price_s, now_us);
@@ -186,23 +189,32 @@ static void move_to(struct hold *h, struct hold_request *q, struct list *placed)
     list_push_back(placed, &q->link);
 }
 
-/* Places up to n_max in order; true when all that may be tried were. */
-static bool try_in_order(struct hold *h, uint32_t n_max, uint64_t now_us, struct list *placed) {
+/* Its worker is as busy as at the last try, which was a moment ago: it would stay. */
+static bool is_tried(const struct hold_request *q, const struct worker_mask *ready,
+                     uint64_t now_us) {
+    return q->tried_us && now_us < q->tried_us + HOLD_STALE_US &&
+           !worker_mask_has(ready->words, q->tried_worker);
+}
+
+/* Places up to n_max in order; true when all that may be tried were. `ready`: those that are. */
+static bool try_in_order(struct hold *h, uint32_t n_max, struct worker_mask ready, bool is_event,
+                         uint64_t now_us, struct list *placed) {
+    const uint32_t n_stay_max = is_event ? HOLD_EVENT : HOLD_TRIES;
     struct {
         struct hold_request *q;
         double price_s;
     } kept[HOLD_TRIES];
     uint32_t n_kept = 0, n_tries = 0;
     struct admission_ticket *t;
-    struct worker_mask ready;
     bool is_ready = true;
 
-    while (n_tries++ < HOLD_TRIES && is_ready && n_max && load_has_room(load_of(h), now_us) &&
-           (t = admission_next(h->queue)) != NULL) {
+    while (n_tries++ < HOLD_TRIES && n_kept < n_stay_max && is_ready && n_max &&
+           load_has_room(load_of(h), now_us) && (t = admission_next(h->queue)) != NULL) {
         struct hold_request *q = request_of(t);
-        double price_s;
+        double price_s = t->work_s;
+        bool stays = !is_event && is_tried(q, &ready, now_us);
 
-        switch (attempt(h, q, now_us, &price_s)) {
+        switch (stays ? STAYS : attempt(h, q, now_us, &price_s)) {
         case PLACED:
             move_to(h, q, placed);
             n_max--;
@@ -246,11 +258,9 @@ static bool has_other_ready(struct hold *h, const struct worker_mask *ready, uin
     return others != 0;
 }
 
-static void reprice_oldest(struct hold *h, uint64_t now_us) {
+static void reprice_oldest(struct hold *h) {
     uint32_t n = MIN(h->n_waiting, (uint32_t)HOLD_REPRICED), home;
 
-    if (now_us < h->repriced_us + HOLD_WALK_US) return;
-    h->repriced_us = now_us;
     while (n--) {
         struct hold_request *q = LIST_ENTRY(list_first(&h->waiting), struct hold_request, link);
 
@@ -262,7 +272,7 @@ static void reprice_oldest(struct hold *h, uint64_t now_us) {
 
 static void walk_by_price(struct hold *h, uint32_t n_max, uint64_t now_us, struct list *placed) {
     struct worker_mask ready;
-    bool is_left;
+    bool is_left, is_event;
 
     if (!n_max || !load_get_ready(load_of(h), &ready, now_us) ||
         !load_has_room(load_of(h), now_us)) {
@@ -273,9 +283,13 @@ static void walk_by_price(struct hold *h, uint32_t n_max, uint64_t now_us, struc
         try_fresh(h, now_us, placed);
         return;
     }
-    reprice_oldest(h, now_us);
-    is_left = try_in_order(h, n_max, now_us, placed);
-    h->walked_us = is_left ? now_us : 0;
+    is_event = now_us < h->full_walk_us + HOLD_WALK_US;
+    if (!is_event) {
+        reprice_oldest(h);
+        h->full_walk_us = now_us;
+    }
+    is_left = try_in_order(h, n_max, ready, is_event, now_us, placed);
+    h->walked_us = is_left ? h->full_walk_us : 0;
     if (is_left) (void)load_get_ready(load_of(h), &h->ready, now_us);
 }
 

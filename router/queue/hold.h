@@ -12,11 +12,13 @@
  *      hold_walk: in order, each is tried against its own worker ──▶ placed, or stays
  *
  * The walk runs at every first token, end, abort, worker that comes up, and request that begins to
- * wait, and every HOLD_WALK_US while one waits. It ends after HOLD_TRIES, and at once while no
- * worker has a wait of at most H. A walk that left requests waiting beside such workers is repeated
- * when another worker becomes ready, or HOLD_WALK_US later: until then only a new request is tried.
- * Prices are taken when a request enters and at each try, and of HOLD_REPRICED others per
- * HOLD_WALK_US, those first whose price is oldest: what is cached changes while they wait.
+ * wait, and every HOLD_WALK_US while one waits. While no worker has a wait of at most H it is one
+ * test. Every HOLD_WALK_US it tries the first HOLD_TRIES, except those that were tried less than
+ * HOLD_STALE_US ago and whose worker is as busy as it was. Between, it runs when a worker becomes
+ * ready, and ends when HOLD_EVENT had to stay; and a new request is tried alone. Those bounds are
+ * small beside H, the work that a worker has when it becomes ready. Prices are taken when a request
+ * enters and at each try, and of HOLD_REPRICED others per HOLD_WALK_US, those first whose price is
+ * oldest: what is cached changes while they wait.
  *
  * H is a worker's own (load_set_hold). A tenant in debt (admission.h) is placed where the wait is
  * at most HOLD_IN_DEBT_S: its requests are not to lie before those of others in the workers'
@@ -32,7 +34,9 @@
 #include "router/routing/routing.h"
 
 #define HOLD_WALK_US   5000
-#define HOLD_TRIES     64
+#define HOLD_TRIES     64    /* every HOLD_WALK_US */
+#define HOLD_EVENT     4     /* of them that stay, at an event between */
+#define HOLD_STALE_US  50000 /* a try that failed counts so long while its worker is busy */
 #define HOLD_REPRICED  16
 #define HOLD_IN_DEBT_S 0.1
 #define HOLD_FCFS_S    0.4 /* default before workers that prefill in order of arrival */
@@ -66,6 +70,8 @@ struct hold_request {
     uint64_t wait_us;              /* predicted by hold_wait */
     uint32_t n_before;             /* in the order when it began to wait; by price roughly */
     enum hold_reason reason;       /* why it began to wait */
+    uint32_t tried_worker;         /* of the last try, with its time; 0: none yet */
+    uint64_t tried_us;
 };
 
 /* `routing` is the caller's and outlives it. */

@@ -2,14 +2,19 @@
  *
  * `turn` is one popped and one that enters, `leave` one that gives up somewhere in the queue and
  * one that enters, `displace` one that enters a full queue in another's place. Best of seven rounds
- * (of three, for the last). */
+ * (of three, for the last).
+ *
+ * `hold`: 10,000 requests of 24 blocks wait for 64 workers that are all busy above H (hold.h). One
+ * step is what a request costs in all: it arrives and waits, another's first token and end come,
+ * and the walks after each place what can go. `idle walk`: a walk that can place nothing. */
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "common/base/clock.h"
 #include "common/base/mem.h"
 #include "common/base/rng.h"
-#include "router/queue/admission.h"
+#include "router/queue/hold.h"
+#include "tests/support/routing_defaults.h"
 
 #define N_WAITING   100000
 #define N_ROUNDS    7
@@ -73,10 +78,152 @@ static void bench(uint64_t n_tenants) {
     mem_free(tickets);
 }
 
+/* --- late binding ---------------------------------------------------------------------------- */
+
+#define N_HELD      10000
+#define N_HOLDERS   64
+#define N_BLOCKS    24
+#define N_CHATS     20000
+#define N_PREFIXES  8 /* blocks that all have in common */
+#define BLOCK_BYTES 256
+#define STEPS       20000
+
+struct held {
+    struct hold_request q;
+    struct route_request rq;
+    struct route_ticket ticket;
+    uint64_t chain[N_BLOCKS];
+};
+
+struct fleet {
+    struct routing *routing;
+    struct hold *hold;
+    struct held *all;
+    struct list placed, open, spare; /* of held.q.link */
+    uint32_t n_open;
+    uint64_t now_us;
+    struct rng rng;
+};
+
+static void describe(struct fleet *f, struct held *h) {
+    uint64_t chat = rng_below(&f->rng, N_CHATS);
+
+    *h = (struct held){.rq = {.chain = h->chain,
+                              .n_blocks = N_BLOCKS,
+                              .prompt_bytes = N_BLOCKS * BLOCK_BYTES,
+                              .now_us = f->now_us}};
+    for (uint32_t i = 0; i < N_BLOCKS; i++)
+        h->chain[i] = rng_at(i < N_PREFIXES ? 1 : chat + 2, i);
+    h->q.rq = &h->rq;
+    h->q.ticket = &h->ticket;
+    h->q.tenant = chat % 100;
+    h->q.since_us = f->now_us;
+}
+
+static void walk(struct fleet *f) {
+    struct list *link;
+
+    hold_walk(f->hold, UINT32_MAX, f->now_us, &f->placed);
+    while ((link = list_pop_front(&f->placed)) != NULL) {
+        list_push_back(&f->open, link);
+        f->n_open++;
+    }
+}
+
+static void arrive(struct fleet *f, struct held *h) {
+    struct hold_request *displaced;
+    enum hold_reason reason;
+
+    describe(f, h);
+    if (hold_place(f->hold, &h->rq, &h->ticket, &reason, NULL) == ST_OK) {
+        list_push_back(&f->open, &h->q.link);
+        f->n_open++;
+        return;
+    }
+    if (hold_wait(f->hold, &h->q, &displaced) != ADMISSION_WAITS) abort();
+    walk(f);
+}
+
+/* The request that was sent first has its first token and ends. */
+static struct held *finish(struct fleet *f) {
+    struct list *link = list_pop_front(&f->open);
+    struct held *h = (struct held *)(void *)LIST_ENTRY(link, struct hold_request, link);
+    const struct route_feedback feedback = {N_BLOCKS * 64, (int64_t)h->ticket.cached_tokens};
+
+    f->n_open--;
+    routing_first_token(f->routing, &h->ticket, &feedback, f->now_us);
+    walk(f);
+    routing_ended(
+        f->routing, &h->ticket,
+        &(struct route_end){.output_tokens = 100, .now_us = f->now_us, .feedback = {-1, -1}});
+    walk(f);
+    return h;
+}
+
+static struct held *take_spare(struct fleet *f) {
+    struct list *link = list_pop_front(&f->spare);
+
+    return (struct held *)(void *)LIST_ENTRY(link, struct hold_request, link);
+}
+
+static void bench_hold(void) {
+    struct fleet f = {.now_us = 1000000};
+    struct routing_options o;
+    uint64_t began_us, n_walked = 0;
+    double step_us = 1e9, idle_us = 1e9;
+
+    rng_seed(&f.rng, 7);
+    routing_options_default(&o);
+    o.max_index_bytes = UINT64_C(64) << 20;
+    if (routing_create(&f.routing, &o, NULL) != ST_OK) abort();
+    for (uint32_t w = 0; w < N_HOLDERS; w++)
+        routing_worker_up(f.routing, w,
+                          &(struct worker_spec){.identity = w, .generation = 1, .n_blocks = 40000});
+    f.hold = hold_create(f.routing, &(struct hold_options){.queue_size = N_HELD + 10,
+                                                           .fcfs_s = HOLD_FCFS_S,
+                                                           .srpt_s = HOLD_SRPT_S});
+    f.all = mem_calloc(N_HELD * 4, sizeof(*f.all));
+    list_init(&f.placed);
+    list_init(&f.open);
+    list_init(&f.spare);
+    for (uint32_t i = 0; i < N_HELD * 4; i++)
+        list_push_back(&f.spare, &f.all[i].q.link);
+    while (hold_n_waiting(f.hold) < N_HELD)
+        arrive(&f, take_spare(&f));
+    for (int round = 0; round < N_ROUNDS; round++) {
+        began_us = clock_now_us();
+        for (uint32_t i = 0; i < STEPS; i++) {
+            list_push_back(&f.spare, &finish(&f)->q.link);
+            f.now_us += 700; /* 64 workers, 0.045 s each */
+            while (hold_n_waiting(f.hold) < N_HELD)
+                arrive(&f, take_spare(&f));
+        }
+        step_us = MIN(step_us, (double)(clock_now_us() - began_us) / STEPS);
+        began_us = clock_now_us();
+        for (uint32_t i = 0; i < STEPS; i++) {
+            walk(&f);
+            n_walked += hold_n_waiting(f.hold);
+        }
+        idle_us = MIN(idle_us, (double)(clock_now_us() - began_us) / STEPS);
+    }
+    printf("hold: %u waiting, %u open, %u workers: step %.2f us, idle walk %.3f us%s\n",
+           hold_n_waiting(f.hold), f.n_open, N_HOLDERS, step_us, idle_us, n_walked ? "" : ".");
+    while (hold_n_waiting(f.hold))
+        hold_leave(f.hold, hold_any(f.hold));
+    while (f.n_open)
+        (void)finish(&f);
+    hold_check(f.hold);
+    hold_destroy(f.hold);
+    routing_check(f.routing);
+    routing_destroy(f.routing);
+    mem_free(f.all);
+}
+
 int main(void) {
     static const uint64_t tenants[] = {1, 1000, 100000};
 
     for (size_t i = 0; i < ARRAY_LEN(tenants); i++)
         bench(tenants[i]);
+    bench_hold();
     return 0;
 }

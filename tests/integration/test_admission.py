@@ -151,7 +151,7 @@ def test_the_urgent_go_first_where_their_key_allows_it(narrow, tmp_path):
 
 def test_a_flood_of_one_tenant_leaves_the_other_its_turn(narrow, tmp_path):
     (tmp_path / "keys").write_text("sk-flood\nsk-calm\n")
-    router = narrow("--api-keys-file", tmp_path / "keys", "--queue-size", 8, "--threads", 2)
+    router = narrow("--api-keys-file", tmp_path / "keys", "--queue-size", 8, "--threads", 2, "--hold-ms", 0)
     first = Stream(router, headers={"Authorization": "Bearer sk-flood"})
     order = []
     flood = [Asked(router, order, headers={"Authorization": "Bearer sk-flood"}) for _ in range(12)]

@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from conftest import Router, http, wait_for
+from conftest import PATIENCE_S, Router, http, wait_for
 
 RATE = 10  # prompt tokens a second, as the workers publish
 LONG, MIDDLE, SHORT = 40000, 6000, 800  # bytes of a prompt: 1000, 150 and 20 seconds of prefill
@@ -269,7 +269,7 @@ def test_a_router_that_stops_still_serves_what_it_holds(fleet):
     for name in ("first", "held0", "held1", "held2"):
         worker.release(name)
     assert [a.result().code for a in [first, *held]] == [200] * 4
-    assert clients.router.stop() == 0
+    assert clients.router.process.wait(PATIENCE_S) == 0
 
 
 def test_a_router_that_cannot_wait_refuses_what_it_holds(fleet):
@@ -285,7 +285,7 @@ def test_a_router_that_cannot_wait_refuses_what_it_holds(fleet):
         except OSError:
             pass  # its connection ended
     first.exception()
-    assert clients.router.stop() in (0, 1)
+    assert clients.router.process.wait(PATIENCE_S) in (0, 1)
 
 
 @pytest.mark.parametrize("hold", ["0", "1h"])
