@@ -255,8 +255,9 @@ def sim_fleet(programs):
 
 
 # Ports that the system does not choose by itself (it begins at 32768), a range for each pytest that runs beside others.
-PORTS_OF_A_RUN, RANGE = 8, 1000
-_first = 20000 + RANGE * (int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 12)
+PORTS_OF_A_RUN = 8
+RANGE = 12000 // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) // PORTS_OF_A_RUN * PORTS_OF_A_RUN
+_first = 20000 + RANGE * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:])
 _bases = itertools.cycle(random.sample(range(_first, _first + RANGE, PORTS_OF_A_RUN), RANGE // PORTS_OF_A_RUN))
 
 
