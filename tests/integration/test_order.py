@@ -33,6 +33,6 @@ def test_a_request_logs_what_the_order_meant_for_it(programs):
 def test_without_an_order_nothing_is_logged_and_priorities_are_refused(programs):
     worker = programs(Worker, "--backend", "sim", "--sim-speed", 50).ready()
     refused = worker.post("/v1/completions", {"prompt": "a", "max_tokens": 1, "priority": 3})
-    assert refused.code == 400 and "--schedule-policy priority or srpt" in refused.body.decode()
+    assert refused.code == 400 and "--schedule-policy priority or srpt" in refused.body
     assert worker.post("/v1/completions", {"prompt": "a", "max_tokens": 1}).code == 200
     assert not [line for line in worker.lines if " prompt_computed " in line]
