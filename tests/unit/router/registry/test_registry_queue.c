@@ -635,6 +635,98 @@ static void other_limits_hold_at_once(void **state) {
     mailbox_close(box);
 }
 
+/* --- held back for a backlog ------------------------------------------------------------------ */
+
+static void hold_back(struct registry *r) {
+    struct registry_config config = {.hold = {.queue_size = 10, .fcfs_s = 0.4, .srpt_s = 4}};
+
+    routing_options_default(&config.routing);
+    registry_change(r, &config);
+}
+
+/* 256 bytes are 64 tokens, of which a worker reads 10,000 a second; here 40 seconds' worth. */
+static enum status enter_long(struct registry *r, struct mailbox *box, struct request *q,
+                              uint64_t now_us) {
+    memset(q, 0, sizeof(*q));
+    q->rq = (struct route_request){.chain = q->chain, .prompt_bytes = 1600000, .now_us = now_us};
+    q->w.box = box;
+    q->is_open = registry_enter(r, STR_NULL, &q->rq, &q->ticket, &q->target, &q->w, NULL) == ST_OK;
+    q->is_waiting = !q->is_open;
+    return q->is_open ? ST_OK : ST_AGAIN;
+}
+
+static void time_alone_lets_a_held_request_go(void **state) {
+    struct registry *r = make(1, 0, 0, 10);
+    struct mailbox *box = mailbox_open_waiting();
+    struct request q[2];
+    double work_s;
+
+    (void)state;
+    hold_back(r);
+    assert_int_equal(enter_long(r, box, &q[0], 1), ST_OK);
+    work_s = q[0].ticket.load.work_s;
+    assert_int_equal(enter_long(r, box, &q[1], 2), ST_AGAIN);
+    assert_int_equal(q[1].w.held.reason, HOLD_BACKLOG);
+    registry_walk(r, (uint64_t)((work_s - 0.41) * 1e6));
+    assert_int_equal(take_grants(box), 0);
+    registry_walk(r, (uint64_t)((work_s - 0.39) * 1e6));
+    assert_int_equal(take_grants(box), 1);
+    assert_true(q[1].is_open);
+    for (int i = 0; i < 2; i++)
+        end(r, &q[i], 100000000);
+    registry_check(r);
+    registry_destroy(r);
+    mailbox_close(box);
+}
+
+/* What other routers sent keeps ours waiting, and their first tokens let ours go. */
+static void first_tokens_of_other_routers_let_held_requests_go(void **state) {
+    struct route_feedback feedback = {400000, 0};
+    struct route_end e = {.output_tokens = 1, .feedback = {-1, -1}, .now_us = 20};
+    struct registry *r = make(1, 0, 0, 10);
+    struct mailbox *box = mailbox_open_waiting();
+    struct route_request rq = {.prompt_bytes = 1600000, .now_us = 1};
+    struct registry_view view;
+    struct registry_remote m;
+    struct request q;
+
+    (void)state;
+    hold_back(r);
+    assert_true(registry_get(r, 0, &view));
+    assert_int_equal(registry_add_remote(r, 0, view.incarnation, &rq, &m), ST_OK);
+    assert_int_equal(enter_long(r, box, &q, 2), ST_AGAIN);
+    registry_remote_first_token(r, &m, &feedback, 10);
+    assert_int_equal(take_grants(box), 1);
+    assert_true(q.is_open);
+    registry_remote_ended(r, &m, &e, 20);
+    end(r, &q, 30);
+    registry_check(r);
+    registry_destroy(r);
+    mailbox_close(box);
+}
+
+/* No worker is left that could come back by itself: waiting is in vain. */
+static void held_requests_are_refused_when_the_last_worker_drains(void **state) {
+    struct registry *r = make(1, 0, 0, 10);
+    struct mailbox *box = mailbox_open_waiting();
+    struct request q[2];
+
+    (void)state;
+    hold_back(r);
+    assert_int_equal(enter_long(r, box, &q[0], 1), ST_OK);
+    assert_int_equal(enter_long(r, box, &q[1], 2), ST_AGAIN);
+    registry_set_draining(r, 0, DRAIN_OPERATOR, true);
+    registry_tick(r, 3);
+    assert_int_equal(take_grants(box), 1);
+    assert_false(q[1].is_open);
+    assert_null(q[1].w.limit);
+    assert_int_equal(totals(r).n_waiting, 0);
+    end(r, &q[0], 4);
+    registry_check(r);
+    registry_destroy(r);
+    mailbox_close(box);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_slot_goes_to_the_next_in_queue),
@@ -647,6 +739,9 @@ int main(void) {
         cmocka_unit_test(a_waiting_request_respects_slow_start),
         cmocka_unit_test(two_loops_hand_slots_to_each_other),
         cmocka_unit_test(other_limits_hold_at_once),
+        cmocka_unit_test(time_alone_lets_a_held_request_go),
+        cmocka_unit_test(first_tokens_of_other_routers_let_held_requests_go),
+        cmocka_unit_test(held_requests_are_refused_when_the_last_worker_drains),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
