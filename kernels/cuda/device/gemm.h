@@ -19,7 +19,7 @@
  * way (FAST_ACCUM 0). Their rows are always a multiple of GEMM_CODE_ROWS.
  *
  * A grouped product is one launch for many matrices (the experts of a layer), by the own kernels.
- * Implemented by gemm.c; on the shim by plain loops. Thread: the device's. */
+ * Implemented by the files gemm*.c; on the shim by plain loops. Thread: the device's. */
 #ifndef KERNELS_CUDA_DEVICE_GEMM_H
 #define KERNELS_CUDA_DEVICE_GEMM_H
 

@@ -1,5 +1,5 @@
 /* kernels/cuda/device/gpu_internal.h - what gpu.c and gpu_library.c offer to the two modules that
- * call the vendor's libraries themselves: gemm.c and comm.c. */
+ * call the vendor's libraries themselves: gemm*.c and comm.c. */
 #ifndef KERNELS_CUDA_DEVICE_GPU_INTERNAL_H
 #define KERNELS_CUDA_DEVICE_GPU_INTERNAL_H
 
