@@ -277,6 +277,37 @@ static void case_91_a_step_behind_a_token_not_known_yet(void **state) {
     fixture_close(&f);
 }
 
+/* Each holds what was delivered for it, and none has room for the rest: the later gives it up. */
+static void delivered_kv_never_locks_the_pool(void **state) {
+    (void)state;
+    for (int policy = POLICY_FCFS; policy <= POLICY_SRPT; policy++) {
+        struct fixture_options o = fixture_defaults();
+        struct request_params p = request_params_default;
+        struct sched_fixture f;
+        struct store s;
+        struct request *r[2];
+
+        p.max_tokens = 4;
+        o.block_size = 4;
+        o.n_blocks = 10;
+        o.scheduler.full_sequence_must_fit = false;
+        o.scheduler.policy = (enum scheduler_policy)policy;
+        open_with(&f, &o, &s, 16, CONNECTOR_LATER);
+        for (uint32_t i = 0; i < 2; i++)
+            r[i] = fixture_add(&f, 36, 1 + i, &p);
+        for (uint32_t n = 0; r[0]->state != REQUEST_DONE || r[1]->state != REQUEST_DONE; n++) {
+            assert_true(n < 100);
+            fixture_step(&f);
+            fixture_take(&f, 7);
+            for (uint32_t i = 0; i < 2; i++)
+                scheduler_remote_arrived(f.s, r[i], 16);
+        }
+        assert_int_equal(s.n_loads, 3); /* once more for the one that gave it up */
+        end_all(&f, r, 2);
+        fixture_close(&f);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(case_84_external_tokens_now_and_later),
@@ -286,6 +317,7 @@ int main(void) {
         cmocka_unit_test(an_unknown_remote_length_delays_no_other_request),
         cmocka_unit_test(a_load_that_falls_short_or_is_cancelled),
         cmocka_unit_test(case_91_a_step_behind_a_token_not_known_yet),
+        cmocka_unit_test(delivered_kv_never_locks_the_pool),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
