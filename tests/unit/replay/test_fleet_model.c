@@ -260,6 +260,36 @@ static void a_flood_waits_for_itself_where_tenants_are_known(void **state) {
     workload_free(&w);
 }
 
+/* Two tenants send 1.8 of what can be computed, and one of them has twice the weight. */
+static double served_by_weight(uint32_t n_routers) {
+    struct fleet_options o = fleet_of(4, 300000, "prefix");
+    struct fleet_result r;
+    struct workload w;
+
+    make_crowd(&w, 1.8, (struct crowd){.draw = 1});
+    for (uint32_t i = 0; i < w.n; i++)
+        w.requests[i].tenant = i % 2;
+    o.warm_share = 0.3;
+    o.hold_s = 0.4;
+    o.walk_s = 0.05;
+    o.has_tenants = true;
+    o.odd_weight = 2;
+    o.n_routers = n_routers;
+    o.is_shared = n_routers > 1;
+    o.delay_s = 5e-3;
+    o.late_delay_s = 25e-3;
+    fleet_run(&w, NULL, &o, &r);
+    print_message("weights 2:1, %u routers: prefill %.2f:1\n", n_routers, r.odd_by_even);
+    workload_free(&w);
+    return r.odd_by_even;
+}
+
+static void tenants_are_served_by_weight(void **state) {
+    (void)state;
+    assert_float_equal(served_by_weight(1), 2, 0.1);
+    assert_float_equal(served_by_weight(2), 2, 0.2);
+}
+
 /* --- a closed loop --------------------------------------------------------------------------- */
 
 static void run_agents(uint32_t n_sessions, struct fleet_result *r) {
@@ -354,6 +384,7 @@ int main(void) {
         cmocka_unit_test(nothing_waits_at_low_load),
         cmocka_unit_test(those_that_wait_are_all_answered_and_sooner_on_average),
         cmocka_unit_test(a_flood_waits_for_itself_where_tenants_are_known),
+        cmocka_unit_test(tenants_are_served_by_weight),
         cmocka_unit_test(agents_thrash_when_they_do_not_fit),
         cmocka_unit_test(an_oracle_is_near_the_best_assignment_and_no_policy_nearer),
     };
