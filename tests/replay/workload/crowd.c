@@ -42,18 +42,15 @@ static void join_flood(struct workload *w, struct workload_request *q, uint32_t 
     rename_prompt(w, q, number, NAMES_FLOOD + (uint64_t)number * n, n, 0);
 }
 
-void crowd_replace(struct workload *w, const struct crowd *crowd) {
-    double half_s = workload_span_s(w) / 2, first_s = w->n ? w->requests[0].arrival_s : 0;
-    uint64_t lots = crowd_seed_of_copies(crowd->draw) + 1;
-
-    if (!(crowd->flash > 0) && !(crowd->flood > 0)) return;
-    for (uint32_t i = 0; i < w->n; i++) {
+void crowd_replace(struct workload *w, uint32_t first, uint32_t n, double half_s,
+                   const struct crowd *crowd, uint64_t *lots) {
+    for (uint32_t i = first; i < first + n; i++) {
         struct workload_request *q = &w->requests[i];
 
-        if (q->arrival_s - first_s <= half_s) continue;
-        if (crowd->flash > 0 && crowd_lot(&lots) < crowd->flash)
+        if (q->arrival_s <= half_s) continue;
+        if (crowd->flash > 0 && crowd_lot(lots) < crowd->flash)
             join_flash(w, q, i);
-        else if (crowd->flood > 0 && crowd_lot(&lots) < crowd->flood)
+        else if (crowd->flood > 0 && crowd_lot(lots) < crowd->flood)
             join_flood(w, q, i);
     }
 }

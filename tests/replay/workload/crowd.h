@@ -31,10 +31,12 @@ static inline uint64_t crowd_seed_of_copies(uint64_t draw) {
     return draw * 104729 + 11;
 }
 
-/* Replaces requests by those of a flash crowd and of a flood, whose tenants are below. */
+/* Replaces some of n requests from `first` on, which come after half_s, by those of a flash crowd
+ * and of a flood, whose tenants are below. */
 #define TENANT_FLASH 998
 #define TENANT_FLOOD 999
-void crowd_replace(struct workload *w, const struct crowd *crowd);
+void crowd_replace(struct workload *w, uint32_t first, uint32_t n, double half_s,
+                   const struct crowd *crowd, uint64_t *lots);
 
 /* Moves arrivals into the bursts. */
 void crowd_burst(struct workload *w, const struct crowd *crowd);

@@ -34,7 +34,7 @@ static enum status read_number(const struct json *root, const char *name, double
 static enum status read_request(struct workload *w, double ticks_per_s, const struct json *root,
                                 struct error *err) {
     double ticks, n_prompt, n_output;
-    struct workload_request q = {0};
+    struct workload_request q = {.line = w->n};
     enum status st = read_number(root, "timestamp", 1e18, &ticks, err);
 
     if (st == ST_OK) st = read_number(root, "input_length", LENGTH_MAX, &n_prompt, err);

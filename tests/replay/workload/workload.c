@@ -71,12 +71,18 @@ static void copy_chain(struct workload *w, struct workload_request *q, uint32_t 
     q->chain = own;
 }
 
-/* Begins its round of span_s, which is from first_s on, so much later. */
-static void shift(struct workload_request *q, uint32_t n, double shift_s, double first_s,
-                  double span_s) {
+/* A round of the workload. */
+struct round {
+    double first_s, span_s;
+};
+
+/* Begins its round so much later. */
+static void shift(struct workload_request *q, uint32_t n, double shift_s,
+                  const struct round *round) {
     for (uint32_t i = 0; i < n; i++) {
-        q[i].arrival_s += shift_s;
-        if (q[i].arrival_s - first_s >= span_s) q[i].arrival_s -= span_s;
+        double t = fmax(q[i].arrival_s - round->first_s + shift_s, 0);
+
+        q[i].arrival_s = round->first_s + (t >= round->span_s ? t - round->span_s : t);
     }
 }
 
@@ -91,20 +97,30 @@ static void add_copy(struct workload *w, uint32_t n, uint32_t copy) {
     }
 }
 
-void workload_overlay(struct workload *w, uint32_t copies, uint64_t draw) {
-    double span_s = workload_span_s(w) + 1e-3, first_s = w->n ? w->requests[0].arrival_s : 0;
-    double own_shift_s;
-    uint64_t lots = crowd_seed_of_copies(draw);
+static int by_line(const void *a, const void *b) {
+    const struct workload_request *x = a, *y = b;
+
+    return x->line != y->line ? (x->line < y->line ? -1 : 1) : by_arrival(a, b);
+}
+
+/* In the order of lines, so that the lots are those of crowd.h. */
+void workload_overlay(struct workload *w, uint32_t copies, const struct crowd *crowd) {
+    uint64_t lots = crowd_seed_of_copies(crowd->draw);
     uint32_t n = w->n;
+    struct round round;
 
-    own_shift_s = draw ? span_s * crowd_lot(&lots) : 0;
-    for (uint32_t copy = 1; copy < copies; copy++) {
-        double shift_s = span_s * (draw ? crowd_lot(&lots) : (double)copy / copies);
-
+    if (!n) return;
+    qsort(w->requests, n, sizeof(*w->requests), by_line);
+    round.first_s = w->requests[0].arrival_s;
+    round.span_s = w->requests[n - 1].arrival_s - round.first_s + 1e-3;
+    for (uint32_t copy = 1; copy < copies; copy++)
         add_copy(w, n, copy);
-        shift(w->requests + w->n - n, n, shift_s, first_s, span_s);
+    for (uint32_t copy = 0; copy < copies; copy++) {
+        double share = crowd->draw ? crowd_lot(&lots) : (double)copy / copies;
+
+        shift(w->requests + copy * n, n, round.span_s * share, &round);
+        crowd_replace(w, copy * n, n, round.first_s + round.span_s / 2, crowd, &lots);
     }
-    shift(w->requests, n, own_shift_s, first_s, span_s);
     workload_sort(w);
 }
 
@@ -174,15 +190,15 @@ static double work_by_span(const struct workload *w, uint64_t cache_tokens) {
 }
 
 void workload_load(struct workload *w, const struct workload_target *target) {
-    uint32_t cache_tokens = target->cache_tokens;
+    uint32_t cache_tokens = target->cache_tokens, copies = 1;
     double work;
 
     workload_clip(w, cache_tokens);
     if (target->has_copies && target->load > 0) {
         work = work_by_span(w, (uint64_t)COPY_WORKERS * cache_tokens) / target->n_workers;
-        workload_overlay(w, (uint32_t)fmax(1, COPY_LOAD / work + 0.5), target->crowd.draw);
+        copies = (uint32_t)fmax(1, COPY_LOAD / work + 0.5);
     }
-    crowd_replace(w, &target->crowd);
+    if (!(w->end_s > 0)) workload_overlay(w, copies, &target->crowd);
     if (target->load > 0) {
         work = work_by_span(w, (uint64_t)target->n_workers * cache_tokens);
         workload_stretch(w, work / target->speed / target->load);

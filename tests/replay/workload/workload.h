@@ -29,6 +29,7 @@ struct workload_request {
     double arrival_s;
     uint64_t session;            /* one per conversation; 0: unknown */
     uint32_t tenant;             /* a copy of a trace is one; see crowd.h too */
+    uint32_t line;               /* of a trace, from 0 */
     uint32_t n_prompt, n_output; /* tokens, at least one each */
     uint32_t n_blocks;           /* full blocks of the prompt that have a name */
     uint32_t n_names;            /* those, and perhaps the block that the prompt only begins */
@@ -73,10 +74,16 @@ MUST_USE enum status workload_read(struct workload *w, const struct trace *t, st
 /* Time from the first arrival to the last; of a closed loop to its end. */
 double workload_span_s(const struct workload *w);
 
+/* crowd.h says what they are; zeroed: requests come evenly, and nothing else. */
+struct crowd {
+    uint64_t draw;
+    double burst, flash, flood;
+};
+
 /* `copies` populations that send the same at other times: each begins its round of the workload one
  * copy-th later, or with a draw (crowd.h) at any time, and has names of its own, except the first
- * block of a prompt, the chat template that all have in common. */
-void workload_overlay(struct workload *w, uint32_t copies, uint64_t draw);
+ * block of a prompt, the chat template that all have in common. Crowds replace some of it all. */
+void workload_overlay(struct workload *w, uint32_t copies, const struct crowd *crowd);
 
 /* Shortens what one worker's cache could not hold: a request to 90 % of it, its output to a fourth
  * of that. */
@@ -91,12 +98,6 @@ void workload_bound(const struct workload *w, uint64_t cache_tokens, struct work
 void workload_bound_free(struct workload_bound *bound);
 
 void workload_stretch(struct workload *w, double factor); /* arrival times */
-
-/* crowd.h says what they are; zeroed: requests come evenly, and nothing else. */
-struct crowd {
-    uint64_t draw;
-    double burst, flash, flood;
-};
 
 /* The fleet that a workload is for. */
 struct workload_target {

@@ -138,7 +138,7 @@ static void copies_share_the_first_block_alone(void **state) {
     make(&w, generator_find("conversations"), 9);
     make(&copied, generator_find("conversations"), 9);
     span_s = workload_span_s(&w);
-    workload_overlay(&copied, 3, 0);
+    workload_overlay(&copied, 3, &(struct crowd){0});
     assert_int_equal(copied.n, 3 * w.n);
     check_requests(&copied);
     check_names(&copied);
