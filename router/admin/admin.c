@@ -292,6 +292,7 @@ void admin_put_worker(struct json_writer *w, const struct registry_view *view) {
     wire_put_tiers(w, &view->info);
     json_field_u64(w, "max_model_len", view->info.max_model_len);
     json_field_f64(w, "prefill_tokens_per_s", view->info.prefill_tokens_per_s);
+    json_field_f64(w, "learned_tokens_per_s", view->routing.tokens_per_s);
     json_field_z(w, "generation", view->info.generation);
     json_end_object(w);
 }

@@ -214,6 +214,11 @@ extern const double router_decision_buckets[ROUTER_DECISION_BUCKETS]; /* 500 ns 
       "Factor on incipit_worker_cache_tokens that corrects the size of the worker's cache, "       \
       "learned from reported cache hits.",                                                         \
       "", v->routing.capacity_factor)                                                              \
+    X(GAUGE, worker_prefill_tokens_per_second,                                                     \
+                                                                                                   \
+      "Prefill speed of the worker in tokens per second: as the worker reports, corrected by "     \
+      "the speed learned from first tokens, relative to the model's other workers.",               \
+      "", v->routing.tokens_per_s)                                                                 \
     X(GAUGE, worker_index_blocks,                                                                  \
                                                                                                    \
       "Blocks of prompts and answers that the worker holds, according to the prefix index.", "",   \

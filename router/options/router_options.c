@@ -30,6 +30,7 @@ static const char *const level_aliases[] = {"warning", "warn", NULL};
 /* sglang-router and smg write -1 where there is no limit. */
 static const char *const no_limit[] = {"-1", "0", NULL};
 
+static const char *const order_aware_names[] = {"auto", "on", "off", NULL}; /* enum order_aware */
 static const char *const share_names[] = {"none", "workers", NULL};
 static const char *const discovery_names[] = {"none", "k8s", "dns", NULL};
 static const char *const discovery_aliases[] = {"static", "none", "kubernetes", "k8s", NULL};
@@ -201,6 +202,11 @@ static const struct option_def rows[] = {
      .metavar = "SECONDS", .is_hidden = true,
      .help = "Cost that each request in flight on a worker adds to choosing the worker, in "
              "seconds. Higher evens out the number of requests per worker. Policy prefix."},
+    {"order-aware", OPT_ENUM, LIVE_POLICY(order_aware), .def = "auto", .names = order_aware_names,
+     .group = "Routing",
+     .help = "Whether the cost of a worker with --schedule-policy srpt counts shorter prompts as "
+             "ahead and longer ones as passed. on: first tokens come sooner, whole answers later. "
+             "auto: on while answers take less than half of the workers' time. Policy prefix."},
     {"home-weight", OPT_F64, LIVE_POLICY(home_weight), .def = "0", .min = "0", .max = "10",
      .group = "Routing", .is_hidden = true,
      .help = "Discount on the cost of an uncached prompt at its home worker, in multiples of the "

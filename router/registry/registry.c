@@ -438,8 +438,10 @@ void registry_tick(struct registry *r, uint64_t now_us) {
         breaker_tick(&w->breaker, now_us);
         worker_show_breaker(w, id);
     }
-    for (uint32_t i = 0; i < r->n_models; i++)
+    for (uint32_t i = 0; i < r->n_models; i++) {
         model_note_eligible(&r->models[i], now_us);
+        routing_apply_speeds(r->models[i].routing, now_us);
+    }
     registry_grant(r, now_us, &decided);
     registry_give_up(r, &decided);
     pthread_mutex_unlock(&r->lock);

@@ -18,6 +18,8 @@
 #define FIRST_MEAN_OUTPUT_TOKENS 200.0
 #define FIRST_MEAN_DECODE_S      5.0
 #define MEAN_WEIGHT              0.02
+#define FIRST_MEAN_PREFILL_S     1.0
+#define FIRST_MEAN_RUNNING       8.0
 
 /* Cap on the assumed output of running requests, in mean outputs each. */
 #define GROWN_MEANS_MAX 2.0
@@ -67,16 +69,21 @@ void load_init(struct load *l, uint32_t n_workers) {
     *l = (struct load){
         .workers = mem_calloc(n_workers, sizeof(*l->workers)),
         .in_flight = mem_calloc(ALIGN_UP(n_workers, 64), sizeof(*l->in_flight)),
+        .tokens_per_s = mem_calloc(ALIGN_UP(n_workers, 64), sizeof(*l->tokens_per_s)),
+        .sorted = mem_calloc(n_workers, sizeof(*l->sorted)),
         .hold_s = mem_calloc(n_workers, sizeof(*l->hold_s)),
         .n_workers = n_workers,
         .mean_output_tokens = FIRST_MEAN_OUTPUT_TOKENS,
         .mean_decode_s = FIRST_MEAN_DECODE_S,
+        .mean_prefill_s = FIRST_MEAN_PREFILL_S,
+        .mean_running = FIRST_MEAN_RUNNING,
         .speed = {.qq = FIRST_MEAN_DECODE_S, .nq = FIRST_MEAN_OUTPUT_TOKENS},
     };
     solve_speed(&l->speed);
     for (uint32_t w = 0; w < n_workers; w++) {
         list_init(&l->workers[w].pending);
         l->workers[w].reasons = WORKER_ABSENT;
+        l->workers[w].speed_ratio = 1;
         load_worker_up(l, w, &(struct worker_spec){0}); /* defaults */
         load_worker_down(l, w);
     }
@@ -87,6 +94,8 @@ void load_fini(struct load *l) {
     mem_free(l->workers);
     mem_free(l->in_flight);
     mem_free(l->hold_s);
+    mem_free(l->tokens_per_s);
+    mem_free(l->sorted);
     l->workers = NULL;
 }
 
@@ -193,6 +202,18 @@ bool load_get_ready(const struct load *l, struct worker_mask *ready, uint64_t no
     return any != 0;
 }
 
+static void note_speed(struct load *l, uint32_t w) {
+    struct load_worker *k = &l->workers[w];
+
+    l->tokens_per_s[w] = k->spec.prefill_tokens_per_s * k->speed_ratio;
+    k->s_per_token = 1 / l->tokens_per_s[w];
+}
+
+void load_set_speed_ratio(struct load *l, uint32_t w, double ratio) {
+    l->workers[w].speed_ratio = ratio;
+    note_speed(l, w);
+}
+
 void load_worker_up(struct load *l, uint32_t w, const struct worker_spec *spec) {
     struct load_worker *k = &l->workers[w];
 
@@ -207,7 +228,8 @@ void load_worker_up(struct load *l, uint32_t w, const struct worker_spec *spec) 
     k->capacity_tokens = (double)k->spec.block_size * (double)k->spec.n_blocks;
     k->cache_tokens =
         k->capacity_tokens + (double)k->spec.block_size * (double)k->spec.n_tier_blocks;
-    k->s_per_token = 1 / k->spec.prefill_tokens_per_s;
+    note_speed(l, w);
+    worker_mask_set(l->srpt.words, w, k->spec.order == WORKER_SRPT);
     k->attn_per_token = 1 / (2 * k->spec.attn_context);
     note_admission(l, w);
     note_hold(l, w);
@@ -221,6 +243,7 @@ static void set_ramping(struct load *l, uint32_t w, bool is_ramping) {
 
 void load_worker_down(struct load *l, uint32_t w) {
     set_ramping(l, w, false);
+    load_set_speed_ratio(l, w, 1);
     load_set_reason(l, w, WORKER_ABSENT, true);
 }
 
@@ -246,6 +269,25 @@ double load_wait_s(const struct load_worker *w, uint64_t now_us) {
     double served_s = seconds_since(w->service_began_us, now_us);
 
     return w->pending_work_s - MIN(served_s, w->head_work_s);
+}
+
+double load_wait_shorter_s(const struct load *l, uint32_t w, double work_s, uint64_t now_us,
+                           uint32_t *n_longer) {
+    const struct load_worker *k = &l->workers[w];
+    const struct sorted_work *q = &l->sorted[w];
+    double wait_s, served_s;
+    uint32_t rank;
+
+    *n_longer = 0;
+    if (!k->n_pending) return 0;
+    rank = sorted_work_rank(q, work_s);
+    wait_s = sorted_work_sum(q, rank);
+    *n_longer = k->n_pending - rank;
+    served_s = MIN(seconds_since(k->service_began_us, now_us), k->head_work_s);
+    if (k->head_work_s <= work_s) return MAX(wait_s - served_s, 0);
+    if (k->head_work_s - served_s > work_s) return wait_s;
+    --*n_longer;
+    return wait_s + k->head_work_s - served_s;
 }
 
 static double quiet_s_at(const struct load_worker *w, uint64_t now_us) {
@@ -285,6 +327,25 @@ void load_drop_full(const struct load *l, uint64_t *mask) {
     for (uint32_t i = 0; i < l->n_words; i++)
         any |= kept[i] = mask[i] & ~l->full.words[i];
     if (any) memcpy(mask, kept, l->n_words * sizeof(*mask));
+}
+
+double load_mean_speed(const struct load *l, const uint64_t *mask) {
+    double sum = 0;
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < l->n_words; i++) {
+        n += (uint32_t)__builtin_popcountll(mask[i]);
+        for (uint64_t rest = mask[i]; rest; rest &= rest - 1)
+            sum += l->tokens_per_s[i * 64 + (uint32_t)__builtin_ctzll(rest)];
+    }
+    return sum / MAX(n, 1u);
+}
+
+/* Tokens of one answer come at `quiet` a second, and mean_running of them at once. */
+double load_decode_share(const struct load *l) {
+    double decode_s = l->mean_output_tokens / (MAX(l->speed.quiet, 1e-3) * MAX(l->mean_running, 1));
+
+    return decode_s / (decode_s + l->mean_prefill_s);
 }
 
 bool load_has_eligible(const struct load *l) {
@@ -384,6 +445,7 @@ void load_open(struct load *l, struct load_ticket *t, uint32_t w, double work_s,
         k->head_work_s = work_s;
     }
     list_push_back(&k->pending, &t->link);
+    sorted_work_add(&l->sorted[w], work_s);
     k->n_pending++;
     k->pending_work_s += work_s;
     k->resident_tokens += t->resident_tokens;
@@ -394,8 +456,16 @@ void load_open(struct load *l, struct load_ticket *t, uint32_t w, double work_s,
     note_admission(l, w);
 }
 
+static void sort_again(const struct load_worker *k, struct sorted_work *sorted) {
+    sorted->n = sorted->n_beyond = 0;
+    LIST_FOR_EACH(it, &k->pending)
+    sorted_work_add(sorted, LIST_ENTRY(it, struct load_ticket, link)->work_s);
+}
+
 /* Resets sums to exactly 0 with the last ticket, so that rounding does not accumulate. */
-static void leave_pending(struct load_worker *k, struct load_ticket *t) {
+static void leave_pending(struct load *l, struct load_ticket *t) {
+    struct load_worker *k = &l->workers[t->worker];
+    struct sorted_work *sorted = &l->sorted[t->worker];
     struct list *head;
 
     list_remove(&t->link);
@@ -404,6 +474,8 @@ static void leave_pending(struct load_worker *k, struct load_ticket *t) {
     head = list_first(&k->pending);
     k->pending_work_s = head ? MAX(k->pending_work_s - t->work_s, 0) : 0;
     k->head_work_s = head ? LIST_ENTRY(head, struct load_ticket, link)->work_s : 0;
+    sorted_work_remove(sorted, t->work_s);
+    if (UNLIKELY(sorted_work_is_thin(sorted))) sort_again(k, sorted);
 }
 
 void load_first_token(struct load *l, struct load_ticket *t, uint64_t now_us) {
@@ -414,11 +486,13 @@ void load_first_token(struct load *l, struct load_ticket *t, uint64_t now_us) {
     count_quiet(k, now_us);
     t->first_us = now_us;
     t->first_quiet_s = k->quiet_s;
-    leave_pending(k, t);
+    leave_pending(l, t);
     k->service_began_us = now_us; /* the next ticket's prefill begins */
     k->sum_first_s += to_seconds(now_us);
     k->sum_first_quiet_s += t->first_quiet_s;
     k->n_first++;
+    l->mean_prefill_s += MEAN_WEIGHT * (t->work_s - l->mean_prefill_s);
+    l->mean_running += MEAN_WEIGHT * (k->in_flight - k->n_pending - l->mean_running);
 }
 
 void load_close(struct load *l, struct load_ticket *t, double output_tokens, bool is_aborted,
@@ -430,7 +504,7 @@ void load_close(struct load *l, struct load_ticket *t, double output_tokens, boo
     count_quiet(k, now_us);
     if (t->is_pending) { /* aborted; the head is unchanged if another */
         if (list_first(&k->pending) == &t->link) k->service_began_us = now_us;
-        leave_pending(k, t);
+        leave_pending(l, t);
     } else {
         bool is_last = k->in_flight - k->n_pending == 1;
 
@@ -471,6 +545,8 @@ void load_check(const struct load *l) {
         }
         assert(n_pending == k->n_pending && k->n_pending <= k->in_flight);
         assert(head_work_s == k->head_work_s);
+        assert(l->sorted[w].n + l->sorted[w].n_beyond == n_pending);
+        assert(worker_mask_has(l->srpt.words, w) == (k->spec.order == WORKER_SRPT));
         assert(fabs(work_s - k->pending_work_s) <= 1e-6 * (1 + work_s));
         assert(k->n_sent - k->n_closed == k->in_flight && l->in_flight[w] == k->in_flight);
         assert(k->n_pending || k->pending_work_s == 0);

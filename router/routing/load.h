@@ -16,6 +16,7 @@
 
 #include "common/base/base.h"
 #include "common/base/list.h"
+#include "router/routing/sorted_work.h"
 #include "router/routing/worker_mask.h"
 
 /* Why a worker may not be picked. Bits: several hold at once. */
@@ -58,12 +59,13 @@ struct load_worker {
     uint64_t service_began_us; /* when that ticket's prefill began */
     double resident_tokens;    /* KV tokens that the open tickets are expected to fill */
     double capacity_tokens;    /* block_size x n_blocks: what may be in use at once */
-    double s_per_token;        /* prefill, from spec */
+    double s_per_token;        /* prefill, from spec and speed_ratio */
     double attn_per_token;     /* share that attention adds per token of context: 1 / (2 A) */
 
     uint32_t reasons;                   /* enum worker_reason bits; 0: may be picked */
     double cache_tokens;                /* tokens of cache in all tiers */
     uint32_t block_size;                /* from spec */
+    double speed_ratio;                 /* learned by declared speed of prefill; 1 */
     double quiet_s;                     /* seconds without a pending ticket, up to */
     uint64_t quiet_as_of_us;            /* this time */
     double sum_first_s;                 /* sum over running tickets: time of the first token */
@@ -98,6 +100,8 @@ struct load_speed {
 struct load {
     struct load_worker *workers; /* by id */
     uint32_t *in_flight;         /* in_flight of each worker, for vector loops over a mask */
+    double *tokens_per_s;        /* 1 / s_per_token of each worker, for the same */
+    struct sorted_work *sorted;  /* work_s of each worker's pending tickets */
     double *hold_s;     /* predicted wait up to which each is given requests: see load_set_hold */
     uint32_t n_workers; /* ids are below this */
     uint32_t n_words;   /* words of a mask up to the last worker ever eligible */
@@ -107,10 +111,13 @@ struct load {
     struct worker_mask busy;     /* workers at enough_in_flight */
     struct worker_mask full;     /* workers at max_in_flight */
     struct worker_mask ramping;  /* workers in their slow start; leaves lazily */
+    struct worker_mask srpt;     /* workers whose order is WORKER_SRPT */
     uint64_t slow_start_us;      /* how long one lasts; 0: none */
     double hold_fcfs_s, hold_srpt_s;
     double mean_output_tokens; /* running means over ended requests */
     double mean_decode_s;      /* first token to end */
+    double mean_prefill_s;     /* predicted work of those that got their first token, */
+    double mean_running;       /* and how many then ran on the worker */
     struct load_speed speed;
 };
 
@@ -133,6 +140,20 @@ double load_prefill_s(const struct load_worker *w, double cached_tokens, double 
 
 /* Seconds until every request already sent to `w` has its first token. */
 double load_wait_s(const struct load_worker *w, uint64_t now_us);
+
+/* The same for a request of work_s on a worker that computes the shortest first: the remaining work
+ * of those that are shorter. *n_longer: those that it passes. */
+double load_wait_shorter_s(const struct load *l, uint32_t w, double work_s, uint64_t now_us,
+                           uint32_t *n_longer);
+
+/* Corrects the speed that a worker declares, for later requests. */
+void load_set_speed_ratio(struct load *l, uint32_t w, double ratio);
+
+/* Mean tokens of prefill per second of the workers in a mask, which is not empty. */
+double load_mean_speed(const struct load *l, const uint64_t *mask);
+
+/* Share of a worker's time that answers take, the rest being prompts: by the means of requests. */
+double load_decode_share(const struct load *l);
 
 /* Late binding: workers of each order are given requests while load_wait_s is at most so much. 0:
  * always. A worker's own bound is at least twice the delay of its reports, and LOAD_UNSEEN_HOLD_S

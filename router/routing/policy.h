@@ -34,6 +34,13 @@ struct policy_view {
     double tokens_per_block;
 };
 
+/* Whether the price of a worker that computes the shortest prompt first knows that it does. */
+enum order_aware {
+    ORDER_AWARE_AUTO, /* while answers take less of the workers' time than prompts do */
+    ORDER_AWARE_ON,
+    ORDER_AWARE_OFF,
+};
+
 /* The constants of all policies. Their flags and their defaults are in router_options.c. */
 struct policy_options {
     /* prefix; the last two also session. The first four are weights of one second of new prefill,
@@ -43,8 +50,9 @@ struct policy_options {
     double cost_queued;         /* each request on the worker without a first token */
     double cost_fleet_busy;     /* each request in flight on the least busy worker */
     double cost_batch_slot_s;   /* cost of each request in flight on the worker */
-    double home_weight;         /* discount at the home of an uncached prompt, in its prefills */
-    double max_load_factor;     /* above this x mean in flight + floor: not a candidate; 0: off */
+    enum order_aware order_aware;
+    double home_weight;     /* discount at the home of an uncached prompt, in its prefills */
+    double max_load_factor; /* above this x mean in flight + floor: not a candidate; 0: off */
     double load_floor;
 
     /* cache_aware; the last one also hash_trie */

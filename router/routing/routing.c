@@ -53,6 +53,7 @@
 #include "common/base/mem.h"
 #include "router/routing/prefix_index.h"
 #include "router/routing/prefix_lru.h"
+#include "router/routing/speed.h"
 
 #define INDEX_BYTES_MIN (UINT64_C(1) << 20)
 #define ENTRIES_MAX     (UINT32_MAX / 2) /* slots are an eighth more and still fit 32 bits */
@@ -73,6 +74,11 @@
 #define OUTPUT_MAX             1e6  /* tokens: more than any context has */
 #define ROUNDING               1e-6 /* blocks: by which a whole quotient may be too small */
 #define BLOCKS_OVERCOUNTED_MAX 16.0 /* blocks of ended requests carried as a debt */
+
+/* Speeds. The reference is the default of load.c. */
+#define REFERENCE_TOKENS_PER_S 10000.0
+#define SPEED_PERIOD_US        UINT64_C(1000000)
+#define SPEED_SUM_MAX          1e6 /* seconds, in what is carried over */
 
 /* Bytes per token. */
 #define BYTES_PER_TOKEN_MIN 0.25 /* answers outside these two are ignored */
@@ -114,7 +120,9 @@ struct routing {
     struct prefix_lru *lru;
     void *policy; /* the state of options.policy */
     struct cache_state *caches;
-    uint32_t *matched;             /* by worker id, for the current request */
+    uint32_t *matched;    /* by worker id, for the current request */
+    struct speed *speeds; /* by worker id */
+    uint64_t speeds_as_of_us;
     struct worker_mask candidates; /* of the last choice, like the next two */
     struct policy_view view;
     uint32_t chosen;
@@ -178,6 +186,7 @@ enum status routing_create(struct routing **out, const struct routing_options *o
     r->load.slow_start_us = options->slow_start_us;
     r->caches = mem_calloc(options->max_workers, sizeof(*r->caches));
     r->matched = mem_calloc(options->max_workers, sizeof(*r->matched));
+    r->speeds = mem_calloc(options->max_workers, sizeof(*r->speeds));
     learn_ratio(r, FIRST_RATIO_TOKENS * options->bytes_per_token, FIRST_RATIO_TOKENS, 0);
     for (uint32_t w = 0; w < options->max_workers; w++)
         r->caches[w].capacity_factor = 1;
@@ -209,6 +218,7 @@ void routing_destroy(struct routing *r) {
     prefix_index_destroy(r->index);
     if (r->policy) r->options.policy->destroy(r->policy);
     mem_free(r->matched);
+    mem_free(r->speeds);
     mem_free(r->caches);
     load_fini(&r->load);
     mem_free(r);
@@ -373,6 +383,8 @@ void routing_worker_up(struct routing *r, uint32_t w, const struct worker_spec *
     k = &r->load.workers[w];
     if (!(k->reasons & WORKER_ABSENT) && k->spec.generation != spec->generation) forget_cache(r, w);
     load_worker_up(&r->load, w, spec);
+    r->speeds[w].declared = k->spec.prefill_tokens_per_s / REFERENCE_TOKENS_PER_S;
+    r->speeds[w].is_declared = spec->prefill_tokens_per_s > 0;
     fit_cache(r, w, 0);
     if (r->options.policy->worker_up) r->options.policy->worker_up(r->policy, w, &k->spec);
 }
@@ -380,6 +392,7 @@ void routing_worker_up(struct routing *r, uint32_t w, const struct worker_spec *
 void routing_worker_down(struct routing *r, uint32_t w) {
     assert(w < r->load.n_workers);
     forget_cache(r, w);
+    speed_reset(&r->speeds[w]);
     load_worker_down(&r->load, w);
     if (r->options.policy->worker_down) r->options.policy->worker_down(r->policy, w);
 }
@@ -498,6 +511,7 @@ static void open_ticket(struct routing *r, uint32_t w, const struct route_reques
     };
     work_s = load_prefill_s(k, t->cached_tokens, view->prompt_tokens);
     load_open(&r->load, &t->load, w, work_s, view->prompt_tokens - t->cached_tokens, rq->now_us);
+    t->is_measured = speed_sent(&r->speeds[w], view->prompt_tokens - t->cached_tokens, rq->now_us);
     t->n_recorded = prefix_lru_sent(r->lru, w, rq->chain, rq->n_blocks, rq->guesses);
     r->caches[w].unrecorded_bytes += unrecorded_bytes(r, t);
     fit_cache(r, w, rq->now_us);
@@ -568,12 +582,38 @@ static void learn_delay(struct routing *r, const struct route_ticket *t, bool is
                       took_s - t->wait_s - t->load.work_s);
 }
 
+/* What a first token reports as computed, else what was predicted. */
+static void learn_speed(struct routing *r, const struct route_ticket *t,
+                        const struct route_feedback *f, uint64_t now_us) {
+    uint32_t w = t->load.worker;
+    const struct load_worker *k = &r->load.workers[w];
+    double prompt = f && f->prompt_tokens > 0 ? (double)f->prompt_tokens : t->prompt_tokens;
+    double cached = f && f->cached_tokens >= 0 ? (double)f->cached_tokens : t->cached_tokens;
+    double work_s;
+
+    cached = MIN(cached, prompt);
+    work_s = load_prefill_s(k, cached, prompt) / (k->s_per_token * REFERENCE_TOKENS_PER_S);
+    speed_first_token(&r->speeds[w], t->is_measured, prompt - cached, work_s,
+                      f && t->epoch == r->caches[w].epoch, now_us);
+}
+
+void routing_apply_speeds(struct routing *r, uint64_t now_us) {
+    double mean;
+
+    if (now_us < r->speeds_as_of_us + SPEED_PERIOD_US) return;
+    r->speeds_as_of_us = now_us;
+    mean = speed_mean(r->speeds, r->load.n_workers);
+    for (uint32_t w = 0; w < r->load.n_workers; w++)
+        load_set_speed_ratio(&r->load, w, speed_ratio(&r->speeds[w], mean));
+}
+
 void routing_first_token(struct routing *r, struct route_ticket *t,
                          const struct route_feedback *feedback, uint64_t now_us) {
     uint32_t w = t->load.worker;
 
     if (t->load.is_pending) {
         learn_delay(r, t, feedback != NULL, now_us);
+        learn_speed(r, t, feedback, now_us);
         load_first_token(&r->load, &t->load, now_us);
         if (t->epoch == r->caches[w].epoch) {
             fit_cache(r, w, now_us);
@@ -594,6 +634,11 @@ void routing_ended(struct routing *r, struct route_ticket *t, const struct route
     if (!end->is_aborted) routing_first_token(r, t, NULL, end->now_us);
     was_pending = t->load.is_pending;
     learn(r, t, &end->feedback);
+    if (was_pending) {
+        bool is_oldest = list_first(&r->load.workers[w].pending) == &t->load.link;
+
+        speed_aborted(&r->speeds[w], t->is_measured, is_oldest, end->now_us);
+    }
     load_close(&r->load, &t->load, output_tokens, end->is_aborted, end->now_us);
     if (t->epoch == r->caches[w].epoch) {
         r->caches[w].unrecorded_bytes -= unrecorded_bytes(r, t);
@@ -632,13 +677,20 @@ void routing_worker_stats(const struct routing *r, uint32_t w, uint64_t now_us,
         .memory_s = load_memory_wait_s(&r->load, k, r->load.mean_output_tokens),
         .n_held_blocks = prefix_lru_n_held(r->lru, w),
         .capacity_factor = r->caches[w].capacity_factor,
+        .tokens_per_s = r->load.tokens_per_s[w],
     };
 }
 
 /* --- taken along ----------------------------------------------------------------------------- */
 
 void routing_get_learned(const struct routing *r, uint32_t w, struct routing_learned *out) {
-    *out = (struct routing_learned){r->sum_bytes, r->sum_tokens, r->caches[w].capacity_factor};
+    *out = (struct routing_learned){
+        .prompt_bytes = r->sum_bytes,
+        .prompt_tokens = r->sum_tokens,
+        .capacity_factor = r->caches[w].capacity_factor,
+        .speed_work_s = r->speeds[w].work_s,
+        .speed_busy_s = r->speeds[w].busy_s,
+    };
 }
 
 void routing_set_learned(struct routing *r, uint32_t w, const struct routing_learned *learned) {
@@ -650,6 +702,11 @@ void routing_set_learned(struct routing *r, uint32_t w, const struct routing_lea
         learn_ratio(r, learned->prompt_bytes, learned->prompt_tokens, 0);
     }
     if (factor >= CAPACITY_MIN && factor <= CAPACITY_MAX) r->caches[w].capacity_factor = factor;
+    if (learned->speed_work_s > 0 && learned->speed_work_s <= SPEED_SUM_MAX &&
+        learned->speed_busy_s > 0 && learned->speed_busy_s <= SPEED_SUM_MAX) {
+        r->speeds[w].work_s = learned->speed_work_s;
+        r->speeds[w].busy_s = learned->speed_busy_s;
+    }
     fit_cache(r, w, 0);
 }
 

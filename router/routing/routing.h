@@ -51,6 +51,7 @@ struct route_ticket {
     double wait_s;        /* predicted queueing; predicted prefill is load.work_s */
     double prompt_tokens; /* predicted */
     double cached_tokens; /* predicted */
+    bool is_measured;     /* for the worker's speed */
 };
 
 /* From the worker's answer; negative: not reported. */
@@ -127,6 +128,10 @@ MUST_USE enum status routing_offer(struct routing *r, const struct route_request
 double routing_offer_price(const struct routing *r); /* of the offered request: routing_price */
 void routing_accept(struct routing *r, const struct route_request *rq, struct route_ticket *t);
 
+/* Applies the learned speeds of workers (speed.h) to later requests, at most once a second; the
+ * owner calls it at least as often. */
+void routing_apply_speeds(struct routing *r, uint64_t now_us);
+
 /* Bounds of the predicted wait: see load_set_hold. */
 void routing_set_hold(struct routing *r, double fcfs_s, double srpt_s);
 
@@ -164,6 +169,7 @@ struct routing_worker_stats {
     double wait_s, memory_s; /* for an empty request */
     uint64_t n_held_blocks;
     double capacity_factor; /* learned multiple of the declared capacity */
+    double tokens_per_s;    /* prefill: declared, corrected by what was learned */
 };
 void routing_worker_stats(const struct routing *r, uint32_t w, uint64_t now_us,
                           struct routing_worker_stats *out);
@@ -174,6 +180,7 @@ void routing_worker_stats(const struct routing *r, uint32_t w, uint64_t now_us,
 struct routing_learned {
     double prompt_bytes, prompt_tokens; /* decayed sums over the last prompts */
     double capacity_factor;
+    double speed_work_s, speed_busy_s; /* speed.h: W, A */
 };
 void routing_get_learned(const struct routing *r, uint32_t w, struct routing_learned *out);
 

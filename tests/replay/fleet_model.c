@@ -307,6 +307,7 @@ static void open_routers(struct fleet *f) {
         .declared_capacity = o->declared_capacity,
         .declared_attn_context = o->declared_attn_context,
         .order = o->is_order_told ? o->worker.order : WORKER_FCFS,
+        .is_speed_fixed = o->is_speed_fixed,
         .slow_odd = o->is_speed_told ? slowness(o, 1) : 1,
         .hashed_tokens = o->hashed_tokens,
         .has_feedback = o->has_feedback,

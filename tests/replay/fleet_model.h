@@ -24,6 +24,7 @@ struct fleet_options {
     struct worker_options worker; /* besides cache_tokens and block_tokens */
     double slow_odd;              /* every second worker's steps take so many times as long; 0: 1 */
     bool is_speed_told;           /* those workers report their own speed, not the others' */
+    bool is_speed_fixed;          /* routers learn nothing of speeds */
     bool is_order_told;           /* workers report their order; else routers take it for fcfs */
     enum fleet_chooser chooser;
     const struct policy_ops *policy;      /* of CHOOSER_POLICY */

@@ -65,6 +65,19 @@ static bool set_order(struct replay *r, const char *name, const char *value) {
     return true;
 }
 
+static bool set_aware(struct replay *r, const char *name, const char *value) {
+    const char *const names[] = {"auto", "on", "off"}; /* enum order_aware */
+
+    if (strcmp(name, "price") != 0) return false;
+    for (int i = 0; i < (int)ARRAY_LEN(names); i++) {
+        if (strcmp(value, names[i]) != 0) continue;
+        r->fleet.policy_options.order_aware = (enum order_aware)i;
+        return true;
+    }
+    fail("no price", value);
+    return false;
+}
+
 static bool set_text(struct replay *r, const char *name, const char *value) {
     const struct {
         const char *name;
@@ -131,6 +144,8 @@ static bool set_whole(struct replay *r, const char *name, double x) {
         r->fleet.has_tenants = x != 0;
     else if (strcmp(name, "aware") == 0)
         r->fleet.is_order_told = x != 0;
+    else if (strcmp(name, "learn") == 0)
+        r->fleet.is_speed_fixed = x == 0;
     else if (strcmp(name, "told") == 0)
         r->fleet.is_speed_told = x != 0;
     else if (strcmp(name, "draw") == 0)
@@ -165,6 +180,7 @@ static void read_arguments(struct replay *r, int argc, char **argv) {
     r->fleet.late_delay_s = 25e-3;
     for (int i = 1; i + 1 < argc; i += 2) {
         if (set_text(r, argv[i], argv[i + 1]) || set_order(r, argv[i], argv[i + 1])) continue;
+        if (set_aware(r, argv[i], argv[i + 1])) continue;
         if (set_real(r, argv[i], number(argv[i + 1]))) continue;
         if (!set_whole(r, argv[i], number(argv[i + 1]))) fail("no argument", argv[i]);
     }

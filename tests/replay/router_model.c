@@ -328,6 +328,7 @@ uint32_t router_models_pick(struct router_models *all, const struct model_reques
     struct route_ticket *t = &r->tickets[q->number];
 
     read_logs(r, now_s);
+    if (!all->options.is_speed_fixed) routing_apply_speeds(r->routing, rq.now_us);
     if (r->hold) return place(r, q, now_s);
     if (routing_route(r->routing, &rq, t, NULL) != ST_OK) abort();
     return t->load.worker;

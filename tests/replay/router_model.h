@@ -27,6 +27,7 @@ struct router_model_options {
     struct policy_options policy_options;
     double declared_capacity;     /* as a multiple of the real one */
     double declared_attn_context; /* tokens; what workers report of themselves */
+    bool is_speed_fixed;          /* nothing is learned of speeds */
     double slow_odd;              /* every second worker reports so many times less speed */
     enum worker_order order;      /* that workers report */
     uint32_t hashed_tokens;       /* of a prompt at most; 0: all */

@@ -1,13 +1,15 @@
 /* router/routing/policy/prefix.c - the default: the worker where the request costs least, to itself
  * and to the others. In seconds, for worker w:
  *
- *     cost(w) = max(wait(w), memory(w)) + u(w) x (1 + later + fleet x least L
- *               + decoding x L(w) + queued x Q(w)) + slot x L(w)
+ *     cost(w) = max(wait(w), memory(w)) + u(w) x (1 + s(w) x (later + fleet x least L
+ *               + decoding x L(w) + queued x Q(w))) + slot x L(w)
  *
  *     wait    prefill of what was sent to w before and has no first token yet
  *     memory  until enough KV memory is free there
  *     u       prefill of what w does not hold of this prompt, attention included
  *     L       requests in flight on w; Q  those of them without a first token
+ *     s       speed of prefill by the candidates' mean: a second of a slow worker is worth less to
+ *             the others; 1 where all are equal
  *
  * later (--cost-later-arrivals) weighs later arrivals, which every second of prefill delays; fleet
  * (--cost-fleet-busy) makes them more the fuller the whole fleet is: while any worker is idle, a
@@ -17,6 +19,11 @@
  * next ones come too, and the more so the longer it is, so a long prompt goes where there is none
  * and short ones share what is left. Nothing else is needed for hot prefixes: when their worker is
  * busy enough, computing them once more elsewhere is cheaper.
+ *
+ * A worker that computes the shortest prompt first (WORKER_SRPT) is priced by what it does
+ * (--order-aware): wait is the rest of those shorter than u alone, and in place of queued x Q each
+ * longer one, which is passed, weighs 1. auto does so while answers take less than half of the
+ * workers' time: first tokens come sooner and answers end later, for more decode at once.
  *
  * Mean time to first token by that of an oracle that sees every queue, batch and cache and
  * minimises the same cost with later 2 and queued 0 (make replay-bars TRACE=, seeds 1-5):
@@ -59,12 +66,17 @@
 #include "common/base/rng.h"
 #include "router/routing/policy.h"
 
-#define TIE_MARGIN 0.01
+#define TIE_MARGIN       0.01
+#define COST_PASSED      1.0 /* of each longer prompt that is passed, per second of new prefill */
+#define DECODE_SHARE_MAX 0.5 /* of the workers' time: above, passing costs more than it saves */
+#define SPEED_ROUNDING   1e-9
 
 struct prefix {
     struct policy_options options;
     double *costs;       /* by worker id; only of the last pick */
     double later_weight; /* of that pick: what new prefill costs later arrivals */
+    double mean_speed;   /* of its candidates */
+    bool is_aware;       /* of the workers' order */
 };
 
 static void prefix_configure(void *self, const struct policy_options *options) {
@@ -88,20 +100,44 @@ static void prefix_destroy(void *self) {
     mem_free(p);
 }
 
+/* Speed of w by the candidates' mean. Exactly 1 where all are equal, whatever a sum rounds to. */
+static double relative_speed(const struct prefix *p, const struct load *load, uint32_t w) {
+    double speed = load->tokens_per_s[w] / p->mean_speed;
+
+    return fabs(speed - 1) < SPEED_ROUNDING ? 1 : speed;
+}
+
+/* Prefill before this one on w; *queued: what those behind it weigh. */
+static double wait_s(const struct prefix *p, const struct load *load, uint32_t w, double prefill_s,
+                     uint64_t now_us, double *queued) {
+    const struct load_worker *k = &load->workers[w];
+    uint32_t n_longer;
+    double before_s;
+
+    if (!p->is_aware || !worker_mask_has(load->srpt.words, w)) {
+        *queued = p->options.cost_queued * k->n_pending;
+        return load_wait_s(k, now_us);
+    }
+    before_s = load_wait_shorter_s(load, w, prefill_s, now_us, &n_longer);
+    *queued = COST_PASSED * n_longer;
+    return before_s;
+}
+
 static struct policy_term price(const struct prefix *p, const struct route_request *rq,
                                 const struct policy_view *view, uint32_t w) {
     const struct load *load = view->load;
     const struct load_worker *k = &load->workers[w];
-    double in_flight = k->in_flight, n_waiting = k->n_pending, new_tokens, weight;
+    double in_flight = k->in_flight, new_tokens, queued, speed, weight;
     struct policy_term t = {.is_candidate = true};
 
     t.matched_tokens = policy_matched_tokens(view, w);
     new_tokens = view->prompt_tokens - t.matched_tokens;
-    t.wait_s = load_wait_s(k, rq->now_us);
     t.memory_s = load_memory_wait_s(load, k, new_tokens + load->mean_output_tokens);
     t.prefill_s = load_prefill_s(k, t.matched_tokens, view->prompt_tokens);
-    weight = 1 + p->later_weight + p->options.cost_decoding * in_flight +
-             p->options.cost_queued * n_waiting;
+    t.wait_s = wait_s(p, load, w, t.prefill_s, rq->now_us, &queued);
+    speed = relative_speed(p, load, w);
+    weight =
+        1 + p->later_weight * speed + p->options.cost_decoding * in_flight * speed + queued * speed;
     t.cost_s =
         MAX(t.wait_s, t.memory_s) + t.prefill_s * weight + p->options.cost_batch_slot_s * in_flight;
     return t;
@@ -170,6 +206,11 @@ static double favour_home(struct prefix *p, const struct route_request *rq,
     return MIN(least, p->costs[home]);
 }
 
+static bool is_aware(const struct prefix *p, const struct load *load) {
+    if (p->options.order_aware != ORDER_AWARE_AUTO) return p->options.order_aware == ORDER_AWARE_ON;
+    return load_decode_share(load) < DECODE_SHARE_MAX;
+}
+
 static uint32_t prefix_pick(void *self, const struct route_request *rq,
                             const struct policy_view *view, struct policy_term *terms) {
     struct prefix *p = self;
@@ -180,6 +221,8 @@ static uint32_t prefix_pick(void *self, const struct route_request *rq,
         limit = p->options.max_load_factor * load_mean_in_flight(load) + p->options.load_floor;
     p->later_weight = p->options.cost_later_arrivals +
                       p->options.cost_fleet_busy * load_least_in_flight(load, view->candidates);
+    p->mean_speed = load_mean_speed(load, view->candidates);
+    p->is_aware = is_aware(p, load);
     least = price_all(p, rq, view, limit, terms);
     if (least == INFINITY) least = price_all(p, rq, view, INFINITY, terms);
     if (p->options.home_weight > 0 && rq->n_blocks && !is_known(view))
