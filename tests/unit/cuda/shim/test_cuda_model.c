@@ -153,7 +153,8 @@ static void e4m3_products_by_the_library_agree(void **state) {
 }
 
 /* In deterministic mode, of a checkpoint that rounds no inputs, on a device without the scales,
- * with sizes that the library lacks, without a clock, and where own tiles are faster. */
+ * with sizes that the library lacks, without a clock, and where own tiles are faster. What the
+ * library lacks is noted, for the log. */
 static void other_e4m3_products_are_own(void **state) {
     struct tiny_shape shape = cuda_fixture_llama, odd = shape, plain = shape;
     struct cuda_fixture_setup strict = setup;
@@ -171,11 +172,15 @@ static void other_e4m3_products_are_own(void **state) {
     assert_string_equal(path_of(&shape, &setup, &info), "sm_90"); /* own tiles are faster */
     shim_set_kernel_us("quant_tile_kernel", 1000);
     assert_string_equal(path_of(&shape, &setup, &info), "sm_90+f8");
+    assert_string_equal(info.note, "");
     assert_string_equal(path_of(&shape, &strict, &info), "sm_90");
     assert_string_equal(path_of(&plain, &setup, &info), "sm_90");
+    assert_string_equal(info.note, "");
     assert_string_equal(path_of(&odd, &setup, &info), "sm_90");
+    assert_non_null(strstr(info.note, "own kernels compute matrix products of e4m3 codes"));
     shim_set_sm(100);
     assert_string_equal(path_of(&shape, &setup, &info), "sm_100");
+    assert_non_null(strstr(info.note, "own kernels compute matrix products of e4m3 codes"));
     shim_set_sm(90);
     shim_set_library(false);
     assert_string_equal(path_of(&shape, &setup, &info), "sm_90");
