@@ -1,5 +1,5 @@
-/* kernels/cuda/device/gemm.c - matrix products by cuBLASLt, and own kernels behind it: a handle, and
- * the products that it makes.
+/* kernels/cuda/device/gemm.c - matrix products by cuBLASLt, and own kernels behind it: a handle,
+ * and the products that it makes.
  *
  * A call that the library refuses in service, though it took the ends of its bucket at load, gets
  * the library's first proposal for that very call; when that is refused too the shape is the own

@@ -1,13 +1,13 @@
 /* kernels/cuda/device/gemm_codes.c - products of e4m3 codes.
  *
- * A and B as in gemm_plan.c, each with a scale mode and a pointer to scales. Which modes there are depends on the version and on the device (NVIDIA/CUDALibrarySamples issues 270
- * and 310): a scale of the whole matrix from sm_89 on, scales of rows and of blocks on sm_90 alone,
- * from 12.9 on. Sizes are multiples of 16. Their weights were written just before, so they are
- * timed warm. What the library does not take is left to the caller, who has own kernels for it. */
-#include "kernels/cuda/device/gemm_internal.h"
-
+ * A and B as in gemm_plan.c, each with a scale mode and a pointer to scales. Which modes there are
+ * depends on the version and on the device (NVIDIA/CUDALibrarySamples issues 270 and 310): a scale
+ * of the whole matrix from sm_89 on, scales of rows and of blocks on sm_90 alone, from 12.9 on.
+ * Sizes are multiples of 16. Their weights were written just before, so they are timed warm. What
+ * the library does not take is left to the caller, who has own kernels for it. */
 #include <assert.h>
 
+#include "kernels/cuda/device/gemm_internal.h"
 #include "kernels/cuda/device/gpu_internal.h"
 
 /* cublasLtMatmulMatrixScale_t: older toolkits lack the names. */

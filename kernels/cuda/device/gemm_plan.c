@@ -1,5 +1,5 @@
-/* kernels/cuda/device/gemm_plan.c - a plan: the descriptors of a shape, and the library's calls with
- * them.
+/* kernels/cuda/device/gemm_plan.c - a plan: the descriptors of a shape, and the library's calls
+ * with them.
  *
  * cuBLASLt thinks in columns. Row-major Y (m, n) is its D with n rows and m columns, and
  *
@@ -11,9 +11,9 @@
  *
  * What changes from call to call is written into the plan's own descriptors (m, strides, the bias),
  * only when it differs from the call before; the rest of gemm_run is a look-up and the library's
- * launch. The library reads descriptors during the call, never later, so graphs keep what they saw. */
+ * launch. The library reads descriptors during the call, never later, so graphs keep what they
+ * saw. */
 #include "kernels/cuda/device/gemm_internal.h"
-
 #include "kernels/cuda/device/gpu_internal.h"
 
 /* Upper ends of the buckets of m. Dense where a step decodes, as the graphs are; a third apart

@@ -10,9 +10,9 @@
  * to the test, for an algorithm may divide its sums by the size of the product undocumented: of
  * equal rows, any number of them must give equal bits. A shape for which none does is left to the
  * own kernels. */
-#include "kernels/cuda/device/gemm_internal.h"
-
 #include <string.h>
+
+#include "kernels/cuda/device/gemm_internal.h"
 
 #define COLD_CACHES  2u /* weights that go round in a timing, in caches */
 #define MAX_COPIES   32u
