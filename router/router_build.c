@@ -285,6 +285,7 @@ static struct proxy_config proxy_config_of(const struct router *r) {
         .forward = &o->forward,
         .admin_keys = r->admin_keys,
         .explains_to_clients = o->explains_to_clients,
+        .noise_rule = (enum client_noise_rule)o->strip_client_noise,
         .name = r->name,
         .worker_key = str_of(r->worker_key),
         .log_every = o->log_requests,
@@ -297,12 +298,13 @@ static struct proxy_config proxy_config_of(const struct router *r) {
 }
 
 /* They take the options that are live from r->options, and the key of the workers. */
-static void configure_frontends(const struct router *r) {
+static void configure_frontends(struct router *r) {
     struct proxy_config proxy = proxy_config_of(r);
     struct http_limits limits;
 
     if (!r->n_frontends) return; /* not built yet */
     limits = limits_of(r, r->n_frontends);
+    r->admin.dry_run.keeps_noise = proxy.noise_rule == NOISE_KEPT;
     for (uint32_t i = 0; i < r->n_frontends; i++)
         frontend_configure(r->frontends[i], &limits, &proxy);
 }
@@ -333,7 +335,8 @@ enum status router_build_frontends(struct router *r, struct error *err) {
                                         .max_workers = o->max_workers,
                                         .hash_secret = config.proxy.hash_secret,
                                         .session_headers = config.proxy.session_headers,
-                                        .is_isolated = config.proxy.isolation != NULL};
+                                        .is_isolated = config.proxy.isolation != NULL,
+                                        .keeps_noise = config.proxy.noise_rule == NOISE_KEPT};
     r->frontends = mem_calloc(n, sizeof(*r->frontends));
     config.sockets = sockets;
     for (uint32_t i = 0; i < n; i++) {

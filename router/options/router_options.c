@@ -37,6 +37,7 @@ static const char *const discovery_aliases[] = {"static", "none", "kubernetes", 
 static const char *const resource_names[] = {"pods", "endpointslices", NULL}; /* kube_resource */
 static const char *const resource_aliases[] = {"pod-ip", "pods", NULL};       /* production-stack */
 
+static const char *const noise_names[] = {"off", "messages", "all", NULL};
 static const char *const isolation_names[] = {"none", "tenant", "auto", NULL};
 
 static const char *const auto_words[] = {"auto", "4294967295", NULL};   /* HOLD_AUTO, QUEUE_AUTO */
@@ -538,6 +539,13 @@ static const struct option_def rows[] = {
              "free KV blocks of the answering worker."},
     {"forward-authorization", OPT_BOOL, FIELD(forward_authorization), .group = "Limits",
      .help = "Forward the client's Authorization header to workers."},
+    {"strip-client-noise", OPT_ENUM, LIVE(strip_client_noise), .def = "messages",
+     .names = noise_names, .group = "Limits",
+     .help = "Where to cut text from the system prompt that a client writes anew in each request "
+             "and that defeats prefix caches: x-anthropic-billing-header of Claude Code, and "
+             "<total_tokens>. messages: from the bodies of /v1/messages. all: also from those of "
+             "/v1/chat/completions and others. The router ignores the text in prefix hashes in "
+             "both cases. off: never, not even in hashes."},
 
     {"log-level", OPT_ENUM, LIVE(log_level), .def = "info", .names = log_level_names,
      .name_aliases = level_aliases, .group = "Logging",

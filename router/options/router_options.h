@@ -76,6 +76,7 @@ struct router_options {
     uint64_t max_body_bytes, max_body_memory;
     uint32_t max_connections, head_timeout_ms, idle_timeout_ms, drain_timeout_ms;
     bool expose_worker_headers, forward_authorization, explains_to_clients;
+    int strip_client_noise; /* enum client_noise_rule */
     struct forward forward;
 
     int log_level, log_format;

@@ -27,34 +27,35 @@
 #define KEY_BYTES_MAX   256
 #define KEY_BYTES_SHOWN 40 /* in messages; below ERROR_PARAM_MAX */
 
-/* The wanted keys. No two share length and first byte, which the compiler checks. */
+/* The wanted keys. No two share length and first two bytes, which the compiler checks. */
 #define MAX_NEW_TOKENS BODY_KEY_COUNT /* in sampling_params */
 #define NAMES(X)                                                                                   \
-    X(BODY_MODEL, 'm', "model")                                                                    \
-    X(BODY_MESSAGES, 'm', "messages")                                                              \
-    X(BODY_PROMPT, 'p', "prompt")                                                                  \
-    X(BODY_TEXT, 't', "text")                                                                      \
-    X(BODY_INPUT_IDS, 'i', "input_ids")                                                            \
-    X(BODY_TOOLS, 't', "tools")                                                                    \
-    X(BODY_CACHE_SALT, 'c', "cache_salt")                                                          \
-    X(BODY_LORA_PATH, 'l', "lora_path")                                                            \
-    X(BODY_ADAPTER, 'a', "adapter")                                                                \
-    X(BODY_STREAM, 's', "stream")                                                                  \
-    X(BODY_MAX_TOKENS, 'm', "max_tokens")                                                          \
-    X(BODY_MAX_COMPLETION_TOKENS, 'm', "max_completion_tokens")                                    \
-    X(BODY_SAMPLING_PARAMS, 's', "sampling_params")                                                \
-    X(BODY_PROMPT_CACHE_KEY, 'p', "prompt_cache_key")                                              \
-    X(BODY_SESSION_ID, 's', "session_id")                                                          \
-    X(BODY_USER, 'u', "user")                                                                      \
-    X(BODY_EXTRA_KEY, 'e', "extra_key")                                                            \
-    X(BODY_PRIORITY, 'p', "priority")                                                              \
-    X(BODY_CACHE_EXPLAIN, 'c', "cache_explain")                                                    \
-    X(BODY_KV_TRANSFER_PARAMS, 'k', "kv_transfer_params")                                          \
-    X(BODY_EC_TRANSFER_PARAMS, 'e', "ec_transfer_params")                                          \
-    X(BODY_BOOTSTRAP_HOST, 'b', "bootstrap_host")                                                  \
-    X(BODY_SESSION_PARAMS, 's', "session_params")                                                  \
-    X(BODY_CUSTOM_LOGIT_PROCESSOR, 'c', "custom_logit_processor")                                  \
-    X(MAX_NEW_TOKENS, 'm', "max_new_tokens")
+    X(BODY_MODEL, 'm', 'o', "model")                                                               \
+    X(BODY_MESSAGES, 'm', 'e', "messages")                                                         \
+    X(BODY_SYSTEM, 's', 'y', "system")                                                             \
+    X(BODY_PROMPT, 'p', 'r', "prompt")                                                             \
+    X(BODY_TEXT, 't', 'e', "text")                                                                 \
+    X(BODY_INPUT_IDS, 'i', 'n', "input_ids")                                                       \
+    X(BODY_TOOLS, 't', 'o', "tools")                                                               \
+    X(BODY_CACHE_SALT, 'c', 'a', "cache_salt")                                                     \
+    X(BODY_LORA_PATH, 'l', 'o', "lora_path")                                                       \
+    X(BODY_ADAPTER, 'a', 'd', "adapter")                                                           \
+    X(BODY_STREAM, 's', 't', "stream")                                                             \
+    X(BODY_MAX_TOKENS, 'm', 'a', "max_tokens")                                                     \
+    X(BODY_MAX_COMPLETION_TOKENS, 'm', 'a', "max_completion_tokens")                               \
+    X(BODY_SAMPLING_PARAMS, 's', 'a', "sampling_params")                                           \
+    X(BODY_PROMPT_CACHE_KEY, 'p', 'r', "prompt_cache_key")                                         \
+    X(BODY_SESSION_ID, 's', 'e', "session_id")                                                     \
+    X(BODY_USER, 'u', 's', "user")                                                                 \
+    X(BODY_EXTRA_KEY, 'e', 'x', "extra_key")                                                       \
+    X(BODY_PRIORITY, 'p', 'r', "priority")                                                         \
+    X(BODY_CACHE_EXPLAIN, 'c', 'a', "cache_explain")                                               \
+    X(BODY_KV_TRANSFER_PARAMS, 'k', 'v', "kv_transfer_params")                                     \
+    X(BODY_EC_TRANSFER_PARAMS, 'e', 'c', "ec_transfer_params")                                     \
+    X(BODY_BOOTSTRAP_HOST, 'b', 'o', "bootstrap_host")                                             \
+    X(BODY_SESSION_PARAMS, 's', 'e', "session_params")                                             \
+    X(BODY_CUSTOM_LOGIT_PROCESSOR, 'c', 'u', "custom_logit_processor")                             \
+    X(MAX_NEW_TOKENS, 'm', 'a', "max_new_tokens")
 
 struct walk {
     const uint8_t *body, *end;
@@ -185,10 +186,12 @@ static enum status key_twice(struct walk *k, const uint8_t *key, size_t n) {
 
 /* Which of the names it is, or -1. */
 static int32_t name_of(const uint8_t *key, size_t n) {
-#define SHAPE(len, first) ((uint32_t)(len) << 8 | (uint8_t)(first))
-#define CASE(name, first, text)                                                                    \
-    case SHAPE(sizeof(text) - 1, first): return memcmp(key, text, sizeof(text) - 1) ? -1 : name;
-    switch (n ? SHAPE(n, key[0]) : 0) {
+#define SHAPE(len, first, second)                                                                  \
+    ((uint32_t)(len) << 16 | (uint32_t)(uint8_t)(first) << 8 | (uint8_t)(second))
+#define CASE(name, first, second, text)                                                            \
+    case SHAPE(sizeof(text) - 1, first, second):                                                   \
+        return memcmp(key, text, sizeof(text) - 1) ? -1 : name;
+    switch (n > 1 ? SHAPE(n, key[0], key[1]) : 0) {
         NAMES(CASE)
     default: return -1;
     }

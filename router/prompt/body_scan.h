@@ -18,6 +18,7 @@
 enum body_key {
     BODY_MODEL,
     BODY_MESSAGES,
+    BODY_SYSTEM, /* of /v1/messages: a string or blocks */
     BODY_PROMPT,
     BODY_TEXT,
     BODY_INPUT_IDS,
@@ -61,7 +62,8 @@ struct body_scan {
 /* ST_INVALID: the message has what was found at which byte. */
 MUST_USE enum status body_scan(struct str body, struct body_scan *out, struct error *err);
 
-/* The prompt: messages, prompt, text or input_ids, the first that is there; or empty. */
+/* The prompt without `system`: messages, prompt, text or input_ids, the first that is there; or
+ * empty. */
 struct str body_scan_prompt(const struct body_scan *scan);
 
 /* The inside of a raw JSON string: without its quotes, escapes as they are; other values whole. */

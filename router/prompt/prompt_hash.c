@@ -8,6 +8,7 @@
 #include "common/base/hash.h"
 #include "common/base/rng.h"
 #include "router/prompt/body_scan.h"
+#include "router/prompt/client_noise.h"
 
 #define HASHING_VERSION 1   /* changes when equal bytes get different hashes */
 #define PIECE_BYTES     128 /* the longest that XXH3 hashes in one straight line */
@@ -78,6 +79,93 @@ void prompt_hash_chain(struct str prompt, uint64_t seed, uint32_t block_bytes, u
         for (size_t n; left; left -= n, p += n) {
             n = MIN(left, (size_t)PIECE_BYTES);
             h = rng_mix(h ^ hash_keyed_64(&key, p, n));
+        }
+        chain[i] = h & PROMPT_HASH_MASK;
+    }
+}
+
+/* --- a prompt in several parts ---------------------------------------------------------------- */
+
+_Static_assert(2 + CLIENT_NOISE_CUTS_MAX <= PROMPT_PARTS_MAX, "each cut makes one part more");
+
+static void add_part(struct prompt_text *out, const char *from, const char *to) {
+    if (from == to) return;
+    out->parts[out->n++] = (struct str){from, (size_t)(to - from)};
+    out->len += (size_t)(to - from);
+}
+
+/* The span without the cuts that lie in it. */
+static void add_span(struct prompt_text *out, struct str span, const struct client_noise *noise) {
+    const char *from = span.ptr, *end = span.ptr + span.len;
+
+    if (!span.ptr) return;
+    for (uint32_t i = 0; i < noise->n; i++) {
+        struct str cut = noise->cuts[i];
+
+        if (cut.ptr < from || cut.ptr >= end) continue;
+        add_part(out, from, cut.ptr);
+        from = cut.ptr + cut.len;
+    }
+    add_part(out, from, end);
+}
+
+void prompt_text_of(const struct body_scan *scan, const struct client_noise *noise,
+                    struct prompt_text *out) {
+    *out = (struct prompt_text){0};
+    add_span(out, scan->spans[BODY_SYSTEM], noise);
+    add_span(out, body_scan_prompt(scan), noise);
+}
+
+/* Where the next bytes are. */
+struct part_cursor {
+    const struct prompt_text *text;
+    uint32_t part;
+    size_t at;
+};
+
+/* The next n bytes: where they are, or copied to `copy` if they lie in several parts. */
+static const char *next_bytes(struct part_cursor *c, size_t n, char *copy) {
+    struct str part = c->text->parts[c->part];
+    size_t n_copied = 0;
+
+    if (part.len - c->at >= n) {
+        c->at += n;
+        return part.ptr + c->at - n;
+    }
+    while (n_copied < n) {
+        size_t piece;
+
+        part = c->text->parts[c->part];
+        piece = MIN(n - n_copied, part.len - c->at);
+        memcpy(copy + n_copied, part.ptr + c->at, piece);
+        n_copied += piece;
+        c->at += piece;
+        if (c->at == part.len && c->part + 1 < c->text->n) {
+            c->part++;
+            c->at = 0;
+        }
+    }
+    return copy;
+}
+
+void prompt_hash_text(const struct prompt_text *text, uint64_t seed, uint32_t block_bytes,
+                      uint64_t *chain, uint32_t n_blocks) {
+    struct part_cursor cursor = {.text = text};
+    struct hash_key key;
+    uint64_t h = seed;
+    char copy[PIECE_BYTES];
+
+    if (text->n < 2) {
+        prompt_hash_chain(text->n ? text->parts[0] : STR(""), seed, block_bytes, chain, n_blocks);
+        return;
+    }
+    hash_key_from_seed(&key, seed);
+    for (uint32_t i = 0; i < n_blocks; i++) {
+        size_t left = MIN(text->len - (size_t)i * block_bytes, (size_t)block_bytes);
+
+        for (size_t n; left; left -= n) {
+            n = MIN(left, (size_t)PIECE_BYTES);
+            h = rng_mix(h ^ hash_keyed_64(&key, next_bytes(&cursor, n, copy), n));
         }
         chain[i] = h & PROMPT_HASH_MASK;
     }

@@ -21,6 +21,18 @@
 #include "common/base/buf.h"
 
 struct body_scan;
+struct client_noise;
+
+/* The bytes that are hashed, in their order: those of `system` before the others, as engines read
+ * them, without what clients write anew in each request. */
+#define PROMPT_PARTS_MAX 8
+struct prompt_text {
+    struct str parts[PROMPT_PARTS_MAX]; /* none is empty */
+    uint32_t n;
+    size_t len; /* of all */
+};
+void prompt_text_of(const struct body_scan *scan, const struct client_noise *noise,
+                    struct prompt_text *out);
 
 /* Everything beside the prompt that must be equal for a cached block to be usable. Raw spans of the
  * body, or empty. */
@@ -58,5 +70,9 @@ uint32_t prompt_hash_n_blocks(size_t n, uint32_t block_bytes, uint32_t max_block
 /* Writes prompt_hash_n_blocks() hashes to `chain`. */
 void prompt_hash_chain(struct str prompt, uint64_t seed, uint32_t block_bytes, uint64_t *chain,
                        uint32_t n_blocks);
+
+/* As prompt_hash_chain of the parts one after the other. */
+void prompt_hash_text(const struct prompt_text *text, uint64_t seed, uint32_t block_bytes,
+                      uint64_t *chain, uint32_t n_blocks);
 
 #endif

@@ -38,6 +38,7 @@
 #include "router/access/isolation.h"
 #include "router/access/keys.h"
 #include "router/prompt/body_scan.h"
+#include "router/prompt/client_noise.h"
 #include "router/proxy/sse_usage.h"
 #include "router/proxy/upstream.h"
 #include "router/registry/explain.h"
@@ -160,8 +161,9 @@ struct exchange {
     struct str tenant;              /* ""; or the name of the tenant that sent it */
     struct isolation_splice splice; /* if is_salted: for workers that take no x-incipit-salt */
     char salt[ISOLATION_SALT_CHARS + 1];
-    uint64_t retry_after_us; /* of Retry-After in an error of the router; 0: one second */
-    const char *failure;     /* why the last attempt failed */
+    struct client_noise noise; /* in the body, and cut from what workers get if cuts_noise */
+    uint64_t retry_after_us;   /* of Retry-After in an error of the router; 0: one second */
+    const char *failure;       /* why the last attempt failed */
     char request_id[REQUEST_ID_MAX + 1];
     uint8_t request_id_len;
     uint32_t kinds;          /* of workers that serve its path, a bit each */
@@ -172,6 +174,7 @@ struct exchange {
     bool is_generation;     /* computes its prompt: what is read stays in the worker's cache */
     bool is_safe;           /* may be sent twice: see forward.h */
     bool is_salted;         /* its tenant shares no cache with others */
+    bool cuts_noise;        /* by --strip-client-noise, for its path */
     bool is_refused;        /* its refusal has been counted, with a reason */
 };
 

@@ -440,7 +440,7 @@ static void reset_attempt(struct attempt *a, bool is_fresh) {
 /* Head and body; the body from the client's buffer. */
 static void send_request(void *arg) {
     struct exchange *x = arg;
-    struct iovec pieces[4];
+    struct iovec pieces[1 + PROXY_BODY_PIECES_MAX];
     int n = 1;
 
     if (conn_is_connecting(&x->try.up->conn)) return; /* on_upstream_connected sends it */
@@ -455,7 +455,7 @@ static void send_request(void *arg) {
 
 /* One piece is cheaper to send than two. */
 static void append_small_body(struct exchange *x) {
-    struct iovec pieces[3];
+    struct iovec pieces[PROXY_BODY_PIECES_MAX];
     int n;
 
     if (proxy_body_len(x) > SMALL_BODY_BYTES) return;
@@ -526,15 +526,33 @@ static void on_timeout(void *arg) {
                (unsigned long long)(x->proxy->config.request_timeout_us / 1000000));
 }
 
+/* What the client writes anew in each request: not hashed, and cut from what is sent where the
+ * rule has it. */
+static void find_noise(struct exchange *x) {
+    static const char *const names[NOISE_KIND_COUNT] = {"billing_header", "total_tokens"};
+    enum client_noise_rule rule = x->proxy->config.noise_rule;
+
+    x->noise.n = 0;
+    if (rule == NOISE_KEPT || !x->is_generation) return;
+    client_noise_find(&x->scan, &x->noise);
+    x->cuts_noise = rule == NOISE_CUT_FROM_ALL || str_eq(x->req->path, STR("/v1/messages"));
+    for (int i = 0; x->noise.n && i < NOISE_KIND_COUNT; i++) {
+        if (x->noise.found[i])
+            metric_inc(METRICS_GET(x->proxy->metrics, ROUTER_client_noise_total, names[i]));
+    }
+}
+
 /* Chain, size and session, which routing uses. */
 static enum status hash_prompt(struct exchange *x, struct error *err) {
     const struct proxy_config *config = &x->proxy->config;
-    struct str prompt = x->is_generation ? body_scan_prompt(&x->scan) : STR("");
+    struct prompt_text prompt = {0};
     struct str session = session_name(x->req, &x->scan, &config->session_headers);
     struct prompt_scope scope = prompt_scope_of(&x->scan);
-    uint32_t n =
-        prompt_hash_n_blocks(prompt.len, config->prefix_block_bytes, config->max_prefix_blocks);
+    uint32_t n;
 
+    find_noise(x);
+    if (x->is_generation) prompt_text_of(&x->scan, &x->noise, &prompt);
+    n = prompt_hash_n_blocks(prompt.len, config->prefix_block_bytes, config->max_prefix_blocks);
     if (x->is_salted) scope.tenant = x->tenant;
     if (n > x->chain_cap) {
         uint64_t *chain = /* followed by the guesses */
@@ -544,8 +562,8 @@ static enum status hash_prompt(struct exchange *x, struct error *err) {
         x->chain = chain;
         x->chain_cap = n;
     }
-    prompt_hash_chain(prompt, prompt_hash_seed_memo(&x->proxy->seed, &scope, config->hash_secret),
-                      config->prefix_block_bytes, x->chain, n);
+    prompt_hash_text(&prompt, prompt_hash_seed_memo(&x->proxy->seed, &scope, config->hash_secret),
+                     config->prefix_block_bytes, x->chain, n);
     x->rq = (struct route_request){
         .chain = x->chain,
         .guesses = (uint32_t *)(x->chain + x->chain_cap),
@@ -585,7 +603,7 @@ static struct exchange *exchange_open(struct proxy *p) {
     x->is_requeued = false;
     x->max_lost = POISON_LOST;
     x->try.up = NULL;
-    x->is_salted = x->is_refused = x->try.is_retry = false;
+    x->is_salted = x->is_refused = x->cuts_noise = x->try.is_retry = false;
     x->tenant = STR_NULL;
     reset_attempt(&x->try, false);
     exchange_move(x, EXCHANGE_OPEN);

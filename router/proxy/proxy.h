@@ -9,6 +9,7 @@
 
 #include "common/base/base.h"
 #include "common/http/http_server.h"
+#include "router/prompt/client_noise.h"
 #include "router/prompt/session_name.h"
 
 struct decision_log;
@@ -42,6 +43,7 @@ struct proxy_config {
     uint32_t max_workers;
     uint32_t max_attempts;                  /* the first included */
     uint32_t never_retried;                 /* RETRY_ bits of failures that are not retried */
+    enum client_noise_rule noise_rule;      /* what is cut from bodies */
     bool expose_worker_headers;             /* relay x-incipit-* of workers */
     bool forward_authorization;             /* send the client's key on to workers */
     struct str worker_key;                  /* sent to workers instead; "" for none */

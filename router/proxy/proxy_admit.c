@@ -144,25 +144,52 @@ static bool is_spliced(const struct exchange *x) {
 size_t proxy_body_len(const struct exchange *x) {
     size_t n = x->req->body.len;
 
+    if (x->cuts_noise) n -= client_noise_len(&x->noise);
     return is_spliced(x) ? n - x->splice.removed + x->splice.len : n;
 }
 
-static struct iovec piece(const char *ptr, size_t n) {
-    return (struct iovec){(void *)(uintptr_t)ptr, n};
+/* The pieces that are written so far, and what of the body follows them. */
+struct pieces {
+    struct iovec *to;
+    int n;
+    struct str rest;
+};
+
+static void put_piece(struct pieces *p, const char *ptr, size_t n) {
+    if (n) p->to[p->n++] = (struct iovec){(void *)(uintptr_t)ptr, n};
+}
+
+/* Puts the bytes before `at`, and skips `removed` bytes. */
+static void skip_at(struct pieces *p, const char *at, size_t removed) {
+    size_t n = (size_t)(at - p->rest.ptr);
+
+    put_piece(p, p->rest.ptr, n);
+    p->rest.ptr += n + removed;
+    p->rest.len -= n + removed;
+}
+
+static void put_salt(struct pieces *p, const struct exchange *x) {
+    skip_at(p, x->req->body.ptr + x->splice.at, x->splice.removed);
+    put_piece(p, x->splice.text, x->splice.len);
 }
 
 int proxy_body_pieces(const struct exchange *x, struct iovec *pieces) {
-    struct str body = x->req->body;
-    size_t after = x->splice.at + x->splice.removed;
+    struct pieces p = {.to = pieces, .rest = x->req->body};
+    const char *salt_at = x->req->body.ptr + x->splice.at;
+    bool is_salt_due = is_spliced(x);
 
-    if (!is_spliced(x)) {
-        pieces[0] = piece(body.ptr, body.len);
-        return 1;
+    for (uint32_t i = 0; x->cuts_noise && i < x->noise.n; i++) {
+        struct str cut = x->noise.cuts[i];
+
+        if (is_salt_due && salt_at < cut.ptr) {
+            put_salt(&p, x);
+            is_salt_due = false;
+        }
+        skip_at(&p, cut.ptr, cut.len);
     }
-    pieces[0] = piece(body.ptr, x->splice.at);
-    pieces[1] = piece(x->splice.text, x->splice.len);
-    pieces[2] = piece(body.ptr + after, body.len - after);
-    return 3;
+    if (is_salt_due) put_salt(&p, x);
+    put_piece(&p, p.rest.ptr, p.rest.len);
+    return p.n;
 }
 
 /* --- the end ---------------------------------------------------------------------------------- */

@@ -176,7 +176,9 @@ MUST_USE enum status proxy_permit_target(struct exchange *x, struct error *err);
 MUST_USE enum status proxy_admit(struct exchange *x, struct error *err);
 void proxy_release_key(struct exchange *x); /* at its end; twice is fine */
 
-/* The body for the worker: the client's bytes, and a salt if it is spliced in. At most 3 pieces. */
+/* The body for the worker: the client's bytes without noise that is cut, and a salt if it is
+ * spliced in. */
+#define PROXY_BODY_PIECES_MAX (CLIENT_NOISE_CUTS_MAX + 3)
 size_t proxy_body_len(const struct exchange *x);
 int proxy_body_pieces(const struct exchange *x, struct iovec *pieces);
 

@@ -10,6 +10,7 @@
 #include "common/protocol/openai.h"
 #include "common/text/json.h"
 #include "router/prompt/body_scan.h"
+#include "router/prompt/client_noise.h"
 #include "router/prompt/prompt_hash.h"
 #include "router/registry/registry_view.h"
 
@@ -135,20 +136,23 @@ static enum status prepare(const struct dry_run *d, struct http_request *req,
                            struct error *err) {
     enum status st = body_scan(req->body, scan, err);
     struct prompt_scope scope;
-    struct str prompt, session;
+    struct client_noise noise = {0};
+    struct prompt_text prompt;
+    struct str session;
     uint32_t n;
 
     if (st != ST_OK) return st;
     scope = prompt_scope_of(scan);
     if (d->is_isolated) scope.tenant = http_request_header(req, STR("x-incipit-tenant"));
-    prompt = body_scan_prompt(scan);
+    if (!d->keeps_noise) client_noise_find(scan, &noise);
+    prompt_text_of(scan, &noise, &prompt);
     session = session_name(req, scan, &d->session_headers);
     n = prompt_hash_n_blocks(prompt.len, d->prefix_block_bytes, d->max_prefix_blocks);
     *chain = mem_try(MAX(n, 1u) * sizeof(**chain));
     if (!*chain)
         return error_set(err, ST_NOMEM, "out of memory for the prompt's hash chain: retry later");
-    prompt_hash_chain(prompt, prompt_hash_seed(&scope, d->hash_secret), d->prefix_block_bytes,
-                      *chain, n);
+    prompt_hash_text(&prompt, prompt_hash_seed(&scope, d->hash_secret), d->prefix_block_bytes,
+                     *chain, n);
     *rq = (struct route_request){
         .chain = *chain,
         .n_blocks = n,

@@ -45,7 +45,8 @@ struct dry_run {
     uint32_t prefix_block_bytes, max_prefix_blocks, max_workers;
     uint64_t hash_secret;
     struct session_headers session_headers;
-    bool is_isolated; /* x-incipit-tenant names the tenant */
+    bool is_isolated;         /* x-incipit-tenant names the tenant */
+    _Atomic bool keeps_noise; /* of clients, in the hash; changes while loops answer */
 };
 
 /* Answers it. Any thread. */

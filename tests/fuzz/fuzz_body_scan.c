@@ -1,11 +1,51 @@
 /* tests/fuzz/fuzz_body_scan.c - no input may crash the scan, and all versions must give the result
- * of the plain one, which is their definition. */
+ * of the plain one, which is their definition. Without the noise of clients a body is one still, and
+ * only its system prompt differs. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "router/prompt/body_scan_internal.h"
+#include "router/prompt/client_noise.h"
+#include "router/prompt/prompt_hash.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+/* The body without the cuts, which must lie in it, in order. */
+static struct str cut_noise(struct str body, const struct client_noise *noise) {
+    char *text = malloc(body.len + 1), *to = text;
+    const char *from = body.ptr, *end = body.ptr + body.len;
+
+    for (uint32_t i = 0; i < noise->n; i++) {
+        struct str cut = noise->cuts[i];
+
+        if (!cut.len || cut.ptr < from || cut.len > (size_t)(end - cut.ptr)) abort();
+        to = mempcpy(to, from, (size_t)(cut.ptr - from));
+        from = cut.ptr + cut.len;
+    }
+    to = mempcpy(to, from, (size_t)(end - from));
+    if ((size_t)(to - text) != body.len - client_noise_len(noise)) abort();
+    return (struct str){text, (size_t)(to - text)};
+}
+
+static void check_noise(struct str body, const struct body_scan *scan) {
+    struct client_noise noise;
+    struct prompt_text text;
+    struct body_scan after;
+    struct str rest;
+
+    client_noise_find(scan, &noise);
+    rest = cut_noise(body, &noise);
+    if (body_scan_with(rest, &after, string_scan_at(0), NULL) != ST_OK) abort();
+    for (int i = 0; i < BODY_KEY_COUNT; i++) {
+        bool may_differ = i == BODY_SYSTEM || i == BODY_MESSAGES;
+
+        if (!scan->spans[i].ptr != !after.spans[i].ptr) abort();
+        if (!may_differ && !str_eq(scan->spans[i], after.spans[i])) abort();
+    }
+    prompt_text_of(scan, &noise, &text);
+    if (text.len != after.spans[BODY_SYSTEM].len + body_scan_prompt(&after).len) abort();
+    free((void *)(uintptr_t)rest.ptr);
+}
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static const struct string_scan plain = {"plain", string_scan_end_plain,
@@ -28,5 +68,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
 
         if (s.ptr && (s.ptr < body.ptr || s.ptr + s.len > body.ptr + size || !s.len)) abort();
     }
+    check_noise(body, &want);
     return 0;
 }

@@ -15,6 +15,7 @@
 static const char *const names[BODY_KEY_COUNT] = {
     [BODY_MODEL] = "model",
     [BODY_MESSAGES] = "messages",
+    [BODY_SYSTEM] = "system",
     [BODY_PROMPT] = "prompt",
     [BODY_TEXT] = "text",
     [BODY_INPUT_IDS] = "input_ids",

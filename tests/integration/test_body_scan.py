@@ -11,7 +11,7 @@ import subprocess
 
 from conftest import BUILD
 
-KEYS = ["model", "messages", "prompt", "text", "input_ids", "tools", "cache_salt", "lora_path", "adapter", "stream",
+KEYS = ["model", "messages", "system", "prompt", "text", "input_ids", "tools", "cache_salt", "lora_path", "adapter", "stream",
         "max_tokens", "max_completion_tokens", "sampling_params", "prompt_cache_key", "session_id", "user", "extra_key",
         "priority"]
 LIMITS = ("is not a JSON object", "nests deeper than 64", " twice, again at byte", "more than 256 top-level keys",
