@@ -47,7 +47,8 @@ extern const double router_decision_buckets[ROUTER_DECISION_BUCKETS]; /* 500 ns 
       "Prompts sent to a worker that held no part of the prompt, according to the prefix index.",  \
       .aliases = "sgl_router_cache_misses_total")                                                  \
     X(COUNTER, client_noise_total, "kind",                                                         \
-      "Requests whose system prompt had text that a client writes anew in each request and that "  \
+      "Requests whose system prompt had text that a client writes differently in each request "    \
+      "and that "                                                                                  \
       "defeats prefix caches, by kind: billing_header (of Claude Code) or total_tokens "           \
       "(--strip-client-noise).")                                                                   \
     X(COUNTER, retries_total, "reason",                                                            \

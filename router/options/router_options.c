@@ -541,7 +541,8 @@ static const struct option_def rows[] = {
      .help = "Forward the client's Authorization header to workers."},
     {"strip-client-noise", OPT_ENUM, LIVE(strip_client_noise), .def = "messages",
      .names = noise_names, .group = "Limits",
-     .help = "Where to cut text from the system prompt that a client writes anew in each request "
+     .help = "Where to cut text from the system prompt that a client writes differently in each "
+             "request "
              "and that defeats prefix caches: x-anthropic-billing-header of Claude Code, and "
              "<total_tokens>. messages: from the bodies of /v1/messages. all: also from those of "
              "/v1/chat/completions and others. The router ignores the text in prefix hashes in "

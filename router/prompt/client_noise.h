@@ -1,4 +1,4 @@
-/* router/prompt/client_noise.h - finds what clients write into the system prompt anew in each
+/* router/prompt/client_noise.h - finds what clients write into the system prompt differently in each
  * request, which would defeat every prefix cache.
  *
  *   billing header   Claude Code: "x-anthropic-billing-header: ... cch=<nonce>;", the first block

@@ -24,7 +24,7 @@ struct body_scan;
 struct client_noise;
 
 /* The bytes that are hashed, in their order: those of `system` before the others, as engines read
- * them, without what clients write anew in each request. */
+ * them, without what clients write differently in each request. */
 #define PROMPT_PARTS_MAX 8
 struct prompt_text {
     struct str parts[PROMPT_PARTS_MAX]; /* none is empty */

@@ -1,5 +1,5 @@
 /* tests/fuzz/fuzz_body_scan.c - no input may crash the scan, and all versions must give the result
- * of the plain one, which is their definition. Without the noise of clients a body is one still, and
+ * of the plain one, which is their definition. Without the noise of clients a body stays one, and
  * only its system prompt differs. */
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-"""--strip-client-noise: what a coding agent writes anew in each request costs no cache hit."""
+"""--strip-client-noise: what a coding agent writes differently in each request costs no cache hit."""
 import http.server
 import json
 import threading
