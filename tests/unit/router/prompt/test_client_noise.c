@@ -203,10 +203,9 @@ static void unterminated_spans_are_not_read_beyond(void **state) {
 static void the_hash_is_that_of_the_prompt_without_noise(void **state) {
     static const char *const bodies[] = {
         BODY("[" BLOCK(H) "," BLOCK("You are a long system prompt of some blocks" T) "]"),
-        BODY(
-            "[" BLOCK("x-anthropic-billing-header: cch=other;") "," BLOCK(
-                "You are a long system prompt of some blocks<total_tokens>7 tokens "
-                "left</total_tokens>") "]"),
+        BODY("[" BLOCK("x-anthropic-billing-header: cch=other;") "," BLOCK(
+            "You are a long system prompt of some blocks<total_tokens>7 tokens "
+            "left</total_tokens>") "]"),
         BODY("[" BLOCK("You are a long system prompt of some blocks") "]")};
     uint64_t chains[3][64];
     uint32_t n[3];
