@@ -8,7 +8,7 @@
 VERSION := $(shell cat VERSION)
 # release | debug | fuzz
 VARIANT ?= release
-# address | undefined | thread: a build of its own, which looks again at what is trusted (DEBUG)
+# address | undefined | thread, or several with commas: a build of its own, which looks again at what is trusted (DEBUG)
 SAN ?=
 # e.g. aarch64-linux-gnu-
 CROSS ?=
@@ -35,7 +35,7 @@ CFLAGS_fuzz    := -O1 -g -DDEBUG -fsanitize=fuzzer-no-link,address,undefined -Wn
 CFLAGS_ALL = -std=c11 -D_GNU_SOURCE -I. $(WARN) -fno-strict-aliasing -ffp-contract=off -pthread \
              -fstack-protector-strong -DINCIPIT_VERSION='"$(VERSION)"' \
              $(if $(SYSROOT),--sysroot=$(SYSROOT)) $(CFLAGS_$(VARIANT)) $(if $(SAN),-DDEBUG -fsanitize=$(SAN) -fno-omit-frame-pointer) \
-             $(if $(filter undefined,$(SAN)),-fno-sanitize-recover=all) $(CFLAGS)
+             $(if $(findstring undefined,$(SAN)),-fno-sanitize-recover=all) $(CFLAGS)
 
 # The router is optimised as a whole: 5 % less CPU per request. Its objects are whole without that too, for tests.
 LTO := $(if $(filter release,$(VARIANT)),$(if $(SAN)$(CROSS),,-flto=auto -ffat-lto-objects))

@@ -72,7 +72,7 @@ CXX := $(CROSS)g++
 CXXFLAGS_ALL = $(filter-out -std=c11 -Wstrict-prototypes -Wmissing-prototypes -Wshadow,$(CFLAGS_ALL)) -std=c++17 -O2 -Wno-unknown-pragmas \
                -fno-exceptions -fno-rtti -fno-threadsafe-statics -fsanitize=alignment -fno-sanitize-recover=all -include tests/shim/shim.h
 COMPILE_CU = $(if $(V),,@echo "  CXX  $(patsubst $(PLANTED)/%,%,$<)";)$(CXX) -I$(PLANTED) $(CXXFLAGS_ALL) -MMD -MP -x c++ -c $< -o $@
-$(B)/tests/shim/%.o: CFLAGS_ALL += $(if $(filter undefined,$(SAN)),-DHAS_UBSAN)
+$(B)/tests/shim/%.o: CFLAGS_ALL += $(if $(findstring undefined,$(SAN)),-DHAS_UBSAN)
 $(PLANTED)/done: tests/shim/plant tests/shim/planted.txt $(CUDA_CODE) $(wildcard $(addsuffix /*.cuh,$(CUDA_ROOMS)))
 	@mkdir -p $(@D); tests/shim/plant $(PLANTED) $(filter kernels/%,$^) && touch $@
 $(CUDA_CODE:%=$(PLANTED)/%): $(PLANTED)/done ;

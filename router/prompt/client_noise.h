@@ -1,5 +1,5 @@
-/* router/prompt/client_noise.h - finds what clients write into the system prompt differently in each
- * request, which would defeat every prefix cache.
+/* router/prompt/client_noise.h - finds what clients write into the system prompt differently in
+ * each request, which would defeat every prefix cache.
  *
  *   billing header   Claude Code: "x-anthropic-billing-header: ... cch=<nonce>;", the first block
  *                    of `system`, or the first line of its text

@@ -526,8 +526,8 @@ static void on_timeout(void *arg) {
                (unsigned long long)(x->proxy->config.request_timeout_us / 1000000));
 }
 
-/* What the client writes differently in each request: not hashed, and cut from what is sent where the
- * rule has it. */
+/* What the client writes differently in each request: not hashed, and cut from what is sent where
+ * the rule has it. */
 static void find_noise(struct exchange *x) {
     static const char *const names[NOISE_KIND_COUNT] = {"billing_header", "total_tokens"};
     enum client_noise_rule rule = x->proxy->config.noise_rule;

@@ -8,8 +8,9 @@
  *     speed(w) = (W + P m d(w)) / (A + P),   m = (sum W + P) / (sum (A d) + P) of the fleet
  *
  * d is the declared speed and P a prior: SPEED_PRIOR_S, or SPEED_DECLARED_PRIOR_S when the worker
- * publishes its speed. Nothing is assumed of the order in which a worker computes. Decoding meanwhile
- * slows fast and slow workers alike, and is part of what is learned: that is the speed to plan with.
+ * publishes its speed. Nothing is assumed of the order in which a worker computes. Decoding
+ * meanwhile slows fast and slow workers alike, and is part of what is learned: that is the speed to
+ * plan with.
  *
  * A and W grow together, at a first token, by what has passed since the one before. Prompts of
  * fewer than SPEED_TOKENS_MIN new tokens are not measured: they take a step however few they are.

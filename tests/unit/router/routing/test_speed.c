@@ -1,4 +1,5 @@
-/* tests/unit/router/routing/test_speed.c - speeds learned from first tokens, and who weighs them. */
+/* tests/unit/router/routing/test_speed.c - speeds learned from first tokens, and who weighs
+ * them. */
 #include <math.h>
 #include <string.h>
 
