@@ -297,10 +297,11 @@ static enum status take_scratch(struct backend_model *m, struct error *err) {
 }
 
 /* The library's: panels and rounded inputs, where a clock can find that it is faster. The head's
- * products are few rows. */
+ * products are few rows. Own kernels serve where it does not fit. */
 static enum status take_library_scratch(struct backend_model *m, struct error *err) {
     uint32_t T = m->host.limits.max_step_tokens;
     uint64_t n_bytes = 0;
+    enum status st;
 
     m->library = (struct quant_library){.gemm = m->gemm, .stream = m->dev->compute};
     if (T <= GEMV_MAX_ROWS || !gpu_properties(m->dev->gpu)->is_timed) return ST_OK;
@@ -310,8 +311,11 @@ static enum status take_library_scratch(struct backend_model *m, struct error *e
     }
     m->library_bytes = n_bytes;
     if (!n_bytes) return ST_OK;
-    return cuda_take(m, &m->library.scratch, n_bytes, "panels of e4m3 weights, rounded inputs",
-                     err);
+    st = cuda_take(m, &m->library.scratch, n_bytes, "panels of e4m3 weights, rounded inputs",
+                   &m->dev->why_own);
+    if (st == ST_NOMEM) return ST_OK;
+    if (st != ST_OK) (void)error_set(err, st, "%s", m->dev->why_own.message);
+    return st;
 }
 
 enum status cuda_matrix_load_end(struct backend_model *m, struct error *err) {

@@ -143,6 +143,11 @@ void shim_refuse_codes(bool are_refused) {
     skip();
 }
 
+void shim_refuse_row_scales(bool are_refused) {
+    (void)are_refused;
+    skip();
+}
+
 void shim_set_kernel_us(const char *name, uint32_t us) {
     (void)name, (void)us;
     skip();

@@ -26,7 +26,7 @@ enum { MAX_SHAPES = 64, COLUMNS = 4 };
 struct tuned {
     struct gemm_shape shape;
     uint32_t max_m;
-    bool is_own; /* refused in service */
+    bool is_own; /* refused, at load or in service */
 };
 struct gemm {
     struct gpu *gpu;
@@ -36,13 +36,16 @@ struct gemm {
     uint32_t n_tuned;
 };
 
-static volatile bool has_no_library_, refuses_codes_;
+static volatile bool has_no_library_, refuses_codes_, refuses_row_scales_;
 
 void shim_set_library(bool is_there) {
     has_no_library_ = !is_there;
 }
 void shim_refuse_codes(bool are_refused) {
     refuses_codes_ = are_refused;
+}
+void shim_refuse_row_scales(bool are_refused) {
+    refuses_row_scales_ = are_refused;
 }
 static uint64_t refuse_product_; /* how many more until one is refused; 0: none will */
 
@@ -143,7 +146,8 @@ enum status gemm_tune(struct gemm *g, struct gpu_stream *s, const struct gemm_ar
         return error_set(err, ST_INTERNAL, "more than %u shapes of matrix products", MAX_SHAPES);
     if (!t) {
         t = &g->tuned[g->n_tuned++];
-        *t = (struct tuned){args->shape, 0, false};
+        *t = (struct tuned){args->shape, 0,
+                            refuses_row_scales_ && args->shape.codes == GEMM_F8_ROWS};
     }
     t->max_m = MAX(t->max_m, max_m);
     gpu_fill(s, args->y, 0xFF, y_bytes(&rows)); /* as tuning leaves it: not to be relied on */
@@ -261,13 +265,19 @@ static bool run_codes(struct gpu *gpu, void *p) {
             finish(a, row, col, codes_element(a, of_code, row, col));
     return true;
 }
+bool gemm_has_plan(const struct gemm *g, const struct gemm_shape *shape) {
+    const struct tuned *t = find((struct gemm *)(uintptr_t)g, shape);
+
+    return t && !t->is_own;
+}
 bool gemm_try(struct gemm *g, struct gpu_stream *s, const struct gemm_args *args) {
-    const struct tuned *t = find(g, &args->shape);
+    struct tuned *t = find(g, &args->shape);
 
     if (!t) refuse(args, "the shape was not tuned");
     if (args->m > t->max_m) refuse(args, "more rows than were tuned for");
     check(g, args);
-    if (refuses_codes_) return false;
+    t->is_own |= refuses_codes_;
+    if (t->is_own) return false;
     shim_put(s, "gemm", run_codes, args, sizeof(*args));
     return true;
 }

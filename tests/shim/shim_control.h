@@ -69,6 +69,8 @@ void shim_set_memory(uint64_t n_bytes); /* of devices opened from now on: 256 Mi
 void shim_set_library(bool is_there);
 /* The library refuses, or takes again, products of codes in service. */
 void shim_refuse_codes(bool are_refused);
+/* It has no algorithm for scales of rows: what is tuned from now on. */
+void shim_refuse_row_scales(bool are_refused);
 /* On that clock, a kernel whose name, as LAUNCH was given it, begins so takes so many microseconds;
  * NULL: none does. */
 void shim_set_kernel_us(const char *name, uint32_t us);

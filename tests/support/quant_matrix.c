@@ -50,10 +50,18 @@ static int16_t *random_zeros(uint64_t n, enum dtype dtype, struct rng *rng) {
     return zero;
 }
 
+/* As the loader of checkpoints copies it. */
+static void copy_one_scale(struct quant_matrix *m, uint64_t n_scales) {
+    float *scale = (float *)(uintptr_t)m->quant.scale;
+
+    for (uint64_t i = 1; i < n_scales; i++)
+        scale[i] = scale[0];
+}
+
 void quant_matrix_fill(struct quant_matrix *m, const struct quant_kind *kind, uint32_t n,
                        uint32_t k, struct rng *rng) {
     float reach = kind->dtype == DTYPE_F8E4M3 ? 448 : kind->dtype == DTYPE_I8 ? 127 : 8;
-    uint32_t group_n = kind->group_n ? kind->group_n : n;
+    uint32_t group_n = kind->group_n ? kind->group_n : 1;
     uint32_t group_k = kind->group_k ? kind->group_k : k;
     uint64_t row_groups = CEIL_DIV(k, group_k), n_bytes = n * dtype_row_bytes(kind->dtype, k);
     uint8_t *code = mem_alloc(n_bytes);
@@ -70,6 +78,7 @@ void quant_matrix_fill(struct quant_matrix *m, const struct quant_kind *kind, ui
         .zero = kind->has_zeros ? random_zeros(n * row_groups, kind->dtype, rng) : NULL,
         .order = kind->has_order ? random_order(k, rng) : NULL,
         .input_scale = 1};
+    if (!kind->group_n) copy_one_scale(m, n * row_groups);
     m->tensor = (struct backend_tensor){.dtype = kind->dtype,
                                         .n_dims = 2,
                                         .shape = {n, k},

@@ -10,7 +10,7 @@ struct quant_matrix {
     struct backend_quant quant;
 };
 
-/* What is drawn. Zero groups: the whole matrix. */
+/* What is drawn. group_k 0: whole rows; group_n 0: one scale for all outputs, copied for each. */
 struct quant_kind {
     enum dtype dtype;
     uint32_t group_n, group_k;

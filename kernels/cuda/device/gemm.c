@@ -141,9 +141,11 @@ static void fail_refused(struct gemm *g, const struct gemm_args *a, cublasStatus
 /* What the library did not take. */
 static void run_refused(struct gemm *g, struct gpu_stream *s, struct gemm_plan *p,
                         const struct gemm_args *a, uint32_t bucket) {
-    cublasStatus_t code = g->is_deterministic ? gemm_multiply(g, s, p, a, a->w, &p->algo[bucket])
-                                              : gemm_multiply_as_proposed(g, s, p, a, bucket);
+    cublasStatus_t code = gemm_aim(g, p, a, a->m); /* which may be what failed */
 
+    if (!code)
+        code = g->is_deterministic ? gemm_multiply(g, s, p, a, a->w, &p->algo[bucket])
+                                   : gemm_multiply_as_proposed(g, s, p, a, bucket);
     if (!code) return;
     if (g->is_deterministic) {
         fail_refused(g, a, code,

@@ -35,10 +35,11 @@ cublasStatus_t gemm_aim_scales(struct gemm *g, struct gemm_plan *p, const struct
 
     if (p->w_scale != a->w_scale)
         code = gemm_set_pointer(g, p, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, a->w_scale);
-    if (!code && p->x_scale != a->x_scale)
-        code = gemm_set_pointer(g, p, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, a->x_scale);
+    if (code) return code;
     p->w_scale = a->w_scale;
-    p->x_scale = a->x_scale;
+    if (p->x_scale != a->x_scale)
+        code = gemm_set_pointer(g, p, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, a->x_scale);
+    if (!code) p->x_scale = a->x_scale;
     return code;
 }
 
@@ -70,17 +71,23 @@ void gemm_leave_codes(struct gemm *g, const struct gemm_shape *shape) {
                         shape->k, shape->n, shape->k, why);
 }
 
+bool gemm_has_plan(const struct gemm *g, const struct gemm_shape *shape) {
+    const struct gemm_plan *p = gemm_plan_find((struct gemm *)(uintptr_t)g, shape);
+
+    return p && p->n_buckets > 0 && !p->is_own;
+}
+
 bool gemm_try(struct gemm *g, struct gpu_stream *s, const struct gemm_args *args) {
     struct gemm_plan *p = gemm_plan_find(g, &args->shape);
     uint32_t bucket;
 
-    if (!p || p->n_buckets == 0 || p->is_own) return false;
+    if (!gemm_has_plan(g, &args->shape)) return false;
     assert(args->m % GEMM_CODE_ROWS == 0);
     bucket = gemm_bucket_of(args->m, p->n_buckets);
     if (!gemm_aim(g, p, args, args->m) &&
-        !gemm_multiply(g, s, p, args, args->w_codes, &p->algo[bucket]))
+        (!gemm_multiply(g, s, p, args, args->w_codes, &p->algo[bucket]) ||
+         !gemm_multiply_as_proposed(g, s, p, args, bucket)))
         return true;
-    if (gemm_multiply_as_proposed(g, s, p, args, bucket) == CUBLAS_STATUS_SUCCESS) return true;
     gemm_give_to_own(g, p, args, "refused it in service");
     return false;
 }

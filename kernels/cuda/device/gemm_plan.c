@@ -10,9 +10,9 @@
  * output.
  *
  * What changes from call to call is written into the plan's own descriptors (m, strides, the bias),
- * only when it differs from the call before; the rest of gemm_run is a look-up and the library's
- * launch. The library reads descriptors during the call, never later, so graphs keep what they
- * saw. */
+ * only when it differs from what was last written; the rest of gemm_run is a look-up and the
+ * library's launch. The library reads descriptors during the call, never later, so graphs keep what
+ * they saw. */
 #include "kernels/cuda/device/gemm_internal.h"
 #include "kernels/cuda/device/gpu_internal.h"
 
@@ -100,21 +100,25 @@ static cublasStatus_t aim_rows(struct gemm *g, struct gemm_plan *p, uint32_t m) 
 
     if (!code)
         code = g->lib.layout_set(p->y, CUBLASLT_MATRIX_LAYOUT_COLS, &columns, sizeof(columns));
-    p->m = m;
+    p->m = code ? 0 : m; /* 0: the layouts may differ */
     return code;
 }
 
 static cublasStatus_t aim_stride(struct gemm *g, cublasLtMatrixLayout_t layout, uint32_t *now,
                                  uint32_t stride) {
     const int64_t elements = stride;
+    cublasStatus_t code =
+        g->lib.layout_set(layout, CUBLASLT_MATRIX_LAYOUT_LD, &elements, sizeof(elements));
 
-    *now = stride;
-    return g->lib.layout_set(layout, CUBLASLT_MATRIX_LAYOUT_LD, &elements, sizeof(elements));
+    if (!code) *now = stride;
+    return code;
 }
 
 static cublasStatus_t aim_bias(struct gemm *g, struct gemm_plan *p, const uint16_t *bias) {
-    p->bias = bias;
-    return gemm_set_pointer(g, p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+    cublasStatus_t code = gemm_set_pointer(g, p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+
+    if (!code) p->bias = bias;
+    return code;
 }
 
 cublasStatus_t gemm_aim(struct gemm *g, struct gemm_plan *p, const struct gemm_args *a,

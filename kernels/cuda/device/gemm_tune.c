@@ -146,15 +146,16 @@ static enum status tune_bucket(struct gemm *g, struct gpu_stream *s, struct gemm
                                const struct stopwatch *watch, uint32_t bucket, uint32_t max_m,
                                struct error *err) {
     cublasLtMatmulHeuristicResult_t proposals[GEMM_PROPOSALS];
-    const uint32_t last_m = MIN(gemm_bucket_ends[bucket], max_m);
-    const uint32_t after = bucket == 0 ? 1 : gemm_bucket_ends[bucket - 1] + 1;
-    const uint32_t first_m = p->shape.codes ? ALIGN_UP(after, GEMM_CODE_ROWS) : after;
+    const uint32_t step = p->shape.codes ? GEMM_CODE_ROWS : 1;
+    const uint32_t last_m = MIN(gemm_bucket_ends[bucket], max_m) / step * step;
+    const uint32_t first_m = ALIGN_UP(bucket == 0 ? 1 : gemm_bucket_ends[bucket - 1] + 1, step);
     double best_us = -1, us;
     uint32_t n = 0, i;
 
+    if (first_m > last_m) return ST_OK; /* no call of codes has as many rows */
     if (gemm_aim(g, p, args, last_m) == CUBLAS_STATUS_SUCCESS) n = gemm_propose(g, p, proposals);
     for (i = 0; i < n; i++) {
-        if (!works_between(g, p, args, &proposals[i].algo, MIN(first_m, last_m), last_m)) continue;
+        if (!works_between(g, p, args, &proposals[i].algo, first_m, last_m)) continue;
         us = time_algo(g, s, p, args, cold, watch, &proposals[i].algo, best_us);
         if (us < 0 || (best_us >= 0 && us >= best_us)) continue;
         best_us = us;

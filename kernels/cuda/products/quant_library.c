@@ -10,6 +10,13 @@
 
 /* --- which matrices --------------------------------------------------------------------------- */
 
+/* Files with one scale for a matrix are read as one for each output. */
+static bool is_one_scale(const struct backend_quant *q, uint32_t n) {
+    for (uint32_t i = 1; i < CEIL_DIV(n, q->group_n); i++)
+        if (q->scale[i] != q->scale[0]) return false;
+    return true;
+}
+
 enum quant_grain quant_grain_of(const struct backend_quant *q, enum dtype t, uint32_t n,
                                 uint32_t k) {
     bool has_blocks = q->inputs == QUANT_INPUTS_F8_GROUPS;
@@ -18,7 +25,7 @@ enum quant_grain quant_grain_of(const struct backend_quant *q, enum dtype t, uin
     if (has_blocks && q->group_n == 128 && q->group_k == 128) return QUANT_GRAIN_BLOCK;
     if ((q->inputs != QUANT_INPUTS_F8 && q->inputs != QUANT_INPUTS_F8_STATIC) || q->group_k < k)
         return QUANT_GRAIN_OTHER;
-    return q->group_n >= n ? QUANT_GRAIN_MATRIX : QUANT_GRAIN_ROW;
+    return is_one_scale(q, n) ? QUANT_GRAIN_MATRIX : QUANT_GRAIN_ROW;
 }
 
 enum quant_grain quant_grain_join(enum quant_grain of, enum quant_grain other, uint32_t first) {
@@ -50,19 +57,21 @@ static struct quant_panel next_panel(uint32_t first, uint32_t begin, uint32_t en
     return (struct quant_panel){.first = first, .n = MIN(panel_rows(end - begin, k), end - first)};
 }
 
-static bool takes_range(const struct gemm *g, const struct plan *p, uint32_t begin, uint32_t end,
-                        uint32_t k) {
+/* Before tuning gemm_takes_codes, after it gemm_has_plan. */
+typedef bool (*takes_shape)(const struct gemm *g, const struct gemm_shape *shape);
+
+static bool takes_range(const struct gemm *g, takes_shape takes, const struct plan *p,
+                        uint32_t begin, uint32_t end, uint32_t k) {
     for (uint32_t at = begin, n; at < end; at += n) {
         n = next_panel(at, begin, end, k).n;
-        if (!gemm_takes_codes(g, &(struct gemm_shape){.n = n, .k = k, .codes = p->codes}))
-            return false;
+        if (!takes(g, &(struct gemm_shape){.n = n, .k = k, .codes = p->codes})) return false;
     }
     return begin % QUANT_ROWS == 0;
 }
 
-static bool takes_all(const struct gemm *g, const struct plan *p, uint32_t k) {
+static bool takes_all(const struct gemm *g, takes_shape takes, const struct plan *p, uint32_t k) {
     for (uint32_t i = 0, begin = 0; i < p->n_ranges; begin = p->range_end[i++])
-        if (!takes_range(g, p, begin, p->range_end[i], k)) return false;
+        if (!takes_range(g, takes, p, begin, p->range_end[i], k)) return false;
     return true;
 }
 
@@ -81,13 +90,14 @@ static struct plan by_matrix(const struct packed_matrix *w) {
 }
 
 /* Scales of rows where the library has them, since those of tokens need no kernel then. */
-static bool make_plan(const struct gemm *g, const struct packed_matrix *w, struct plan *out) {
+static bool make_plan(const struct gemm *g, takes_shape takes, const struct packed_matrix *w,
+                      struct plan *out) {
     if (!w->codes || w->grain == QUANT_GRAIN_OTHER) return false;
     *out = whole(w);
-    if (takes_all(g, out, w->k)) return true;
+    if (takes_all(g, takes, out, w->k)) return true;
     if (w->grain != QUANT_GRAIN_MATRIX) return false;
     *out = by_matrix(w);
-    return takes_all(g, out, w->k);
+    return takes_all(g, takes, out, w->k);
 }
 
 /* --- scratch ---------------------------------------------------------------------------------- */
@@ -118,7 +128,7 @@ static uint32_t padded(uint32_t rows) {
 uint64_t quant_library_bytes(struct gemm *gemm, const struct packed_matrix *w, uint32_t max_rows) {
     struct plan p;
 
-    if (make_plan(gemm, w, &p)) return places_of(w, padded(max_rows)).n_bytes;
+    if (make_plan(gemm, gemm_takes_codes, w, &p)) return places_of(w, padded(max_rows)).n_bytes;
     if (w->codes && w->grain != QUANT_GRAIN_OTHER)
         gemm_leave_codes(gemm, &(struct gemm_shape){.n = w->n, .k = w->k, .codes = p.codes});
     return 0;
@@ -171,7 +181,7 @@ bool quant_library_run(const struct quant_library *l, const struct quant_args *a
     struct plan plan;
 
     assert(!a->a.bias && !a->a.norm_weight && !a->a.accumulates && !a->a.is_f32_out);
-    if (!make_plan(l->gemm, &a->w, &plan)) return false;
+    if (!make_plan(l->gemm, gemm_has_plan, &a->w, &plan)) return false;
     quant_round_f8(l->stream, a, padded(a->a.m), l->scratch,
                    (float *)(void *)((uint8_t *)l->scratch + at.x_scale));
     for (uint32_t i = 0, begin = 0; i < plan.n_ranges; begin = plan.range_end[i++]) {
@@ -185,28 +195,42 @@ bool quant_library_run(const struct quant_library *l, const struct quant_args *a
 
 /* --- the choice ------------------------------------------------------------------------------- */
 
-/* Plans of the library for every panel. */
-static enum status make_plans(const struct quant_library *l, const struct quant_args *a,
-                              uint32_t max_rows, struct error *err) {
-    struct quant_args most = *a;
-    struct places at = places_of(&a->w, padded(max_rows));
+/* Plans of the library for every panel; a->a.m is the most rows. */
+static enum status tune_panels(const struct quant_library *l, const struct quant_args *a,
+                               const struct plan *plan, struct error *err) {
+    struct places at = places_of(&a->w, padded(a->a.m));
     struct quant_panel panel;
     enum status st = ST_OK;
-    struct plan plan;
 
-    most.a.m = max_rows;
-    if (!make_plan(l->gemm, &a->w, &plan)) return ST_OK;
-    for (uint32_t i = 0, begin = 0; i < plan.n_ranges; begin = plan.range_end[i++]) {
-        for (uint32_t n = begin; n < plan.range_end[i] && st == ST_OK; n += panel.n) {
+    for (uint32_t i = 0, begin = 0; i < plan->n_ranges; begin = plan->range_end[i++]) {
+        for (uint32_t n = begin; n < plan->range_end[i] && st == ST_OK; n += panel.n) {
             struct gemm_args e;
 
-            panel = next_panel(n, begin, plan.range_end[i], a->w.k);
+            panel = next_panel(n, begin, plan->range_end[i], a->w.k);
             place_panel(l, &at, &panel);
-            e = product_of(l, &most, &plan, &panel, &at);
+            e = product_of(l, a, plan, &panel, &at);
             st = gemm_tune(l->gemm, l->stream, &e, e.m, err);
         }
     }
     return st;
+}
+
+/* When the library refuses scales of rows while it is tuned, one scale may still do. */
+static enum status make_plans(const struct quant_library *l, const struct quant_args *a,
+                              uint32_t max_rows, struct error *err) {
+    struct quant_args most = *a;
+    struct plan plan;
+    enum status st;
+
+    most.a.m = max_rows;
+    if (!make_plan(l->gemm, gemm_takes_codes, &a->w, &plan)) return ST_OK;
+    st = tune_panels(l, &most, &plan, err);
+    if (st != ST_OK || a->w.grain != QUANT_GRAIN_MATRIX ||
+        make_plan(l->gemm, gemm_has_plan, &a->w, &plan))
+        return st;
+    plan = by_matrix(&a->w);
+    if (!takes_all(l->gemm, gemm_takes_codes, &plan, a->w.k)) return ST_OK;
+    return tune_panels(l, &most, &plan, err);
 }
 
 struct stopwatch {

@@ -33,7 +33,7 @@ struct quant_library {
     void *scratch;
 };
 
-/* Of a matrix (n, k), or of a rank's part of it. */
+/* Of a matrix (n, k), or of a rank's part of it: equal scales are one, however many there are. */
 enum quant_grain quant_grain_of(const struct backend_quant *q, enum dtype t, uint32_t n,
                                 uint32_t k);
 /* The grain of a fused matrix with another one from output `first` on. */
@@ -49,7 +49,7 @@ uint64_t quant_library_bytes(struct gemm *gemm, const struct packed_matrix *w, u
 MUST_USE enum status quant_library_tune(const struct quant_library *l, const struct quant_args *a,
                                         uint32_t max_rows, uint32_t *from_rows, struct error *err);
 
-/* false: the library has refused it, and Y is undefined. Can be captured into a graph. */
+/* false: the library has refused it, and Y is undefined; once it has, nothing is launched. Can be captured into a graph. */
 MUST_USE bool quant_library_run(const struct quant_library *l, const struct quant_args *a);
 
 /* --- its kernels */

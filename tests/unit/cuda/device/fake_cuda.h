@@ -35,6 +35,7 @@ struct fake_cuda {
     int sm;                        /* the device's compute capability: 90 unless set */
     bool has_no_scale_modes;       /* their attributes are unknown */
     int product_error;             /* of every product */
+    uint32_t refuse_set;           /* the nth attribute set from now on is refused; 0: none is */
     uint32_t n_refusals;           /* so many of the next products fail */
     uint32_t refused_algos;        /* bits: fail when they are run, from now on */
     bool is_fickle;                /* every algorithm is: see the table in fake_libraries.c */

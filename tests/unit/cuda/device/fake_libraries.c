@@ -40,6 +40,10 @@ static cublasStatus_t expect(bool is_right) {
     return is_right ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
 }
 
+static bool is_set_refused(void) {
+    return fake_cuda.refuse_set && --fake_cuda.refuse_set == 0;
+}
+
 size_t cublasLtGetVersion(void) {
     return fake_cuda.cublaslt_version ? fake_cuda.cublaslt_version : 130100;
 }
@@ -77,6 +81,7 @@ cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout,
                                                 const void *value, size_t n_bytes) {
     struct layout *l = (struct layout *)(void *)layout;
 
+    if (is_set_refused()) return CUBLAS_STATUS_INVALID_VALUE;
     if (what == CUBLASLT_MATRIX_LAYOUT_COLS && n_bytes == 8)
         memcpy(&l->columns, value, 8);
     else if (what == CUBLASLT_MATRIX_LAYOUT_LD && n_bytes == 8)
@@ -117,7 +122,8 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t product,
                {CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, (void *)&p->x_scale, 8},
                {CUBLASLT_MATMUL_DESC_FAST_ACCUM, &p->is_fast, 1}};
 
-    if (is_mode && fake_cuda.has_no_scale_modes) return CUBLAS_STATUS_INVALID_VALUE;
+    if ((is_mode && fake_cuda.has_no_scale_modes) || is_set_refused())
+        return CUBLAS_STATUS_INVALID_VALUE;
     for (size_t i = 0; i < ARRAY_LEN(all); i++) {
         if (all[i].what != what) continue;
         if (all[i].n_bytes != n_bytes) return CUBLAS_STATUS_INVALID_VALUE;
@@ -171,6 +177,7 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDe
 
     (void)handle, (void)product, (void)a, (void)c, (void)d;
     result->workspaceSize = 0;
+    if (x->type == CUDA_R_8F_E4M3 && x->columns % 16) return CUBLAS_STATUS_NOT_SUPPORTED;
     return x->columns < algos[algo->data[0]].least_m ? CUBLAS_STATUS_NOT_SUPPORTED
                                                      : CUBLAS_STATUS_SUCCESS;
 }
@@ -233,7 +240,7 @@ static bool are_codes_refused(const struct product *p, const struct layout *w,
     if (w->type == CUDA_R_16BF) return x->type != w->type;
     return x->type != w->type || y->type != CUDA_R_16BF || p->is_fast || !are_known ||
            (!are_whole && (fake_cuda.sm != 90 || !p->w_scale || !p->x_scale)) || w->rows % 16 ||
-           w->columns % 16 || w->ld % 16 || x->ld % 16 || y->ld % 16;
+           w->columns % 16 || x->columns % 16 || w->ld % 16 || x->ld % 16 || y->ld % 16;
 }
 
 static void store(const struct layout *l, void *d, uint64_t at, double sum, bool adds) {

@@ -377,6 +377,28 @@ static void a_refusal_in_service_has_two_ways_out(void **state) {
     fixture_close(&w);
 }
 
+/* An attribute that is refused keeps its value, and is written again before the next try. */
+static void descriptors_are_never_stale(void **state) {
+    struct fixture w = fixture_open_with(&own, false, true);
+    struct gemm_shape shape = {16, 24, false, true, false};
+    struct example one = example_of(shape, 33, 1), two = example_of(shape, 33, 2);
+
+    (void)state;
+    two.a.x_stride = 24;
+    two.a.y_stride = 16;
+    two.y_bytes = (size_t)33 * 16 * 2;
+    assert_int_equal(gemm_tune(w.g, w.s, &one.a, 33, NULL), ST_OK);
+    for (uint32_t nth = 1; nth <= 5; nth++) { /* both counts of rows, both strides, the bias */
+        run_and_expect(&w, &one, 20, false);
+        fake_cuda.refuse_set = nth;
+        run_and_expect(&w, &two, 30, false);
+        assert_int_equal(fake_cuda.refuse_set, 0);
+    }
+    example_free(&one);
+    example_free(&two);
+    fixture_close(&w);
+}
+
 /* The first proposal and own kernels might sum otherwise: the same algorithm is asked once more. */
 static void a_refusal_of_a_deterministic_shape_fails_the_device(void **state) {
     struct fixture w = fixture_open_with(&own, true, true);
@@ -618,6 +640,30 @@ static void codes_that_are_refused_are_the_callers(void **state) {
     fixture_close(&w);
 }
 
+static void codes_are_not_multiplied_with_stale_scales(void **state) {
+    struct fixture w = fixture_open_with(&own, false, true);
+    float other[16] = {2};
+
+    (void)state;
+    for (uint32_t nth = 1; nth <= 2; nth++) {
+        struct codes c = codes_of(GEMM_F8_ROWS, 16, 16 * nth, 32);
+        uint32_t n_products;
+
+        assert_false(gemm_has_plan(w.g, &c.a.shape));
+        assert_int_equal(gemm_tune(w.g, w.s, &c.a, 32, NULL), ST_OK);
+        assert_true(gemm_has_plan(w.g, &c.a.shape));
+        n_products = fake_cuda.n_products;
+        c.a.w_scale = other;
+        c.a.x_scale = other;
+        fake_cuda.refuse_set = nth;
+        assert_false(gemm_try(w.g, w.s, &c.a));
+        assert_int_equal(fake_cuda.n_products, n_products);
+        assert_false(gemm_has_plan(w.g, &c.a.shape));
+        codes_free(&c);
+    }
+    fixture_close(&w);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(products_are_row_major_as_checkpoints_are),
@@ -631,12 +677,14 @@ int main(void) {
         cmocka_unit_test(without_the_library_own_kernels_serve),
         cmocka_unit_test(own_kernels_serve_a_shape_that_no_algorithm_keeps_the_bits_of),
         cmocka_unit_test(a_refusal_in_service_has_two_ways_out),
+        cmocka_unit_test(descriptors_are_never_stale),
         cmocka_unit_test(a_refusal_of_a_deterministic_shape_fails_the_device),
         cmocka_unit_test(own_kernels_serve_a_shape_that_nothing_else_can_do),
         cmocka_unit_test(codes_are_multiplied_with_their_scales),
         cmocka_unit_test(scales_depend_on_version_and_device),
         cmocka_unit_test(sizes_of_codes_are_multiples),
         cmocka_unit_test(codes_that_are_refused_are_the_callers),
+        cmocka_unit_test(codes_are_not_multiplied_with_stale_scales),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

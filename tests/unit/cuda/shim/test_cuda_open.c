@@ -1,5 +1,6 @@
 /* tests/unit/cuda/shim/test_cuda_open.c - devices, what is refused, and what refused memory leaves
  * behind. */
+#include "tests/support/quant_matrix.h"
 #include "tests/unit/cuda/shim/cuda_fixture.h"
 
 static const struct cuda_fixture_setup setup = {
@@ -129,11 +130,12 @@ static void the_memory_limit_holds_on_a_large_device(void **state) {
     shim_set_memory(256 << 20);
 }
 
-static void open_with(struct cuda_fixture_side *side, uint64_t memory_bytes) {
+static void open_shape(struct cuda_fixture_side *side, const struct tiny_shape *shape,
+                       uint64_t memory_bytes) {
     float inv_freq[128];
     uint8_t kind[64];
-    struct geometry g = tiny_geometry(&cuda_fixture_llama, inv_freq, kind);
-    struct backend_limits limits = cuda_fixture_limits(&setup, &cuda_fixture_llama);
+    struct geometry g = tiny_geometry(shape, inv_freq, kind);
+    struct backend_limits limits = cuda_fixture_limits(&setup, shape);
     struct backend_config config = {.memory_bytes = memory_bytes};
     struct error err = {0};
 
@@ -141,10 +143,39 @@ static void open_with(struct cuda_fixture_side *side, uint64_t memory_bytes) {
     cuda_fixture_must(backend_cuda.open(&side->dev, &config, &err), &err, "open");
     cuda_fixture_must(backend_cuda.load_begin(side->dev, &side->model, &g, &limits, &err), &err,
                       "load_begin");
-    cuda_fixture_must(
-        tiny_load(&backend_cuda, side->model, &cuda_fixture_llama, 1, ROLE_COUNT, &err), &err,
-        "load_tensor");
+    cuda_fixture_must(tiny_load(&backend_cuda, side->model, shape, 1, ROLE_COUNT, &err), &err,
+                      "load_tensor");
     cuda_fixture_must(backend_cuda.load_end(side->model, &err), &err, "load_end");
+}
+
+static void open_with(struct cuda_fixture_side *side, uint64_t memory_bytes) {
+    open_shape(side, &cuda_fixture_llama, memory_bytes);
+}
+
+/* A model that fits without the memory of cuBLASLt's e4m3 products starts: own kernels serve. */
+static void memory_for_the_library_is_optional(void **state) {
+    struct tiny_shape shape = cuda_fixture_llama;
+    struct cuda_fixture_side side;
+    struct backend_info info;
+    uint64_t n_bytes;
+
+    (void)state;
+    shape.quant = &quant_kinds[1];
+    shape.d_ff = 1024;
+    shim_set_product_us(1);
+    shim_set_kernel_us("quant_tile_kernel", 1000);
+    open_shape(&side, &shape, 0);
+    backend_cuda.info(side.dev, &info);
+    assert_string_equal(info.path, "sm_90+f8");
+    n_bytes = side.dev->bytes;
+    cuda_fixture_close_side(&side);
+    open_shape(&side, &shape, n_bytes - 1);
+    backend_cuda.info(side.dev, &info);
+    assert_string_equal(info.path, "sm_90");
+    assert_non_null(strstr(info.note, "panels of e4m3 weights, rounded inputs: "));
+    cuda_fixture_close_side(&side);
+    shim_set_kernel_us(NULL, 0);
+    shim_set_product_us(0);
 }
 
 /* The free memory of info after load_end can be allocated, and a block more cannot. */
@@ -281,6 +312,7 @@ int main(void) {
         cmocka_unit_test(unsupported_features_are_refused_by_name),
         cmocka_unit_test(the_memory_limit_refuses_large_steps),
         cmocka_unit_test(the_memory_limit_holds_on_a_large_device),
+        cmocka_unit_test(memory_for_the_library_is_optional),
         cmocka_unit_test(the_pool_may_take_all_free_memory),
         cmocka_unit_test(missing_weights_are_named),
         cmocka_unit_test(every_refusal_on_the_way_is_survived),

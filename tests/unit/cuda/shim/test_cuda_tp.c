@@ -57,6 +57,32 @@ static void two_devices_divide_quantised_matrices(void **state) {
     }
 }
 
+/* With one scale a matrix, as files have it: each rank's part has it too. */
+static void two_devices_multiply_e4m3_by_the_library(void **state) {
+    static const struct quant_kind whole = {DTYPE_F8E4M3, 0, 0, false, false, QUANT_INPUTS_F8};
+    struct tiny_shape shape = cuda_fixture_llama;
+    struct cuda_fixture *s;
+    struct backend_info info;
+
+    (void)state;
+    shape.d_model = 128;
+    shape.n_heads = 4;
+    shape.n_kv_heads = 2;
+    shape.d_ff = 256;
+    shape.quant = &whole;
+    shim_set_sm(100);
+    shim_set_product_us(1);
+    shim_set_kernel_us("quant_tile_kernel", 1000);
+    s = cuda_fixture_open_alone(&shape, &setup, 1);
+    s->cuda.ops->info(s->cuda.dev, &info);
+    cuda_fixture_close(s);
+    if (!strstr(info.path, "sm_100+f8")) fail_msg("%s", info.path);
+    check_shape(&shape);
+    shim_set_kernel_us(NULL, 0);
+    shim_set_product_us(0);
+    shim_set_sm(90);
+}
+
 static void two_devices_share_a_kv_head(void **state) {
     struct tiny_shape shape = cuda_fixture_llama;
 
@@ -243,6 +269,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(two_devices_agree_with_the_reference),
         cmocka_unit_test(two_devices_divide_quantised_matrices),
+        cmocka_unit_test(two_devices_multiply_e4m3_by_the_library),
         cmocka_unit_test(two_devices_share_a_kv_head),
         cmocka_unit_test(two_devices_have_quantised_caches),
         cmocka_unit_test(two_devices_choose_their_products_together),

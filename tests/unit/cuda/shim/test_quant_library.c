@@ -418,20 +418,59 @@ static void devices_without_the_scales_have_own_products(void **state) {
     shim_set_library(true);
 }
 
+static uint64_t launches_of(const char *kernel) {
+    struct shim_stats stats;
+
+    shim_stats(kernel, &stats);
+    return stats.n_launches;
+}
+
+/* Once: from then on nothing is launched that own kernels would have to do again. */
 static void a_refusal_in_service_is_reported(void **state) {
     struct quant_shape s = {.dtype = DTYPE_F8E4M3, .m = 20, .n = 48, .k = 32};
+    struct shim_calls before, after;
     uint32_t from_rows;
     struct bench b;
 
     (void)state;
-    shim_refuse_codes(true);
+    shim_refuse_codes(false); /* a device is no shim */
     bench_open(&b, &s, QUANT_GRAIN_ROW);
     assert_int_equal(quant_library_tune(&b.l, &b.a, s.m, &from_rows, NULL), ST_OK);
+    assert_true(bench_runs(&b));
+    shim_refuse_codes(true);
     assert_false(bench_runs(&b));
     shim_refuse_codes(false);
-    assert_true(bench_runs(&b));
     assert_int_equal(gpu_stream_wait(b.l.stream, NULL), ST_OK);
+    shim_stats_clear();
+    shim_calls(&before);
+    assert_false(bench_runs(&b));
+    assert_int_equal(gpu_stream_wait(b.l.stream, NULL), ST_OK);
+    shim_calls(&after);
+    assert_int_equal(after.n_kernels, before.n_kernels);
+    assert_int_equal(after.n_products, before.n_products);
+    assert_int_equal(launches_of("quant_"), 0);
     bench_close(&b);
+}
+
+/* Equal scales of rows are one of the matrix, which the library may have where it lacks others. */
+static void one_scale_is_tried_where_scales_of_rows_are_refused(void **state) {
+    struct quant_shape s = {.dtype = DTYPE_F8E4M3, .m = 20, .n = 48, .k = 272, .group_n = 48};
+    static const enum quant_grain grains[] = {QUANT_GRAIN_MATRIX, QUANT_GRAIN_ROW};
+
+    (void)state;
+    shim_refuse_row_scales(true);
+    for (uint32_t i = 0; i < ARRAY_LEN(grains); i++) {
+        uint32_t from_rows;
+        struct bench b;
+
+        bench_open(&b, &s, grains[i]);
+        if (i == 0) assert_product(&b);
+        assert_int_equal(quant_library_tune(&b.l, &b.a, s.m, &from_rows, NULL), ST_OK);
+        assert_int_equal(bench_runs(&b), i == 0);
+        assert_int_equal(gpu_stream_wait(b.l.stream, NULL), ST_OK);
+        bench_close(&b);
+    }
+    shim_refuse_row_scales(false);
 }
 
 /* The shim's clock: three launches of the library's way, or one kernel of the own. */
@@ -457,12 +496,15 @@ static void rows_are_multiplied_the_faster_way(void **state) {
 /* --- which matrices --------------------------------------------------------------------------- */
 
 static void grains_are_those_of_checkpoints_that_round_inputs(void **state) {
-    static const float one = 1;
+    static const float one[] = {1, 1}, other[] = {1, 2};
     static const uint32_t order = 0;
     struct backend_quant q = {
-        .inputs = QUANT_INPUTS_F8, .group_n = 64, .group_k = 256, .scale = &one};
+        .inputs = QUANT_INPUTS_F8, .group_n = 64, .group_k = 256, .scale = one};
 
     (void)state;
+    assert_int_equal(quant_grain_of(&q, DTYPE_F8E4M3, 64, 256), QUANT_GRAIN_MATRIX);
+    assert_int_equal(quant_grain_of(&q, DTYPE_F8E4M3, 65, 256), QUANT_GRAIN_MATRIX);
+    q.scale = other;
     assert_int_equal(quant_grain_of(&q, DTYPE_F8E4M3, 64, 256), QUANT_GRAIN_MATRIX);
     assert_int_equal(quant_grain_of(&q, DTYPE_F8E4M3, 65, 256), QUANT_GRAIN_ROW);
     assert_int_equal(quant_grain_of(&q, DTYPE_I8, 64, 256), QUANT_GRAIN_OTHER);
@@ -472,7 +514,7 @@ static void grains_are_those_of_checkpoints_that_round_inputs(void **state) {
     q.inputs = QUANT_INPUTS_PLAIN;
     assert_int_equal(quant_grain_of(&q, DTYPE_F8E4M3, 64, 256), QUANT_GRAIN_OTHER);
     q = (struct backend_quant){
-        .inputs = QUANT_INPUTS_F8_GROUPS, .group_n = 128, .group_k = 128, .scale = &one};
+        .inputs = QUANT_INPUTS_F8_GROUPS, .group_n = 128, .group_k = 128, .scale = one};
     assert_int_equal(quant_grain_of(&q, DTYPE_F8E4M3, 256, 256), QUANT_GRAIN_BLOCK);
     q.order = &order;
     assert_int_equal(quant_grain_of(&q, DTYPE_F8E4M3, 256, 256), QUANT_GRAIN_OTHER);
@@ -566,6 +608,7 @@ int main(void) {
         cmocka_unit_test(sizes_that_the_library_lacks_are_left_to_own_products),
         cmocka_unit_test(devices_without_the_scales_have_own_products),
         cmocka_unit_test(a_refusal_in_service_is_reported),
+        cmocka_unit_test(one_scale_is_tried_where_scales_of_rows_are_refused),
         cmocka_unit_test(rows_are_multiplied_the_faster_way),
         cmocka_unit_test(panel_planted_bugs_are_caught),
         cmocka_unit_test(f8_planted_bugs_are_caught),
