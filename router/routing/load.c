@@ -83,7 +83,6 @@ void load_init(struct load *l, uint32_t n_workers) {
     for (uint32_t w = 0; w < n_workers; w++) {
         list_init(&l->workers[w].pending);
         l->workers[w].reasons = WORKER_ABSENT;
-        l->workers[w].speed_ratio = 1;
         load_worker_up(l, w, &(struct worker_spec){0}); /* defaults */
         load_worker_down(l, w);
     }
@@ -202,16 +201,9 @@ bool load_get_ready(const struct load *l, struct worker_mask *ready, uint64_t no
     return any != 0;
 }
 
-static void note_speed(struct load *l, uint32_t w) {
-    struct load_worker *k = &l->workers[w];
-
-    l->tokens_per_s[w] = k->spec.prefill_tokens_per_s * k->speed_ratio;
-    k->s_per_token = 1 / l->tokens_per_s[w];
-}
-
-void load_set_speed_ratio(struct load *l, uint32_t w, double ratio) {
-    l->workers[w].speed_ratio = ratio;
-    note_speed(l, w);
+void load_set_speed(struct load *l, uint32_t w, double tokens_per_s) {
+    l->tokens_per_s[w] = tokens_per_s;
+    l->workers[w].s_per_token = 1 / tokens_per_s;
 }
 
 void load_worker_up(struct load *l, uint32_t w, const struct worker_spec *spec) {
@@ -228,7 +220,7 @@ void load_worker_up(struct load *l, uint32_t w, const struct worker_spec *spec) 
     k->capacity_tokens = (double)k->spec.block_size * (double)k->spec.n_blocks;
     k->cache_tokens =
         k->capacity_tokens + (double)k->spec.block_size * (double)k->spec.n_tier_blocks;
-    note_speed(l, w);
+    load_set_speed(l, w, k->spec.prefill_tokens_per_s);
     worker_mask_set(l->srpt.words, w, k->spec.order == WORKER_SRPT);
     k->attn_per_token = 1 / (2 * k->spec.attn_context);
     note_admission(l, w);
@@ -243,7 +235,7 @@ static void set_ramping(struct load *l, uint32_t w, bool is_ramping) {
 
 void load_worker_down(struct load *l, uint32_t w) {
     set_ramping(l, w, false);
-    load_set_speed_ratio(l, w, 1);
+    load_set_speed(l, w, l->workers[w].spec.prefill_tokens_per_s);
     load_set_reason(l, w, WORKER_ABSENT, true);
 }
 

@@ -59,13 +59,12 @@ struct load_worker {
     uint64_t service_began_us; /* when that ticket's prefill began */
     double resident_tokens;    /* KV tokens that the open tickets are expected to fill */
     double capacity_tokens;    /* block_size x n_blocks: what may be in use at once */
-    double s_per_token;        /* prefill, from spec and speed_ratio */
+    double s_per_token;        /* prefill: see load_set_speed */
     double attn_per_token;     /* share that attention adds per token of context: 1 / (2 A) */
 
     uint32_t reasons;                   /* enum worker_reason bits; 0: may be picked */
     double cache_tokens;                /* tokens of cache in all tiers */
     uint32_t block_size;                /* from spec */
-    double speed_ratio;                 /* learned by declared speed of prefill; 1 */
     double quiet_s;                     /* seconds without a pending ticket, up to */
     uint64_t quiet_as_of_us;            /* this time */
     double sum_first_s;                 /* sum over running tickets: time of the first token */
@@ -146,8 +145,8 @@ double load_wait_s(const struct load_worker *w, uint64_t now_us);
 double load_wait_shorter_s(const struct load *l, uint32_t w, double work_s, uint64_t now_us,
                            uint32_t *n_longer);
 
-/* Corrects the speed that a worker declares, for later requests. */
-void load_set_speed_ratio(struct load *l, uint32_t w, double ratio);
+/* Replaces the speed that a worker declares, for later requests, until load_worker_up. */
+void load_set_speed(struct load *l, uint32_t w, double tokens_per_s);
 
 /* Mean tokens of prefill per second of the workers in a mask, which is not empty. */
 double load_mean_speed(const struct load *l, const uint64_t *mask);

@@ -376,6 +376,20 @@ static void forget_cache(struct routing *r, uint32_t w) {
     r->caches[w] = (struct cache_state){.epoch = r->caches[w].epoch + 1, .capacity_factor = 1};
 }
 
+/* Declared speeds, corrected by what was learned. */
+static void settle_speeds(struct routing *r) {
+    struct speed_groups groups = {0};
+    double level, mean = speed_mean(r->speeds, r->load.n_workers, &level);
+
+    for (uint32_t w = 0; w < r->load.n_workers; w++) {
+        const struct load_worker *k = &r->load.workers[w];
+        double ratio = speed_ratio(&r->speeds[w], mean) * level / mean;
+
+        if (k->reasons & WORKER_ABSENT) continue;
+        load_set_speed(&r->load, w, speed_join(&groups, k->spec.prefill_tokens_per_s * ratio));
+    }
+}
+
 void routing_worker_up(struct routing *r, uint32_t w, const struct worker_spec *spec) {
     const struct load_worker *k;
 
@@ -385,6 +399,7 @@ void routing_worker_up(struct routing *r, uint32_t w, const struct worker_spec *
     load_worker_up(&r->load, w, spec);
     r->speeds[w].declared = k->spec.prefill_tokens_per_s / REFERENCE_TOKENS_PER_S;
     r->speeds[w].is_declared = spec->prefill_tokens_per_s > 0;
+    settle_speeds(r);
     fit_cache(r, w, 0);
     if (r->options.policy->worker_up) r->options.policy->worker_up(r->policy, w, &k->spec);
 }
@@ -598,13 +613,9 @@ static void learn_speed(struct routing *r, const struct route_ticket *t,
 }
 
 void routing_apply_speeds(struct routing *r, uint64_t now_us) {
-    double mean;
-
     if (now_us < r->speeds_as_of_us + SPEED_PERIOD_US) return;
     r->speeds_as_of_us = now_us;
-    mean = speed_mean(r->speeds, r->load.n_workers);
-    for (uint32_t w = 0; w < r->load.n_workers; w++)
-        load_set_speed_ratio(&r->load, w, speed_ratio(&r->speeds[w], mean));
+    settle_speeds(r);
 }
 
 void routing_first_token(struct routing *r, struct route_ticket *t,

@@ -51,14 +51,23 @@ void speed_reset(struct speed *s) {
     s->is_void = true;
 }
 
-double speed_mean(const struct speed *workers, uint32_t n) {
-    double work_s = SPEED_PRIOR_S, declared_s = SPEED_PRIOR_S;
+double speed_mean(const struct speed *workers, uint32_t n, double *level) {
+    double work_s = 0, declared_s = 0;
 
     for (uint32_t i = 0; i < n; i++) {
         work_s += workers[i].work_s;
         declared_s += workers[i].busy_s * workers[i].declared;
     }
-    return work_s / declared_s;
+    *level = (work_s + SPEED_PRIOR_S) / (declared_s + SPEED_PRIOR_S);
+    return work_s > 0 && declared_s > 0 ? work_s / declared_s : 1;
+}
+
+double speed_join(struct speed_groups *g, double speed) {
+    for (uint32_t i = 0; i < g->n; i++) {
+        if (fabs(speed - g->of[i]) <= SPEED_ALIKE * g->of[i]) return g->of[i];
+    }
+    if (g->n < ARRAY_LEN(g->of)) g->of[g->n++] = speed;
+    return speed;
 }
 
 double speed_ratio(const struct speed *s, double mean) {

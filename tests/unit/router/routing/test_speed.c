@@ -29,26 +29,26 @@ static uint64_t serve(struct speed *s, double speed, double seconds, uint64_t no
 static void a_worker_that_slows_down_is_seen_in_a_minute(void **state) { /* 52 */
     struct speed s[2] = {{.declared = 1}, {.declared = 1}};
     uint64_t now_us;
-    double mean, before;
+    double mean, level, before;
     (void)state;
 
     serve(&s[0], 1, 300, 0);
     now_us = serve(&s[1], 1, 300, 0);
-    mean = speed_mean(s, 2);
+    mean = speed_mean(s, 2, &level);
     assert_float_equal(speed_ratio(&s[1], mean), 1, 1e-6);
     before = speed_ratio(&s[0], mean);
     serve(&s[1], 1.0 / 3, 180, now_us);
-    mean = speed_mean(s, 2);
+    mean = speed_mean(s, 2, &level);
     assert_float_equal(speed_ratio(&s[1], mean), 1.0 / 3, 0.15);
     assert_float_equal(speed_ratio(&s[0], mean), before, 0.05);
 }
 
 static void a_declared_speed_is_where_it_starts(void **state) {
     struct speed s[3] = {{.declared = 4, .is_declared = true}, {.declared = 1}, {.declared = 1}};
-    double declared, other;
+    double declared, other, level;
     (void)state;
 
-    assert_float_equal(speed_ratio(&s[0], speed_mean(s, 3)), 1, 0);
+    assert_float_equal(speed_ratio(&s[0], speed_mean(s, 3, &level)), 1, 0);
     serve(&s[0], 2, 10, 0); /* half of what it declares */
     serve(&s[1], 0.5, 10, 0);
     declared = speed_ratio(&s[0], 1);
@@ -57,6 +57,34 @@ static void a_declared_speed_is_where_it_starts(void **state) {
     serve(&s[0], 2, 600, 20 * SECOND);
     assert_true(speed_ratio(&s[0], 1) < 0.7);
     assert_float_equal(speed_ratio(&s[2], 0.6), 0.6, 1e-9); /* nothing known: the fleet's mean */
+}
+
+/* One worker has computed all, far from what it declares, or they declare and measure noise: their
+ * speeds are equal to the bit, so that homes decide. */
+static void speeds_that_are_alike_are_equal(void **state) {
+    (void)state;
+
+    for (int is_declared = 0; is_declared < 2; is_declared++) {
+        struct speed s[3] = {{.declared = 1, .is_declared = is_declared},
+                             {.declared = 1.03, .is_declared = is_declared},
+                             {.declared = 0.98, .is_declared = is_declared}};
+        struct speed_groups groups = {0}, later = {0};
+        uint64_t now_us = serve(&s[0], 20, 0.3, 0);
+        double level, mean = speed_mean(s, 3, &level), first, second;
+
+        assert_true(mean > 19.9 && mean < 20.1 && level > 2 && level < 4);
+        first = speed_join(&groups, speed_ratio(&s[0], mean));
+        assert_true(speed_join(&groups, speed_ratio(&s[1], mean) * 1.03) == first);
+        assert_true(speed_join(&groups, speed_ratio(&s[2], mean) * 0.98) == first);
+        serve(&s[0], 20, 100, now_us);
+        serve(&s[1], 20.6, 100, now_us);
+        serve(&s[2], 30, 100, now_us);
+        mean = speed_mean(s, 3, &level);
+        first = speed_join(&later, speed_ratio(&s[0], mean));
+        second = speed_join(&later, speed_ratio(&s[1], mean) * 1.03);
+        assert_true(second == first);
+        assert_true(speed_join(&later, speed_ratio(&s[2], mean) * 0.98) > 1.2 * first);
+    }
 }
 
 static void cached_prompts_are_no_measure(void **state) { /* 53 */
@@ -338,6 +366,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_worker_that_slows_down_is_seen_in_a_minute),
         cmocka_unit_test(a_declared_speed_is_where_it_starts),
+        cmocka_unit_test(speeds_that_are_alike_are_equal),
         cmocka_unit_test(cached_prompts_are_no_measure),
         cmocka_unit_test(what_is_predicted_proves_nothing),
         cmocka_unit_test(slow_workers_are_learned_through_routing),
