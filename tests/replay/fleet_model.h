@@ -34,7 +34,7 @@ struct fleet_options {
     double declared_attn_context;         /* tokens; what workers report of themselves */
     uint32_t hashed_tokens;               /* of a prompt at most; 0: all */
     bool has_feedback;                    /* workers report what was cached */
-    double late_first_s;                  /* routers are told of a first token so much later */
+    double late_first_s;                  /* delay before routers see a first token */
     uint32_t n_crashes;                   /* workers that crash at half time, for a tenth of it */
     double hold_s;                        /* requests wait in a router (router_model.h) */
     double walk_s;                        /* so often at least while one does */

@@ -14,7 +14,7 @@
 #define LONG_TOKENS  120000
 #define TENANTS_MAX  (TENANT_FLOOD + 1)
 
-/* Values of which a mean and quantiles are wanted. */
+/* Values whose mean and quantiles are reported. */
 struct sample {
     double *values, sum;
     uint32_t n;
