@@ -58,7 +58,8 @@ void speed_reset(struct speed *s);
  * so that a first, slow answer does not move what all workers are taken for. */
 double speed_mean(const struct speed *workers, uint32_t n, double *level);
 
-/* Speeds that workers have so far: speed_join returns the one to take for the next. Begins zeroed. */
+/* Speeds that workers have so far: speed_join returns the one to take for the next. Begins
+ * zeroed. */
 struct speed_groups {
     double of[64];
     uint32_t n;

@@ -49,7 +49,8 @@ uint64_t quant_library_bytes(struct gemm *gemm, const struct packed_matrix *w, u
 MUST_USE enum status quant_library_tune(const struct quant_library *l, const struct quant_args *a,
                                         uint32_t max_rows, uint32_t *from_rows, struct error *err);
 
-/* false: the library has refused it, and Y is undefined; once it has, nothing is launched. Can be captured into a graph. */
+/* false: the library has refused it, and Y is undefined; once it has, nothing is launched. Can be
+ * captured into a graph. */
 MUST_USE bool quant_library_run(const struct quant_library *l, const struct quant_args *a);
 
 /* --- its kernels */
