@@ -35,6 +35,7 @@ ARROWS = {
     "router/proxy": COMMON + " router/metrics router/prompt router/access router/registry",
     "router/fleet": COMMON + " router/access router/registry",
     "router/fleet/discovery": COMMON + " router/fleet router/registry",
+    "router/kv": COMMON + " router/metrics router/registry",
     "router/sharing": COMMON + " router/metrics router/registry",
     "router/upgrade": COMMON + " router/access router/routing router/registry router/fleet router/sharing",
     "router/admin": COMMON + " router/metrics router/access router/registry router/fleet",

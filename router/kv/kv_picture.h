@@ -1,0 +1,64 @@
+/* router/kv/kv_picture.h - what a worker's events add up to: its cache now, and what it can hold.
+ *
+ *      batch ─▶ kv_batch ─▶ group? ─▶ kv_ledger ─▶ blocks and tokens per tier
+ *                                        └─▶ capacity: what the device held when it evicted
+ *
+ * Which events count. A model with several kinds of attention has a group of blocks per kind, and
+ * one event for each; only the first group of full attention seen is counted, whose blocks stand
+ * for all of a sequence. A speculative decoder's own blocks, and tiers of unknown name, are not.
+ *
+ * Complete or not. A picture that was begun in the middle of a stream lacks older blocks. It is
+ * complete when it begins with the first batch of the process, and also once as many blocks were
+ * removed in a row, all of them known, as it holds: the cache has been turned over.
+ *
+ * LIMITS. vLLM announces a block twice when two requests compute it at once, and its removal twice
+ * too; it leaves the picture with the first, so the picture has less than the engine, never more.
+ *
+ * Pure: no clock, no I/O. Thread: that of its owner. */
+#ifndef ROUTER_KV_KV_PICTURE_H
+#define ROUTER_KV_KV_PICTURE_H
+
+#include "router/kv/kv_ledger.h"
+
+struct kv_picture_counts {
+    uint64_t n_batches, n_events[KV_EVENT_KINDS]; /* that were understood */
+    uint64_t n_ignored;                           /* events that do not count, or are malformed */
+    uint64_t n_refused;                           /* blocks that found no room */
+};
+
+struct kv_picture {
+    struct kv_ledger ledger;
+    bool is_complete;
+    int64_t group;                   /* that counts; KV_GROUP_NONE: those without a group */
+    bool has_group;                  /* it is known */
+    uint32_t hash_kind;              /* enum kv_hash_kind; 0: none seen */
+    uint64_t n_known_run;            /* removals since the last of a block that was not known */
+    uint64_t n_evictions;            /* removals from the device, since the start of the process */
+    double capacity_tokens;          /* of the device, as seen at evictions; 0: none yet */
+    struct kv_picture_counts counts; /* of the stream, whatever happened to the picture */
+};
+
+/* What a batch did. */
+struct kv_picture_change {
+    bool was_cleared; /* the engine has dropped all of its cache */
+    bool is_other;    /* hashes of another kind: another engine writes this stream */
+};
+
+void kv_picture_init(struct kv_picture *p, struct kv_budget *budget, uint64_t seed);
+void kv_picture_fini(struct kv_picture *p);
+
+/* Forgets the blocks. is_first: what follows is all that the process ever did. is_new: it is
+ * another process, whose capacity is not known. */
+void kv_picture_reset(struct kv_picture *p, bool is_first, bool is_new);
+
+/* ST_INVALID: the batch is unreadable from some event on, and the picture no longer right; what
+ * came before that event has been taken. */
+MUST_USE enum status kv_picture_take(struct kv_picture *p, struct str batch,
+                                     struct kv_picture_change *change);
+
+/* Tokens that the device can keep, once that is certain enough; else 0. */
+double kv_picture_capacity(const struct kv_picture *p);
+
+void kv_picture_check(const struct kv_picture *p);
+
+#endif
