@@ -27,7 +27,9 @@
  *     crash N, late_first_ms MS   workers crash at half time, for a tenth of it; routers learn
  *                        of first tokens so much later
  *     routers N, shared 1, delay_ms MS, late_ms MS    (1, 0, 5, 25)
- *     window SHARE, restart 1    five minutes reported apart; the routers restart before them */
+ *     window SHARE, restart 1    five minutes reported apart; the routers restart before them
+ *     since S, until S   what comes earlier and later is left out; time begins at `since`
+ *     write FILE         writes the requests instead, as a trace (workload.h) */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,8 +41,9 @@
 
 struct replay {
     const char *workload, *policy;
-    struct trace trace; /* without a path: generated */
-    double duration_s, rate, load;
+    const char *written; /* the file to write them to, or NULL */
+    struct trace trace;  /* without a path: generated */
+    double duration_s, rate, load, since_s, until_s;
     struct crowd crowd;
     struct fleet_options fleet;
 };
@@ -82,7 +85,10 @@ static bool set_text(struct replay *r, const char *name, const char *value) {
     const struct {
         const char *name;
         const char **to;
-    } texts[] = {{"trace", &r->trace.path}, {"workload", &r->workload}, {"policy", &r->policy}};
+    } texts[] = {{"trace", &r->trace.path},
+                 {"workload", &r->workload},
+                 {"policy", &r->policy},
+                 {"write", &r->written}};
 
     for (size_t i = 0; i < ARRAY_LEN(texts); i++) {
         if (strcmp(name, texts[i].name) != 0) continue;
@@ -100,6 +106,8 @@ static bool set_real(struct replay *r, const char *name, double x) {
         {"duration", &r->duration_s, 1},
         {"rate", &r->rate, 1},
         {"load", &r->load, 1},
+        {"since", &r->since_s, 1},
+        {"until", &r->until_s, 1},
         {"capacity", &r->fleet.declared_capacity, 1},
         {"later", &r->fleet.policy_options.cost_later_arrivals, 1},
         {"decoding", &r->fleet.policy_options.cost_decoding, 1},
@@ -219,6 +227,15 @@ static void open_workload(struct replay *r, struct workload *w) {
                                                .load = r->load,
                                                .has_copies = r->trace.path != NULL,
                                                .crowd = r->crowd});
+    if (r->until_s > 0) workload_cut(w, r->since_s, r->until_s);
+}
+
+static int write_workload(const struct replay *r, const struct workload *w) {
+    struct error err = {0};
+
+    if (workload_write(w, r->written, &err) == ST_OK) return 0;
+    fprintf(stderr, "replay: %s\n", err.message);
+    return 1;
 }
 
 static void print(const struct replay *r, const struct fleet_result *f) {
@@ -272,6 +289,12 @@ int main(int argc, char **argv) {
 
     read_arguments(&r, argc, argv);
     open_workload(&r, &w);
+    if (r.written) {
+        int code = write_workload(&r, &w);
+
+        workload_free(&w);
+        return code;
+    }
     workload_bound(&w, (uint64_t)r.fleet.n_workers * r.fleet.cache_tokens, &bound);
     fleet_run(&w, w.end_s > 0 ? NULL : &bound, &r.fleet, &result);
     print(&r, &result);

@@ -393,7 +393,7 @@ struct model *model_create_synthetic(void) {
         .head_dim = 128,
         .d_ff = 14336,
         .vocab = 512,
-        .max_context = 131072,
+        .max_context = 262144,
         .rms_eps = 1e-5,
         .rope = {.theta = 500000, .factor = 1},
         .dtype = DTYPE_BF16,

@@ -1,5 +1,6 @@
 /* tests/replay/workload/trace.c - a workload from a file of one JSON object per line. */
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -96,4 +97,47 @@ enum status workload_read(struct workload *w, const struct trace *t, struct erro
     workload_sort(w);
     spread_equal_stamps(w, t->draw);
     return st;
+}
+
+/* --- writing ---------------------------------------------------------------------------------- */
+
+#define NAME_ZEROS 16 /* low bits of each name */
+
+static void write_request(struct json_writer *j, const struct workload_request *q) {
+    json_begin_object(j);
+    if (isfinite(q->arrival_s)) json_field_f64(j, "timestamp", q->arrival_s * TRACE_TICKS_PER_S);
+    json_field_u64(j, "input_length", q->n_prompt);
+    json_field_u64(j, "output_length", q->n_output);
+    json_field_u64(j, "tenant", q->tenant);
+    if (q->next) {
+        json_field_u64(j, "next", q->next - 1);
+        json_field_f64(j, "gap_ms", q->gap_s * 1000);
+    }
+    json_put_key(j, "hash_ids");
+    json_begin_array(j);
+    for (uint32_t i = 0; i < q->n_names; i++)
+        json_put_u64(j, q->chain[i] >> NAME_ZEROS);
+    json_end_array(j);
+    json_end_object(j);
+}
+
+enum status workload_write(const struct workload *w, const char *path, struct error *err) {
+    FILE *f = fopen(path, "w");
+    bool is_written = f != NULL;
+    struct buf line;
+
+    buf_init(&line, 0);
+    for (uint32_t i = 0; i < w->n && is_written; i++) {
+        struct json_writer j;
+
+        buf_clear(&line);
+        json_writer_init(&j, &line);
+        write_request(&j, &w->requests[i]);
+        buf_append_char(&line, '\n');
+        is_written = fwrite(buf_ptr(&line), 1, buf_len(&line), f) == buf_len(&line);
+    }
+    buf_fini(&line);
+    if (f && fclose(f) != 0) is_written = false;
+    if (is_written) return ST_OK;
+    return error_set(err, ST_IO, "cannot write the trace %s: %s", path, strerror(errno));
 }

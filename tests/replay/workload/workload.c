@@ -180,6 +180,23 @@ void workload_stretch(struct workload *w, double factor) {
         w->requests[i].arrival_s = (w->requests[i].arrival_s - first_s) * factor;
 }
 
+void workload_cut(struct workload *w, double since_s, double until_s) {
+    uint32_t n = 0;
+
+    if (w->end_s > 0) {
+        w->end_s = fmin(w->end_s, until_s);
+        return;
+    }
+    for (uint32_t i = 0; i < w->n; i++) {
+        struct workload_request q = w->requests[i];
+
+        if (q.arrival_s < since_s || q.arrival_s > until_s) continue;
+        q.arrival_s -= since_s;
+        w->requests[n++] = q;
+    }
+    w->n = n;
+}
+
 /* As a share of the span, times a number of workers. */
 static double work_by_span(const struct workload *w, uint64_t cache_tokens) {
     struct workload_bound bound;

@@ -71,6 +71,13 @@ struct trace {
 /* ST_IO and ST_INVALID name the file and the line. */
 MUST_USE enum status workload_read(struct workload *w, const struct trace *t, struct error *err);
 
+/* Writes requests as a trace, with `tenant`, and for a closed loop `next` (a line's number from 0),
+ * `gap_ms` and no timestamp where a request waits for another. ST_IO names the file. */
+MUST_USE enum status workload_write(const struct workload *w, const char *path, struct error *err);
+
+/* Keeps what comes between, at times from 0 on; a closed loop ends then. */
+void workload_cut(struct workload *w, double since_s, double until_s);
+
 /* Time from the first arrival to the last; of a closed loop to its end. */
 double workload_span_s(const struct workload *w);
 

@@ -1,0 +1,113 @@
+"""tests/bench/scenes/play.py: sends the requests of a trace to a router when they are due, and times the answers.
+
+The trace is as tests/replay/replay writes it. A prompt's text is made from its block ids, one byte per token, since
+simulated workers read bytes: equal ids from the start are equal bytes. Time runs `speed` times as fast as in the trace;
+all times returned are the trace's seconds. A request's time to first token counts from when it was due.
+"""
+import asyncio
+import functools
+import hashlib
+import json
+import time
+
+BLOCK = 512      # tokens that one id names
+PATIENCE_S = 240  # for one answer, of the clock
+
+
+@functools.lru_cache(maxsize=200_000)
+def text_of_block(name):
+    return hashlib.shake_128(str(name).encode()).hexdigest(BLOCK // 2)
+
+
+def prompt_of(number, request):
+    """What has no id is text of its own."""
+    n = request["input_length"]
+    named = "".join(map(text_of_block, request["hash_ids"]))[:n]
+    own = f"<{number}>"
+    return named + (own * ((n - len(named)) // len(own) + 1))[:n - len(named)]
+
+
+class Answer:
+    """Of one request, in the trace's seconds since the start; `first_s` None: no token came."""
+
+    def __init__(self, request, due_s):
+        self.request, self.due_s = request, due_s
+        self.first_s = self.end_s = self.error = None
+        self.cached = 0
+
+    @property
+    def ttft_s(self):
+        return self.first_s - self.due_s
+
+
+class Player:
+    def __init__(self, url, requests, speed, until_s):
+        self.host, self.port = url.removeprefix("http://").split(":")
+        self.requests, self.speed, self.until_s = requests, speed, until_s
+        self.answers, self.tasks = [], set()
+
+    def now_s(self):
+        return (time.monotonic() - self.began) * self.speed
+
+    async def run(self):
+        self.began = time.monotonic()
+        for number, request in enumerate(self.requests):
+            if "timestamp" in request:
+                self.begin(number, request["timestamp"] / 1000)
+        while self.tasks:
+            await asyncio.wait(set(self.tasks))
+        return self.answers
+
+    def begin(self, number, due_s):
+        if due_s > self.until_s:
+            return
+        answer = Answer(self.requests[number], due_s)
+        self.answers.append(answer)
+        task = asyncio.create_task(self.ask(number, answer))
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    async def ask(self, number, answer):
+        await asyncio.sleep(max(0, answer.due_s / self.speed - (time.monotonic() - self.began)))
+        try:
+            await asyncio.wait_for(self.exchange(number, answer), PATIENCE_S)
+        except (OSError, ValueError, asyncio.IncompleteReadError, asyncio.TimeoutError) as error:
+            answer.error = repr(error)
+        answer.end_s = self.now_s()
+        following = answer.request.get("next")
+        if following is not None:
+            self.begin(following, answer.end_s + answer.request["gap_ms"] / 1000)
+
+    async def exchange(self, number, answer):
+        request = answer.request
+        body = json.dumps({
+            "model": "synthetic", "prompt": prompt_of(number, request), "max_tokens": request["output_length"], "stream": True,
+            "ignore_eos": True, "temperature": 0, "stream_options": {"include_usage": True}}).encode()
+        reader, writer = await asyncio.open_connection(self.host, self.port, limit=1 << 20)
+        try:
+            writer.write(f"POST /v1/completions HTTP/1.1\r\nhost: {self.host}:{self.port}\r\nconnection: close\r\n"
+                         f"content-type: application/json\r\nx-smg-tenant-id: tenant-{request['tenant']}\r\n"
+                         f"content-length: {len(body)}\r\n\r\n".encode() + body)
+            await self.read(reader, answer)
+        finally:
+            writer.close()
+
+    async def read(self, reader, answer):
+        """Event streams alone are asked for, so that lines are all there is to know about an answer's framing."""
+        status = (await reader.readline()).split()
+        if len(status) < 2 or status[1] != b"200":
+            raise ValueError(b" ".join(status).decode(errors="replace") or "no answer")
+        async for line in reader:
+            if line.startswith(b'data: {"error"'):
+                raise ValueError(line.decode(errors="replace").strip())
+            if line.startswith(b"data:") and answer.first_s is None:
+                answer.first_s = self.now_s()
+            if b'"cached_tokens":' in line:
+                answer.cached = int(line.split(b'"cached_tokens":')[1].split(b"}")[0].split(b",")[0])
+            if line.startswith(b"data: [DONE]"):
+                return
+        raise ValueError("the stream ended before [DONE]")
+
+
+def play(url, requests, speed, until_s):
+    return asyncio.run(Player(url, requests, speed, until_s).run())
