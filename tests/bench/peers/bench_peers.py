@@ -73,7 +73,7 @@ def start_python_router(name, fleet, urls, wheels):
     return proxy
 
 
-def start_router(name, fleet, urls, wheels):
+def start_router(name, fleet, urls, wheels, model=MODEL):
     if name == "nginx":
         proxy = F.start_nginx(fleet, urls, threads=2)
     elif name == "haproxy":
@@ -82,7 +82,7 @@ def start_router(name, fleet, urls, wheels):
         proxy = start_python_router(name, fleet, urls, wheels)
     else:
         proxy = F.start_router(fleet, urls, threads=2, args=["--log-level", "warn"])
-    F.wait_until_serving(proxy, MODEL)
+    F.wait_until_serving(proxy, model)
     return proxy
 
 

@@ -9,6 +9,8 @@ tests/replay gives the requests, and says what the product should gain:
   burst   load 0.65, of which each ten minutes begin with a minute at three times the mean rate
   flood   load 0.95; after half time 60 % of the requests are one tenant's, 20,000 tokens each
   agents  twice the coding agents' sessions that the fleet's KV memory keeps, in a closed loop
+  cpu     bursts of three times the mean rate before two CPU workers that compute the demonstration model, one thread each;
+          real time, and no modelled fleet beside it
 
 The clock runs `--speed` times as fast as the workers' and all figures are in the workers' seconds. The first fifth is not
 counted, and times are of all but the flood's own requests. A gain is the mean time to first token without order by that with it; of agents, of turns a second. Peers are before
@@ -18,8 +20,9 @@ workers with their defaults.
 """
 import argparse
 import json
-import os
+import math
 import pathlib
+import random
 import subprocess
 import sys
 
@@ -38,15 +41,66 @@ SESSIONS = 75       # twice what four workers keep
 
 class Scene:
     """What happens from `since` on, in the modelled fleet's hour; a closed loop begins at its beginning."""
+    model, is_modelled = "synthetic", True
 
     def __init__(self, *arguments, since=0, column="ttft", has_trace=True):
         self.arguments, self.since, self.column, self.has_trace = [str(a) for a in arguments], since, column, has_trace
+
+    def timing(self, o):
+        """How many times as fast as the clock, and how long."""
+        return o.speed, o.seconds or SECONDS / (2 if "quick" in o.words else 1)
+
+    def workers(self, speed):
+        return [["--backend", "sim", "--sim-speed", speed, "--block-size", KV_BLOCK, "--num-gpu-blocks-override", CACHE_TOKENS // KV_BLOCK,
+                 "--max-num-seqs", 256, "--max-num-batched-tokens", 2048, "--max-model-len", MAX_LEN]] * N_WORKERS
+
+    def requests(self, trace, seconds, fleet):
+        path = fleet.dir / "requests.jsonl"
+        replay(self, trace, seconds, "write", path)
+        return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+class CpuScene:
+    """Prompts of log-normal length; a quarter open with one of eight beginnings."""
+    model, is_modelled, column = "incipit-demo", False, "ttft"
+    BYTES_MEDIAN, BYTES_MAX, N_OUTPUT = 1200, 3900, 16  # a byte is about a token here, and the model takes 4,096
+    PERIOD_S, BURST_S, BURST = 20, 4, 3
+
+    def timing(self, o):
+        return 1, 40 if "quick" in o.words else 100
+
+    def workers(self, speed):
+        return [[F.ROOT / "deploy/demo/model", "--backend", "cpu", "--threads", 1, "--served-model-name", self.model]] * 2
+
+    def prompts_per_s(self):
+        """What both workers compute, by one that is asked for one prompt after the other."""
+        with F.Fleet() as fleet:
+            url = start_workers(fleet, self.workers(1)[:1])[0]
+            requests = [dict(self.request(random.Random(i), i), timestamp=0) for i in range(40)]
+            answers = play.play(url, self.model, requests, 1, 0)
+            return 2 * len(answers) / max(a.end_s for a in answers)
+
+    def request(self, chance, number):
+        n = int(min(chance.lognormvariate(math.log(self.BYTES_MEDIAN), 0.8), self.BYTES_MAX))
+        names = [number * 1000 + i for i in range(n // play.BLOCK)]
+        if names and chance.random() < 0.25:
+            names[0] = chance.randrange(8)
+        return {"input_length": n, "output_length": self.N_OUTPUT, "tenant": 0, "hash_ids": names}
+
+    def requests(self, trace, seconds, fleet):
+        chance, at_s, out, rate = random.Random(17), 0.0, [], 0.65 * self.prompts_per_s()
+        calm = (self.PERIOD_S - self.BURST * self.BURST_S) / (self.PERIOD_S - self.BURST_S)
+        while at_s < seconds:
+            out.append(dict(self.request(chance, len(out) + 1), timestamp=at_s * 1000))
+            at_s += chance.expovariate(rate * (self.BURST if at_s % self.PERIOD_S < self.BURST_S else calm))
+        return out
 
 
 SCENES = {
     "burst": Scene("load", 0.65, "burst", 3, "draw", 11, since=360),
     "flood": Scene("load", 0.95, "flood", 0.6, "tenants", 1, "draw", 11, since=1740, column="others"),
     "agents": Scene("workload", "agents", "rate", SESSIONS, column="turns", has_trace=False),
+    "cpu": CpuScene(),
 }
 
 
@@ -75,31 +129,25 @@ def replay(scene, trace, seconds, *more):
     return done.stdout
 
 
-def requests_of(scene, trace, seconds, fleet):
-    path = fleet.dir / "requests.jsonl"
-    replay(scene, trace, seconds, "write", path)
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
 
 # --- one run ---------------------------------------------------------------------------------------------------------
 
-def start_workers(fleet, speed, more):
-    ports = F.free_ports(N_WORKERS)
-    args = ["--backend", "sim", "--sim-speed", speed, "--block-size", KV_BLOCK, "--num-gpu-blocks-override", CACHE_TOKENS // KV_BLOCK,
-            "--max-num-seqs", 256, "--max-num-batched-tokens", 2048, "--max-model-len", MAX_LEN, "--log-level", "warn", *more]
-    workers = [fleet.start([F.BUILD / "incipit-worker", "--port", port, *args]) for port in ports]
+def start_workers(fleet, workers, more=()):
+    ports = F.free_ports(len(workers))
+    started = [fleet.start([F.BUILD / "incipit-worker", *args, *more, "--port", port, "--log-level", "warn"])
+               for port, args in zip(ports, workers)]
     urls = [f"http://127.0.0.1:{port}" for port in ports]
-    for url, worker in zip(urls, workers):
+    for url, worker in zip(urls, started):
         F.wait_for(lambda: worker.is_serving(url + "/health"), f"the worker at {url}")
     return urls
 
 
-def start_router(name, fleet, urls, wheels):
+def start_router(name, fleet, urls, wheels, model):
     if name not in PRODUCTS:
-        return P.start_router(name, fleet, urls, wheels)
+        return P.start_router(name, fleet, urls, wheels, model)
     proxy = F.start_router(fleet, urls, threads=2, args=[
         "--log-level", "warn", "--trust-tenant-header", "--isolate-by", "none", *PRODUCTS[name].router])
-    F.wait_until_serving(proxy, P.MODEL)
+    F.wait_until_serving(proxy, model)
     return proxy
 
 
@@ -130,12 +178,13 @@ def summary(answers, proxy, cpu_ns, seconds):
             "cpu": cpu_ns / 1e3 / max(len(answers), 1), "failed": sum(bool(a.error) for a in counted), "n": len(counted)}
 
 
-def measure(name, scene, requests, seconds, o, wheels):
+def measure(name, scene, requests, timing, wheels):
+    speed, seconds = timing
     with F.Fleet() as fleet:
-        urls = start_workers(fleet, o.speed, PRODUCTS[name].workers if name in PRODUCTS else [])
-        proxy = start_router(name, fleet, urls, wheels)
+        urls = start_workers(fleet, scene.workers(speed), PRODUCTS[name].workers if name in PRODUCTS else [])
+        proxy = start_router(name, fleet, urls, wheels, scene.model)
         cpu = proxy.cpu_ns()
-        answers = play.play(proxy.sse_url, requests, o.speed, seconds)
+        answers = play.play(proxy.sse_url, scene.model, requests, speed, seconds)
         for error in sorted({a.error for a in answers if a.error})[:2]:
             print(f"    {name}: {error}", file=sys.stderr)
         return summary(answers, proxy, proxy.cpu_ns() - cpu, seconds)
@@ -174,7 +223,7 @@ def modelled(scene, trace, seconds, product):
 
 
 def show_gains(scene, trace, seconds, results):
-    if WITHOUT not in results:
+    if WITHOUT not in results or not scene.is_modelled:
         return
     base = modelled(scene, trace, seconds, PRODUCTS[WITHOUT])
     for name in PRODUCTS:
@@ -207,14 +256,14 @@ def main():
     for name, scene in SCENES.items():
         if o.scene not in (None, name):
             continue
-        seconds = o.seconds or SECONDS / (2 if "quick" in o.words else 1)
+        speed, seconds = timing = scene.timing(o)
         with F.Fleet() as files:
-            requests = requests_of(scene, trace, seconds, files)
+            requests = scene.requests(trace, seconds, files)
         results = {}
         for router in available(names, wheels):
-            results[router] = measure(router, scene, requests, seconds, o, wheels)
+            results[router] = measure(router, scene, requests, timing, wheels)
             print(f"  {name}, {router}: " + " ".join(f"{k}={v:.2f}" for k, v in results[router].items()), file=sys.stderr, flush=True)
-        show(f"{name}: {seconds:g} s at {o.speed:g} times the clock, {N_WORKERS} workers", results)
+        show(f"{name}: {seconds:g} s at {speed:g} times the clock, {len(scene.workers(speed))} workers", results)
         if "incipit" in results:
             judge(name, results)
         show_gains(scene, trace, seconds, results)

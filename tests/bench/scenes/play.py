@@ -1,7 +1,7 @@
 """tests/bench/scenes/play.py: sends the requests of a trace to a router when they are due, and times the answers.
 
-The trace is as tests/replay/replay writes it. A prompt's text is made from its block ids, one byte per token, since
-simulated workers read bytes: equal ids from the start are equal bytes. Time runs `speed` times as fast as in the trace;
+The trace is as tests/replay/replay writes it. A prompt's text is made from its block ids, a byte for each of its tokens,
+since simulated workers read bytes: equal ids from the start are equal bytes. Time runs `speed` times as fast as in the trace;
 all times returned are the trace's seconds. A request's time to first token counts from when it was due.
 """
 import asyncio
@@ -41,7 +41,8 @@ class Answer:
 
 
 class Player:
-    def __init__(self, url, requests, speed, until_s):
+    def __init__(self, url, model, requests, speed, until_s):
+        self.model = model
         self.host, self.port = url.removeprefix("http://").split(":")
         self.requests, self.speed, self.until_s = requests, speed, until_s
         self.answers, self.tasks = [], set()
@@ -81,7 +82,7 @@ class Player:
     async def exchange(self, number, answer):
         request = answer.request
         body = json.dumps({
-            "model": "synthetic", "prompt": prompt_of(number, request), "max_tokens": request["output_length"], "stream": True,
+            "model": self.model, "prompt": prompt_of(number, request), "max_tokens": request["output_length"], "stream": True,
             "ignore_eos": True, "temperature": 0, "stream_options": {"include_usage": True}}).encode()
         reader, writer = await asyncio.open_connection(self.host, self.port, limit=1 << 20)
         try:
@@ -109,5 +110,5 @@ class Player:
         raise ValueError("the stream ended before [DONE]")
 
 
-def play(url, requests, speed, until_s):
-    return asyncio.run(Player(url, requests, speed, until_s).run())
+def play(url, model, requests, speed, until_s):
+    return asyncio.run(Player(url, model, requests, speed, until_s).run())
