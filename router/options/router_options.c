@@ -207,7 +207,7 @@ static const struct option_def rows[] = {
      .group = "Routing",
      .help = "Whether the cost of a worker with --schedule-policy srpt counts shorter prompts as "
              "ahead and longer ones as passed. on: first tokens come sooner, whole answers later. "
-             "auto: on with --hold-ms 0, while answers take less than half of the workers' time. "
+             "auto: on while answers take less than half of the workers' time. "
              "Policy prefix."},
     {"home-weight", OPT_F64, LIVE_POLICY(home_weight), .def = "0", .min = "0", .max = "10",
      .group = "Routing", .is_hidden = true,

@@ -58,6 +58,9 @@ struct band {
     struct heap most;    /* not in debt: the first to fall into it */
     struct heap relief;  /* in debt: the first to leave it */
     double now;          /* virtual time: see admission.h */
+    uint64_t last_key;   /* of the flow that began to wait last */
+    uint64_t shared_us;  /* when another began to wait than the one before it */
+    bool is_shared;      /* that was no longer ago than ADMISSION_ALONE_US, or several wait */
     double most_start;   /* of any flow, ever */
     uint32_t n;
     uint32_t n_of_price[N_BINS]; /* tickets by price */
@@ -267,9 +270,22 @@ static struct admission_flow *first_of(const struct heap *starts) {
     return link ? HEAP_ENTRY(link, struct admission_flow, in_start) : NULL;
 }
 
-/* Where debt begins. The band has flows with tickets. */
+/* Where debt begins. Who alone has been here for a while owes nothing. */
 static double debt_line(const struct band *b) {
-    return first_of(&b->least)->start + ADMISSION_FREE_S;
+    return b->is_shared ? b->now + ADMISSION_FREE_S : HUGE_VAL;
+}
+
+/* A flow has its first ticket, another than the one before it. */
+static void note_other(struct band *b, const struct admission_flow *f, uint64_t now_us) {
+    if (b->last_key && b->last_key != f->key) {
+        b->shared_us = now_us;
+        b->is_shared = true;
+    }
+    b->last_key = f->key;
+}
+
+static void note_sharing(struct band *b, uint64_t now_us) {
+    b->is_shared = b->longest.n > 1 || (b->shared_us && now_us < b->shared_us + ADMISSION_ALONE_US);
 }
 
 /* Moves flows over the line of debt until all are on their side of it. */
@@ -277,10 +293,11 @@ static void settle_debts(struct admission *a, struct band *b) {
     while (b->least.n || b->relief.n) {
         struct admission_flow *f = first_of(&b->relief);
 
-        if (f && (!b->least.n || f->start <= debt_line(b))) {
+        if (f && f->start <= debt_line(b)) {
             enter_group(a, f, false);
             continue;
         }
+        if (!b->most.n) return;
         f = HEAP_ENTRY(heap_first(&b->most), struct admission_flow, in_most);
         if (f->start <= debt_line(b)) return;
         enter_group(a, f, true);
@@ -481,6 +498,7 @@ enum admission_verdict admission_push(struct admission *a, struct admission_tick
         list_remove(&f->link);
         f->start = fmax(f->start, b->now);
         f->seq = a->n_pushed;
+        note_other(b, f, claim->since_us);
         heap_push(&b->longest, &f->in_length);
         if (by_price(a)) tree_heap_push(&f->first, &t->in_flow, is_cheaper);
         arrive(a, f);
@@ -582,10 +600,17 @@ bool admission_is_first(const struct admission *a, const struct admission_ticket
     return !other || key <= other->order - debt_of(b, other);
 }
 
-static void charge(struct admission *a, struct admission_flow *f, double work_s) {
+static double least_start(const struct band *b) {
+    const struct admission_flow *f = first_of(&b->least), *g = first_of(&b->relief);
+
+    return fmin(f ? f->start : HUGE_VAL, g ? g->start : HUGE_VAL);
+}
+
+static void charge(struct admission *a, struct admission_flow *f, double work_s, uint64_t now_us) {
     struct band *b = &a->bands[f->band];
 
-    b->now = fmax(b->now, first_of(&b->least)->start);
+    note_sharing(b, now_us);
+    b->now = fmax(b->now, least_start(b));
     f->start += work_s / f->weight;
     b->most_start = fmax(b->most_start, f->start);
     heap_update(f->in_debt ? &b->relief : &b->least, &f->in_start);
@@ -597,7 +622,7 @@ static void charge(struct admission *a, struct admission_flow *f, double work_s)
 void admission_take(struct admission *a, struct admission_ticket *t, double work_s,
                     uint64_t now_us) {
     assert(admission_is_waiting(t) && !tree_heap_is_linked(&t->in_flow));
-    charge(a, t->flow, fmax(work_s, WORK_MIN_S));
+    charge(a, t->flow, fmax(work_s, WORK_MIN_S), now_us);
     learn_pace(a, now_us);
     take_out(a, t);
 }

@@ -5,8 +5,9 @@
  *
  *      by price   debt + price - aging x time waited, smaller first; ties by arrival
  *                 price    prefill seconds that the request would cost now
- *                 debt     of its tenant: what it was served beyond the least served tenant that
- *                          waits, less ADMISSION_FREE_S, times ADMISSION_DEBT
+ *                 debt     of its tenant: what it was served beyond the virtual time, less
+ *                          ADMISSION_FREE_S, times ADMISSION_DEBT; 0 while no other tenant has
+ *                          waited for ADMISSION_ALONE_US
  *      by turn    the least served tenant; of its first few, one whose prompt is cached where
  *                 there is room (at most ADMISSION_PASSED times before its elders); then arrival
  *
@@ -48,9 +49,10 @@
 /* By price. In a simulated overload of 5 %, aging of 0.05 takes the longest wait from 545 to 310 s
  * at the same mean as 0.02; 0.2 triples the mean. A request of 10 s is level with a new one of 1 s
  * after 180 s. */
-#define ADMISSION_AGING  0.05 /* seconds of price per second waited */
-#define ADMISSION_DEBT   10.0 /* seconds of price per second served beyond the free ones */
-#define ADMISSION_FREE_S 1.0
+#define ADMISSION_AGING    0.05 /* seconds of price per second waited */
+#define ADMISSION_DEBT     10.0 /* seconds of price per second served beyond the free ones */
+#define ADMISSION_FREE_S   1.0
+#define ADMISSION_ALONE_US 60000000
 
 struct admission;
 struct admission_flow;
@@ -117,7 +119,7 @@ void admission_take(struct admission *a, struct admission_ticket *t, double work
 /* Would the ticket, taken off for a try, still be the first of its band at this price? */
 bool admission_is_first(const struct admission *a, const struct admission_ticket *t, double work_s);
 
-/* Has the tenant of the waiting ticket been served more than ADMISSION_FREE_S beyond the least? */
+/* Has the tenant of the waiting ticket a debt? */
 bool admission_in_debt(const struct admission_ticket *t);
 
 /* A new price of a waiting ticket that is in its place. */

@@ -1,10 +1,11 @@
 /* router/queue/hold.h - late binding: a request is given to a worker when that worker can start it
  * soon, and waits here until then.
  *
- * A request is placed when the worker that the policy chooses for it has a predicted wait
- * (load_wait_s) of at most H. Else it waits in the model's queue, in the order of admission.h: what
- * is short goes first, which a worker that serves in order of arrival would not do, and a prompt
- * that became cached meanwhile, or a worker that became free, is taken as it is then.
+ * A request is placed when the worker that the policy chooses for it has a predicted wait, for it
+ * (load_wait_in_order_s), of at most H. Else it waits in the model's queue, in the order of
+ * admission.h: what is short goes first, which a worker that serves in order of arrival would not
+ * do, and a prompt that became cached meanwhile, or a worker that became free, is taken as it is
+ * then.
  *
  *      hold_place ──▶ placed               only when nothing waits: nothing overtakes the queue
  *          └─ST_AGAIN─▶ hold_wait ─ ─ ─ ─ ─ ┐

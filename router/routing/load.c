@@ -193,7 +193,8 @@ bool load_get_ready(const struct load *l, struct worker_mask *ready, uint64_t no
         for (uint64_t rest = l->eligible.words[i]; rest; rest &= rest - 1) {
             uint32_t w = i * 64 + (uint32_t)__builtin_ctzll(rest);
 
-            if (load_wait_s(&l->workers[w], now_us) <= l->hold_s[w])
+            if (worker_mask_has(l->srpt.words, w) ||
+                load_wait_s(&l->workers[w], now_us) <= l->hold_s[w])
                 ready->words[i] |= rest & -rest;
         }
         any |= ready->words[i];
@@ -280,6 +281,13 @@ double load_wait_shorter_s(const struct load *l, uint32_t w, double work_s, uint
     if (k->head_work_s - served_s > work_s) return wait_s;
     --*n_longer;
     return wait_s + k->head_work_s - served_s;
+}
+
+double load_wait_in_order_s(const struct load *l, uint32_t w, double work_s, uint64_t now_us) {
+    uint32_t n_longer;
+
+    if (!worker_mask_has(l->srpt.words, w)) return load_wait_s(&l->workers[w], now_us);
+    return load_wait_shorter_s(l, w, work_s, now_us, &n_longer);
 }
 
 static double quiet_s_at(const struct load_worker *w, uint64_t now_us) {

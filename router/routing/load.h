@@ -145,6 +145,10 @@ double load_wait_s(const struct load_worker *w, uint64_t now_us);
 double load_wait_shorter_s(const struct load *l, uint32_t w, double work_s, uint64_t now_us,
                            uint32_t *n_longer);
 
+/* Seconds before a request of work_s has its turn on w, by the order of that worker: those of
+ * load_wait_shorter_s or load_wait_s. */
+double load_wait_in_order_s(const struct load *l, uint32_t w, double work_s, uint64_t now_us);
+
 /* Replaces the speed that a worker declares, for later requests, until load_worker_up. */
 void load_set_speed(struct load *l, uint32_t w, double tokens_per_s);
 
@@ -154,14 +158,15 @@ double load_mean_speed(const struct load *l, const uint64_t *mask);
 /* Share of a worker's time that answers take, the rest being prompts: by the means of requests. */
 double load_decode_share(const struct load *l);
 
-/* Late binding: workers of each order are given requests while load_wait_s is at most so much. 0:
- * always. A worker's own bound is at least twice the delay of its reports, and LOAD_UNSEEN_HOLD_S
- * when first tokens are not reported at all: a bound below that leaves a worker idle while the
- * books still have it busy. */
+/* Late binding: workers of each order are given requests while load_wait_in_order_s is at most so
+ * much. 0: always. A worker's own bound is at least twice the delay of its reports, and
+ * LOAD_UNSEEN_HOLD_S when first tokens are not reported at all: a bound below that leaves a worker
+ * idle while the books still have it busy. */
 #define LOAD_UNSEEN_HOLD_S 1.0
 void load_set_hold(struct load *l, double fcfs_s, double srpt_s);
 
-/* Writes the mask of eligible workers within their bound; false: there is none. */
+/* Writes the mask of eligible workers within their bound, those that compute the shortest first
+ * always: something may be short enough. False: there is none. */
 bool load_get_ready(const struct load *l, struct worker_mask *ready, uint64_t now_us);
 
 /* The first token of a request came late_s after the prediction; is_seen false: nothing was

@@ -563,10 +563,13 @@ enum status routing_route(struct routing *r, const struct route_request *rq, str
 enum status routing_offer(struct routing *r, const struct route_request *rq,
                           struct route_offer *out, struct error *err) {
     enum status st = choose(r, rq, err);
+    double work_s;
 
     if (st != ST_OK) return st;
+    work_s = load_prefill_s(&r->load.workers[r->chosen], policy_matched_tokens(&r->view, r->chosen),
+                            r->view.prompt_tokens);
     out->worker = r->chosen;
-    out->wait_s = load_wait_s(&r->load.workers[r->chosen], rq->now_us);
+    out->wait_s = load_wait_in_order_s(&r->load, r->chosen, work_s, rq->now_us);
     return ST_OK;
 }
 

@@ -121,7 +121,7 @@ MUST_USE enum status routing_route(struct routing *r, const struct route_request
  * which takes turns counts it as a turn. routing_accept opens *t at the offered worker. */
 struct route_offer {
     uint32_t worker;
-    double wait_s; /* predicted queueing there */
+    double wait_s; /* predicted queueing there, of it alone: load_wait_in_order_s */
 };
 MUST_USE enum status routing_offer(struct routing *r, const struct route_request *rq,
                                    struct route_offer *out, struct error *err);

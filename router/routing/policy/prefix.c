@@ -23,10 +23,9 @@
  * A worker that computes the shortest prompt first (WORKER_SRPT) is priced by what it does
  * (--order-aware): wait is the rest of those shorter than u alone, and in place of queued x Q each
  * longer one, which is passed, weighs 1. auto does so while answers take less than half of the
- * workers' time: first tokens come sooner and answers end later, for more decode at once. And not
- * while requests are held (router/queue/hold.h), which ask for the whole wait: the price sends a
- * prompt to where long ones are pending, and it would be held because of these. Mean time to first
- * token of both together, in replay, 16 x 700k at 1.05: 8.0 s; of hold alone 4.1 s.
+ * workers' time: first tokens come sooner and answers end later, for more decode at once. Requests
+ * are held by that wait too (router/queue/hold.h), whether the price knows it or not: the price
+ * sends a prompt to where long ones are pending, and must not be overruled for what these take.
  *
  * Mean time to first token by that of an oracle that sees every queue, batch and cache and
  * minimises the same cost with later 2 and queued 0 (make replay-bars TRACE=, seeds 1-5):
@@ -211,7 +210,7 @@ static double favour_home(struct prefix *p, const struct route_request *rq,
 
 static bool is_aware(const struct prefix *p, const struct load *load) {
     if (p->options.order_aware != ORDER_AWARE_AUTO) return p->options.order_aware == ORDER_AWARE_ON;
-    return !(load->hold_srpt_s > 0) && load_decode_share(load) < DECODE_SHARE_MAX;
+    return load_decode_share(load) < DECODE_SHARE_MAX;
 }
 
 static uint32_t prefix_pick(void *self, const struct route_request *rq,

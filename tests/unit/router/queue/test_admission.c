@@ -605,8 +605,8 @@ static void a_tenant_in_debt_is_behind_others(void **state) {
     /* 0.4 + 10 x 0.2 is still less than 3; the next is 6.4. */
     assert_ptr_equal(serve(a), &t[3]);
     assert_ptr_equal(serve(a), &other[0]);
-    assert_false(admission_in_debt(&t[4])); /* alone now */
-    enter(a, &other[1], 2, 0.1, 1);         /* served 3, the first tenant 1.6 */
+    assert_true(admission_in_debt(&t[4])); /* to newcomers */
+    enter(a, &other[1], 2, 0.1, 1);        /* served 3, the first tenant 1.6 */
     assert_true(admission_in_debt(&other[1]));
     assert_ptr_equal(serve(a), &t[4]);
     serve_all(a);
@@ -697,10 +697,38 @@ static void a_try_that_fails_keeps_the_place_at_the_new_price(void **state) {
     serve_all(a);
 }
 
+#define STEP_US 1000000 /* of a random step: sharing lapses now and then */
+
+/* A flood that waits alone is in debt to those who will come, until none has for a while. */
+static void a_tenant_alone_is_in_debt_while_others_come(void **state) {
+    struct admission *a = make_priced(100);
+    struct admission_ticket t[10] = {{{0}}}, other[2] = {{{0}}};
+
+    (void)state;
+    for (int i = 0; i < 4; i++)
+        enter(a, &t[i], 1, 2, 1);
+    assert_ptr_equal(serve(a), &t[0]);
+    assert_false(admission_in_debt(&t[1])); /* nobody else was ever here */
+    enter(a, &other[0], 2, 0.1, 1);
+    assert_ptr_equal(serve(a), &other[0]);
+    assert_ptr_equal(serve(a), &t[1]);
+    assert_true(admission_in_debt(&t[2]));
+    enter(a, &other[1], 2, 9, 1);
+    assert_false(admission_in_debt(&other[1]));
+    assert_ptr_equal(serve(a), &other[1]);
+    assert_ptr_equal(admission_next(a), &t[2]);
+    admission_take(a, &t[2], 2, 1000000 + ADMISSION_ALONE_US); /* enough time has passed */
+    assert_false(admission_in_debt(&t[3]));
+    serve_all(a);
+}
+
 /* The definition, line by line: everything is looked at each time. */
 struct priced { /* by band, then tenant */
     double served[FLOWS], now[BANDS], most[BANDS];
     uint32_t n[FLOWS];
+    uint32_t last[BANDS]; /* flow + 1 that began to wait last */
+    uint64_t shared_us[BANDS];
+    bool is_shared[BANDS];
 };
 
 static bool in_band(const struct model_ticket *m, int32_t priority) {
@@ -718,11 +746,14 @@ static double least_served(const struct priced *p, int32_t priority) {
     return least;
 }
 
-static double priced_key(const struct priced *p, const struct model_ticket *m) {
-    double over = p->served[flow_index(m)] - least_served(p, m->priority) - ADMISSION_FREE_S;
+static double priced_debt(const struct priced *p, const struct model_ticket *m) {
+    double over = p->served[flow_index(m)] - p->now[m->priority + 1] - ADMISSION_FREE_S;
 
-    return ADMISSION_DEBT * fmax(over, 0) + m->work_s +
-           ADMISSION_AGING * (double)m->t.since_us * 1e-6;
+    return p->is_shared[m->priority + 1] ? ADMISSION_DEBT * fmax(over, 0) : 0;
+}
+
+static double priced_key(const struct priced *p, const struct model_ticket *m) {
+    return priced_debt(p, m) + m->work_s + ADMISSION_AGING * (double)m->t.since_us * 1e-6;
 }
 
 static struct model_ticket *priced_first(const struct priced *p, struct model_ticket *all) {
@@ -754,9 +785,26 @@ static void priced_leave(struct priced *p, const struct model_ticket *all, struc
     if (is_empty) p->now[m->priority + 1] = p->most[m->priority + 1];
 }
 
-static void priced_serve(struct priced *p, const struct model_ticket *all, struct model_ticket *m,
-                         double price_s, double weight) {
+static void priced_enter(struct priced *p, const struct model_ticket *m) {
     uint32_t f = flow_index(m), band = (uint32_t)(m->priority + 1);
+
+    if (p->n[f]++) return;
+    p->served[f] = fmax(p->served[f], p->now[band]);
+    if (p->last[band] && p->last[band] != f + 1) {
+        p->shared_us[band] = m->t.since_us;
+        p->is_shared[band] = true;
+    }
+    p->last[band] = f + 1;
+}
+
+static void priced_serve(struct priced *p, const struct model_ticket *all, struct model_ticket *m,
+                         double price_s, double weight, uint64_t now_us) {
+    uint32_t f = flow_index(m), band = (uint32_t)(m->priority + 1), n_flows = 0;
+
+    for (uint32_t i = 0; i < TENANTS; i++)
+        n_flows += p->n[band * TENANTS + i] > 0;
+    p->is_shared[band] =
+        n_flows > 1 || (p->shared_us[band] && now_us < p->shared_us[band] + ADMISSION_ALONE_US);
 
     p->now[band] = fmax(p->now[band], least_served(p, m->priority));
     p->served[f] += fmax(price_s, 0.001) / weight;
@@ -790,13 +838,12 @@ static void random_steps_by_price_are_those_of_the_definition(void **state) {
                                                 .priority = m->priority,
                                                 .work_s = m->work_s,
                                                 .weight = weights[m->tenant],
-                                                .since_us = step * 1000 - rng_below(&rng, 1000)},
+                                                .since_us = step * STEP_US - rng_below(&rng, 1000)},
                                             &wait_us, &displaced),
                              ADMISSION_WAITS);
             m->is_in = true;
             n++;
-            if (p.n[flow_index(m)]++ == 0)
-                p.served[flow_index(m)] = fmax(p.served[flow_index(m)], p.now[m->priority + 1]);
+            priced_enter(&p, m);
         } else if (dice < 8) {
             double price_s = (double)rng_below(&rng, 20) * 0.25;
 
@@ -805,12 +852,13 @@ static void random_steps_by_price_are_those_of_the_definition(void **state) {
             assert_ptr_equal(t, other);
             if (!t) continue;
             n_in_debt += admission_in_debt(t);
+            assert_int_equal(admission_in_debt(t), priced_debt(&p, other) > 0);
             if (rng_below(&rng, 3) == 0) {
                 admission_put_back(a, t, price_s);
                 other->work_s = fmax(price_s, 0.001);
             } else {
-                admission_take(a, t, price_s, step);
-                priced_serve(&p, all, other, price_s, weights[other->tenant]);
+                admission_take(a, t, price_s, step * STEP_US);
+                priced_serve(&p, all, other, price_s, weights[other->tenant], step * STEP_US);
                 n--;
                 n_served++;
             }
@@ -870,6 +918,7 @@ int main(void) {
         cmocka_unit_test(the_least_price_is_first_and_equals_by_arrival),
         cmocka_unit_test(ten_seconds_are_level_with_one_after_three_minutes),
         cmocka_unit_test(a_tenant_in_debt_is_behind_others),
+        cmocka_unit_test(a_tenant_alone_is_in_debt_while_others_come),
         cmocka_unit_test(weights_divide_what_is_charged),
         cmocka_unit_test(an_empty_queue_makes_all_equal),
         cmocka_unit_test(a_ticket_that_leaves_charges_nothing),

@@ -134,6 +134,33 @@ static void a_wait_just_below_h_places_and_just_above_holds(void **state) {
     }
 }
 
+/* A worker that computes the shortest first has only the shorter ones to do before it. */
+static void longer_prompts_of_an_srpt_worker_are_no_wait(void **state) {
+    struct bench b = bench_of(1, 4, 4);
+    struct asked long_one, same, shorter, longer;
+
+    (void)state;
+    routing_worker_up(b.routing, 0,
+                      &(struct worker_spec){.identity = 1, .generation = 1, .order = WORKER_SRPT});
+    load_with(&b, &long_one, 30); /* with attention more than 30 s */
+    describe(&shorter, 1, 0, 1, 60, 1);
+    shorter.rq.prompt_bytes = 4 * 30000;
+    assert_true(ask(&b, &shorter)); /* 4.5 s */
+    describe(&same, 2, 0, 1, 60, 1);
+    same.rq.prompt_bytes = 4 * 29000;
+    assert_true(ask(&b, &same)); /* what it waits for is shorter yet: nothing */
+    describe(&longer, 3, 0, 1, 60, 1);
+    longer.rq.prompt_bytes = 4 * 40000;
+    assert_false(ask(&b, &longer)); /* 8.8 s, of which 4 may be left */
+    end(&b, &same, true);
+    end(&b, &shorter, true);
+    pass(&b, 0.006);
+    assert_int_equal(walk(&b), 1);
+    end(&b, &longer, true);
+    end(&b, &long_one, true);
+    bench_fini(&b);
+}
+
 /* Case 3. */
 static void the_cheapest_worker_counts_and_not_the_idle_one(void **state) {
     struct bench b = bench_of(2, H_S, H_S);
@@ -424,8 +451,12 @@ struct random_model {
     uint64_t n_placed, n_held, n_left, n_in_debt;
 };
 
-static double h_of(const struct random_model *m, const struct asked *a) {
-    return routing_load(m->b.routing)->hold_s[a->ticket.load.worker];
+/* Of a worker that computes the shortest first the ticket's wait is more than counted. */
+static bool is_within_h(const struct random_model *m, const struct asked *a) {
+    const struct load *load = routing_load(m->b.routing);
+    uint32_t w = a->ticket.load.worker;
+
+    return worker_mask_has(load->srpt.words, w) || a->ticket.wait_s <= load->hold_s[w];
 }
 
 static void note_placed(struct random_model *m) {
@@ -438,7 +469,7 @@ static void note_placed(struct random_model *m) {
         list_remove(it);
         m->n_waiting--;
         m->state[i] = IDLE;
-        assert_true(a->ticket.wait_s <= h_of(m, a));
+        assert_true(is_within_h(m, a));
         m->state[i] = OPEN;
         m->n_open++;
         m->n_placed++;
@@ -465,7 +496,7 @@ static void arrive(struct random_model *m, uint32_t i) {
         st = hold_place(m->b.hold, &a->rq, &a->ticket, &reason, NULL);
     if (st == ST_OK) {
         assert_int_equal(m->n_waiting, 0);
-        assert_true(a->ticket.wait_s <= h_of(m, a));
+        assert_true(is_within_h(m, a));
         m->state[i] = OPEN;
         m->n_open++;
     }
@@ -584,6 +615,7 @@ static void no_wake_up_is_lost_in_random_events(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_wait_just_below_h_places_and_just_above_holds),
+        cmocka_unit_test(longer_prompts_of_an_srpt_worker_are_no_wait),
         cmocka_unit_test(the_cheapest_worker_counts_and_not_the_idle_one),
         cmocka_unit_test(the_least_price_goes_first_and_an_arrival_overtakes_nobody),
         cmocka_unit_test(the_price_is_taken_again_at_each_try),
