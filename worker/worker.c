@@ -214,6 +214,7 @@ static void apply_options(struct worker *w) {
     w->api.tokens_as_ids = o->tokens_as_ids;
     w->api.max_kv_streams = o->kv_event_subscribers;
     w->api.cache_explain = (enum cache_explain)o->cache_explain;
+    api_keep_alive_set(&w->api, o->sse_keepalive_s);
 }
 
 /* SIGHUP without files to reload (from a log rotator) does not end the process. */
@@ -519,6 +520,8 @@ static void build_api(struct worker *w, const char *name) {
     w->api.kv_events = w->kv_events;
     w->api.max_kv_streams = w->options->kv_event_subscribers;
     w->api.cache_explain = (enum cache_explain)w->options->cache_explain;
+    api_keep_alive_init(&w->api);
+    api_keep_alive_set(&w->api, w->options->sse_keepalive_s);
     w->api.on_drain_asked = on_drain_asked;
     w->api.on_drain_asked_arg = w;
 }
@@ -648,6 +651,7 @@ void worker_destroy(struct worker *w) {
     json_destroy(w->template_kwargs);
     access_destroy(w->access);
     metrics_destroy(w->metrics);
+    api_keep_alive_fini(&w->api);
     loop_timer_fini(&w->deadline);
     loop_timer_fini(&w->closing);
     loop_destroy(w->loop);

@@ -180,6 +180,11 @@ static const struct option_def rows[] = {
      .min = "1KiB", .max = "1TiB", .group = "Listening", .is_hidden = true,
      .help = "Bytes of text that may wait for a tokenizer thread; requests beyond this size are "
              "answered 503. Higher takes more requests at once and needs more memory."},
+    {"sse-keepalive-s", OPT_F64, LIVE(sse_keepalive_s), .def = "15", .min = "0", .max = "3600",
+     .group = "Listening", .metavar = "SECONDS",
+     .help = "Time after which a streaming client whose prompt is still being computed gets a "
+             "comment (: keep-alive), so that balancers and clients keep the connection open. An "
+             "error that comes later is an event of the stream. 0: no comments."},
     {"drain-timeout", OPT_MS, LIVE(drain_timeout_ms), .def = "300s", .max = "1h",
      .group = "Listening",
      .help = "Time to finish open requests on shutdown. Applies on SIGTERM and POST /admin/drain; "

@@ -59,6 +59,7 @@ struct worker_options {
     uint32_t tokenizer_threads; /* 0: by the number of processors */
     uint64_t tokenizer_queue_bytes;
     uint32_t max_connections, drain_timeout_ms;
+    double sse_keepalive_s;
     int log_level, log_format;
     uint32_t log_interval_ms;
 

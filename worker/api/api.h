@@ -5,6 +5,7 @@
 #include "common/base/buf.h"
 #include "common/base/list.h"
 #include "common/base/rng.h"
+#include "common/net/loop.h"
 #include "common/options/options.h"
 #include "worker/engine/engine.h"
 #include "worker/model/config.h"
@@ -14,7 +15,6 @@ struct chat_template;
 struct http_request;
 struct json;
 struct log;
-struct loop;
 struct metrics;
 struct request_feed;
 struct text_thread;
@@ -57,6 +57,8 @@ struct api {
     struct list kv_streams;            /* its streams */
     uint32_t n_kv_streams, max_kv_streams;
     enum cache_explain cache_explain;
+    uint64_t keepalive_us;        /* of streams that wait for a first token; 0: none */
+    struct loop_timer keep_alive; /* see keep_alive.c */
 };
 
 /* For the server's on_head: has the request a key, where one is needed? */
@@ -72,6 +74,12 @@ struct str api_request_name(const struct http_request *req);
 
 /* For the engine's callback: progress of a request that a call has submitted. */
 void api_on_progress(struct api *api, struct request *r, const struct request_progress *progress);
+
+/* Comments for streams that have been silent for --sse-keepalive-s while their prompt is computed;
+ * fini before the loop goes. `s` 0: none. */
+void api_keep_alive_init(struct api *api);
+void api_keep_alive_set(struct api *api, double s);
+void api_keep_alive_fini(struct api *api);
 
 /* For the engine's callback: a dry run has its answer. */
 void api_on_explained(struct api *api, struct request *r);

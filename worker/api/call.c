@@ -369,26 +369,55 @@ void call_start(struct call *c) {
 
 /* --- the answer ------------------------------------------------------------------------------- */
 
-/* The head leaves with the first token; the router reads these headers as that token. */
-static void begin_response(struct call *c) {
-    struct call_usage usage = call_usage(c);
+static void send_head(struct call *c) {
     struct wire_load now;
-    char load[WIRE_LOAD_MAX], cached[24], prompt[24];
-    size_t n;
+    char load[WIRE_LOAD_MAX];
 
-    if (c->has_head) return;
     c->has_head = true;
     api_load(c->api, &now);
-    n = wire_format_load(&now, load);
-    request_feed_first(c->api->request_feed, c->event_id, usage.prompt_tokens, usage.cached_tokens);
-    snprintf(cached, sizeof(cached), "%llu", (unsigned long long)usage.cached_tokens);
-    snprintf(prompt, sizeof(prompt), "%llu", (unsigned long long)usage.prompt_tokens);
-    http_add_header(c->req, STR(WIRE_CACHED_TOKENS), str_of(cached));
-    http_add_header(c->req, STR(WIRE_PROMPT_TOKENS), str_of(prompt));
-    http_add_header(c->req, STR(WIRE_LOAD), (struct str){load, n});
+    http_add_header(c->req, STR(WIRE_LOAD), (struct str){load, wire_format_load(&now, load)});
     if (c->params.stream) http_add_header(c->req, STR("cache-control"), STR("no-cache"));
     http_stream_begin(c->req, 200, c->params.stream ? HTTP_SSE : OPENAI_JSON);
+}
+
+/* In the head, which the router takes for the first token, or behind it in a comment. */
+static void send_usage(struct call *c, const struct call_usage *usage) {
+    char cached[24], prompt[24], comment[128];
+
+    snprintf(cached, sizeof(cached), "%llu", (unsigned long long)usage->cached_tokens);
+    snprintf(prompt, sizeof(prompt), "%llu", (unsigned long long)usage->prompt_tokens);
+    if (c->has_head) {
+        snprintf(comment, sizeof(comment), ": {\"prompt_tokens\":%s,\"cached_tokens\":%s}\n\n",
+                 prompt, cached);
+        http_stream_write(c->req, str_of(comment));
+        return;
+    }
+    http_add_header(c->req, STR(WIRE_CACHED_TOKENS), str_of(cached));
+    http_add_header(c->req, STR(WIRE_PROMPT_TOKENS), str_of(prompt));
+    send_head(c);
+}
+
+/* The first token is there. */
+static void begin_response(struct call *c) {
+    struct call_usage usage;
+
+    if (c->has_begun) return;
+    c->has_begun = true;
+    usage = call_usage(c);
+    request_feed_first(c->api->request_feed, c->event_id, usage.prompt_tokens, usage.cached_tokens);
+    send_usage(c, &usage);
     if (c->params.stream && c->shape->open_stream) c->shape->open_stream(c);
+}
+
+/* Once the engine has it: what is wrong with the request itself is answered with a status. */
+bool call_awaits_first_token(const struct call *c) {
+    return c->req && c->params.stream && !c->is_dry_run && !c->has_begun && c->n_open > 0;
+}
+
+void call_comment(struct call *c) {
+    if (!c->has_head) send_head(c);
+    http_stream_write(c->req, STR(": keep-alive\n\n"));
+    c->comment_us = loop_now_us(c->api->loop);
 }
 
 /* A buf that could not grow has lost a part of the answer. */

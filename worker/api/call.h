@@ -9,7 +9,13 @@
  *
  * The response head leaves with the first token, stream or not: it carries how much of the prompt
  * was cached and how busy the worker is, and by it the router counts a first token. Until then an
- * error is an ordinary error answer.
+ * error is an ordinary error answer. The head of a stream whose prompt takes longer than
+ * --sse-keepalive-s leaves earlier, with comments behind it (keep_alive.c); the numbers then come
+ * in a comment before the first event, and an error is an event:
+ *
+ *      : keep-alive
+ *      : {"prompt_tokens":1201,"cached_tokens":1184}
+ *      data: {"choices": ...
  *
  * A *shape* is how one kind of call writes its answers; there are three (completions.c, chat.c,
  * generate.c). A call frees itself when it is answered, or when the client left and the engine and
@@ -83,7 +89,9 @@ struct call {
     uint32_t *shown; /* the choices in the answer, in its order; NULL: all, in theirs */
     uint32_t n_prompts, n_choices, n_untokenized, n_open;
     struct buf out;
+    uint64_t comment_us; /* of the latest comment */
     bool has_head;
+    bool has_begun;                 /* its first token is there */
     bool is_incomplete;             /* out of memory: something of the answer is lost */
     char salt[WIRE_SALT_CHARS + 1]; /* the router's, behind params; else unused */
     bool is_dry_run;                /* /cache/explain: nothing is computed */
@@ -123,6 +131,11 @@ uint32_t api_abort_calls(struct api *api, struct str id, bool all);
 
 void call_start(struct call *c);
 void call_fail(struct call *c, enum status st, const struct error *err); /* answers and frees */
+
+/* Its prompt is computed, or waits for it, and its client reads a stream. */
+bool call_awaits_first_token(const struct call *c);
+void call_comment(struct call *c); /* ": keep-alive", and the head before the first */
+
 void call_release(struct call *c); /* it is answered: frees it, at once or when others let go */
 
 /* --- for shapes ------------------------------------------------------------------------------- */
