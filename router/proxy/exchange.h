@@ -39,7 +39,7 @@
 #include "router/access/keys.h"
 #include "router/prompt/body_scan.h"
 #include "router/prompt/client_noise.h"
-#include "router/proxy/sse_usage.h"
+#include "router/proxy/answers/sse_usage.h"
 #include "router/proxy/upstream.h"
 #include "router/registry/explain.h"
 #include "router/registry/registry_route.h"

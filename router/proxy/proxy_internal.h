@@ -9,7 +9,7 @@
 #include "common/base/rng.h"
 #include "router/access/refusals.h"
 #include "router/prompt/prompt_hash.h"
-#include "router/proxy/answer.h"
+#include "router/proxy/answers/answer.h"
 #include "router/proxy/exchange.h"
 #include "router/proxy/proxy.h"
 #include "router/proxy/retry.h"

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "router/proxy/answer.h"
+#include "router/proxy/answers/answer.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -2,7 +2,7 @@
  * long the pieces are. */
 #include <stdlib.h>
 
-#include "router/proxy/sse_usage.h"
+#include "router/proxy/answers/sse_usage.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

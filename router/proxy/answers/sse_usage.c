@@ -1,10 +1,10 @@
-/* router/proxy/sse_usage.c - two readers side by side: lines, and numbers after names.
+/* router/proxy/answers/sse_usage.c - two readers side by side: lines, and numbers after names.
  *
  * A line's first bytes give its kind; they are read in place when the payload has the whole line.
  * Numbers are looked for at each '_', which is rare in text, with memchr. A number on the border of
  * two payloads is found in the carry joined with the beginning of the next payload; a number found
  * twice that way is the same one, or has more of its digits. */
-#include "router/proxy/sse_usage.h"
+#include "router/proxy/answers/sse_usage.h"
 
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* router/proxy/sse_usage.h - events and token counts of an answer, read while it passes.
+/* router/proxy/answers/sse_usage.h - events and token counts of an answer, read while it passes.
  *
  * The router keeps no answer, but needs the time of the first token, the number of tokens, and the
  * worker's own counts. So each payload is read in whatever pieces the network makes, and a few

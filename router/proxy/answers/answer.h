@@ -1,4 +1,4 @@
-/* router/proxy/answer.h - whether a response with status 200 is an answer.
+/* router/proxy/answers/answer.h - whether a response with status 200 is an answer.
  *
  * A broken engine, or a proxy before it, sends 200 and then nothing, half a document, or an error.
  * This checks only what shows without parsing: how a document begins and ends, and that a

@@ -1,5 +1,5 @@
-/* tests/unit/router/proxy/test_answer.c - what is an answer, and what is none. */
-#include "router/proxy/answer.h"
+/* tests/unit/router/proxy/answers/test_answer.c - what is an answer, and what is none. */
+#include "router/proxy/answers/answer.h"
 #include "tests/support/cm.h"
 
 static void answers_are_distinguished_from_errors(void **state) {

@@ -1,9 +1,9 @@
-/* tests/unit/router/proxy/test_sse_usage.c - however the network cuts an answer, the same is
+/* tests/unit/router/proxy/answers/test_sse_usage.c - however the network cuts an answer, the same is
  * learned. */
 #include <string.h>
 
 #include "common/base/rng.h"
-#include "router/proxy/sse_usage.h"
+#include "router/proxy/answers/sse_usage.h"
 #include "tests/support/cm.h"
 #include "tests/support/support.h"
 

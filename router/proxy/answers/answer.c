@@ -1,5 +1,5 @@
-/* router/proxy/answer.c - compares the first bytes, the last one, and a few names. */
-#include "router/proxy/answer.h"
+/* router/proxy/answers/answer.c - compares the first bytes, the last one, and a few names. */
+#include "router/proxy/answers/answer.h"
 
 #include <string.h>
 
