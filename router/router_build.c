@@ -272,6 +272,7 @@ static struct proxy_config proxy_config_of(const struct router *r) {
         .request_timeout_us = (uint64_t)o->request_timeout_ms * 1000,
         .first_byte_timeout_us = (uint64_t)o->first_byte_timeout_ms * 1000,
         .stream_idle_timeout_us = (uint64_t)o->stream_idle_timeout_ms * 1000,
+        .keepalive_us = (uint64_t)(o->sse_keepalive_s * 1e6),
         .poison = r->poison,
         .refusals = r->refusals,
         .connect_timeout_us = (uint64_t)o->connect_timeout_ms * 1000,

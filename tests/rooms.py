@@ -32,7 +32,7 @@ ARROWS = {
     "router/metrics": "common/telemetry common/http",
     "router/registry": COMMON + " router/prompt router/routing router/queue",
     "router/access": COMMON + " router/metrics router/prompt",
-    "router/proxy/answers": PURE,
+    "router/proxy/answers": "common/base common/text common/protocol",
     "router/proxy": COMMON + " router/metrics router/prompt router/access router/registry router/proxy/answers",
     "router/fleet": COMMON + " router/access router/registry",
     "router/fleet/discovery": COMMON + " router/fleet router/registry",

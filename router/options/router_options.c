@@ -390,6 +390,12 @@ static const struct option_def rows[] = {
              "with an error event. Shorter reports a hung worker sooner, and ends answers that the "
              "engine has paused (preempted). A worker that also fails its health probes has a "
              "tenth of this time. 0: no limit."},
+    {"sse-keepalive-s", OPT_F64, LIVE(sse_keepalive_s), .def = "15", .min = "0", .max = "3600",
+     .group = "Failures", .metavar = "SECONDS",
+     .help = "Time without a byte after which a streaming client gets a comment (: keep-alive), so "
+             "that balancers and clients keep the connection open while a prompt is computed: as "
+             "soon as the worker has begun to answer, or from the start for requests with "
+             "x-incipit-queue-comments: 1. 0: no comments of the router."},
     {"poison-memory", OPT_MS, LIVE(poison_memory_ms), .def = "60s", .max = "24h",
      .group = "Failures", .is_hidden = true,
      .help = "Time for which a request is refused after two workers failed while serving the "

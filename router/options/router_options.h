@@ -63,6 +63,7 @@ struct router_options {
     uint32_t max_retries, connect_timeout_ms, request_timeout_ms;
     struct option_list retry_on; /* words of retry.h */
     uint32_t first_byte_timeout_ms, stream_idle_timeout_ms, poison_memory_ms;
+    double sse_keepalive_s;
     uint32_t slow_start_ms, drain_settle_ms;
 
     const char *api_keys_file, *api_key, *tenant_header;

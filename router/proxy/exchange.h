@@ -24,8 +24,8 @@
  *
  * Only exchange_move changes the state, and asserts that the table below allows the move. An open
  * ticket is accounted once, by proxy_account, which leaves the states that have one. A request is
- * sent to another worker only while its client has nothing. Thread: the router loop of its
- * proxy. */
+ * sent to another worker only while its client has nothing, or nothing but comments. Thread: the
+ * router loop of its proxy. */
 #ifndef ROUTER_PROXY_EXCHANGE_H
 #define ROUTER_PROXY_EXCHANGE_H
 
@@ -126,8 +126,7 @@ struct attempt {
     char first_byte, last_byte;    /* of a JSON answer, blanks aside */
     /* Facts, which hold in several states. */
     bool first_token_unreported; /* it came in this read: the registry gets it when that is over */
-    bool is_chunked;             /* how the answer is framed for the client */
-    bool will_close;             /* the client's head announces the end of its connection */
+    bool is_stream; /* 200 with events to which comments may be added (proxy_comments.c) */
 };
 
 struct exchange {
@@ -161,9 +160,11 @@ struct exchange {
     struct str tenant;              /* ""; or the name of the tenant that sent it */
     struct isolation_splice splice; /* if is_salted: for workers that take no x-incipit-salt */
     char salt[ISOLATION_SALT_CHARS + 1];
-    struct client_noise noise; /* in the body, and cut from what workers get if cuts_noise */
-    uint64_t retry_after_us;   /* of Retry-After in an error of the router; 0: one second */
-    const char *failure;       /* why the last attempt failed */
+    struct client_noise noise;      /* in the body, and cut from what workers get if cuts_noise */
+    uint64_t retry_after_us;        /* of Retry-After in an error of the router; 0: one second */
+    uint64_t client_bytes;          /* of the body, to the client, comments included */
+    uint64_t heard_bytes, heard_us; /* client_bytes when the sweep last found more, and when */
+    const char *failure;            /* why the last attempt failed */
     char request_id[REQUEST_ID_MAX + 1];
     uint8_t request_id_len;
     uint32_t kinds;          /* of workers that serve its path, a bit each */
@@ -176,6 +177,12 @@ struct exchange {
     bool is_salted;         /* its tenant shares no cache with others */
     bool cuts_noise;        /* by --strip-client-noise, for its path */
     bool is_refused;        /* its refusal has been counted, with a reason */
+    bool wants_comments;    /* before its worker's head: x-incipit-queue-comments */
+    bool has_early_head;  /* its client has a stream's head and comments: it may be retried still */
+    bool is_amid_comment; /* of a worker, the last that the client has */
+    bool is_route_due;    /* x-incipit-route, which the early head had not */
+    bool is_chunked;      /* how the answer is framed for the client */
+    bool will_close;      /* the client's head announces the end of its connection */
 };
 
 static inline bool exchange_is_in(const struct exchange *x, uint32_t states) {

@@ -149,6 +149,10 @@ void proxy_fail(struct exchange *x, enum status st, const struct error *err) {
 
     proxy_drop_upstream(x);
     proxy_account(x, true, OUTCOME_UNKNOWN);
+    if (x->has_early_head) {
+        proxy_fail_stream(x, st, err);
+        return;
+    }
     http_add_header(req, STR("x-request-id"), proxy_request_id(x));
     if (st == ST_UNAVAILABLE || st == ST_BUSY) proxy_add_retry_after(x);
     proxy_close(x, status_http_code(st));
@@ -215,6 +219,7 @@ static void note_tried(struct exchange *x) {
 
 static void end_attempt(struct exchange *x, const char *reason, enum registry_outcome outcome) {
     proxy_account(x, true, outcome);
+    proxy_end_comment(x);
     if (x->state == EXCHANGE_FALLBACK) exchange_move(x, EXCHANGE_CHOOSING);
     x->failure = reason;
     proxy_log_failure(x, reason);
@@ -425,7 +430,7 @@ static void on_prefill_done(void *arg) {
 
 static void reset_attempt(struct attempt *a, bool is_fresh) {
     a->n_connections = is_fresh ? 2 : 1;
-    a->is_chunked = a->will_close = a->first_token_unreported = false;
+    a->is_stream = a->first_token_unreported = false;
     a->form = ANSWER_OTHER;
     a->blame = BLAME_NONE;
     a->outcome = OUTCOME_OK;
@@ -598,12 +603,13 @@ static struct exchange *exchange_open(struct proxy *p) {
     list_push_back(&p->open, &x->link);
     x->n_tried = x->n_lost = x->n_attempts = x->n_pauses = x->n_drained = 0;
     x->n_unreached = x->n_accused = 0;
-    x->waited_us = x->retry_after_us = 0;
+    x->waited_us = x->retry_after_us = x->client_bytes = x->heard_bytes = 0;
     x->held_position = 0;
     x->is_requeued = false;
     x->max_lost = POISON_LOST;
     x->try.up = NULL;
     x->is_salted = x->is_refused = x->cuts_noise = x->try.is_retry = false;
+    x->wants_comments = x->has_early_head = x->is_amid_comment = x->is_route_due = false;
     x->tenant = STR_NULL;
     reset_attempt(&x->try, false);
     exchange_move(x, EXCHANGE_OPEN);
@@ -625,7 +631,7 @@ void proxy_start(struct proxy *p, struct http_request *req) {
         return;
     }
     x->req = req;
-    x->start_us = loop_now_us(p->loop);
+    x->start_us = x->heard_us = loop_now_us(p->loop);
     req->user = x;
     req->on_abort = on_client_abort;
     req->on_drain = proxy_on_client_drain;
@@ -635,6 +641,7 @@ void proxy_start(struct proxy *p, struct http_request *req) {
     if (st == ST_OK) st = body_scan(req->body, &x->scan, &err);
     if (st != ST_OK) x->scan = (struct body_scan){0}; /* not that of an earlier request */
     if (st == ST_OK) st = proxy_permit_body(x, &err);
+    if (st == ST_OK) proxy_choose_comments(x);
     if (st == ST_OK && p->identifies_clients) st = proxy_admit(x, &err);
     if (st == ST_OK && proxy_is_poison(x)) {
         proxy_fail_poison(x, false);

@@ -35,6 +35,7 @@ struct proxy_config {
     uint64_t request_timeout_us;     /* whole exchange */
     uint64_t first_byte_timeout_us;  /* of an attempt; 0: none */
     uint64_t stream_idle_timeout_us; /* between two bytes of a stream; 0: none */
+    uint64_t keepalive_us;           /* then a silent stream's client gets a comment; 0: none */
     struct refusals *refusals;       /* shared by all loops; NULL: they are not counted */
     struct poison *poison;           /* shared by all loops; NULL: none is remembered */
     uint64_t connect_timeout_us;

@@ -129,6 +129,10 @@ void proxy_fail_poison(struct exchange *x, bool is_found) {
                            is_found ? "found" : "refused"));
     proxy_drop_upstream(x);
     proxy_account(x, true, OUTCOME_UNKNOWN);
+    if (x->has_early_head) {
+        proxy_fail_stream_json(x, 503, body);
+        return;
+    }
     http_add_header(req, STR("x-request-id"), proxy_request_id(x));
     http_add_header(req, STR("x-should-retry"), STR("false")); /* for OpenAI's clients */
     proxy_close(x, 503);

@@ -157,13 +157,22 @@ static uint32_t names_not_relayed(const struct exchange *x) {
     return x->proxy->config.expose_worker_headers ? ids : ids | HTTP_NAME_BIT(HTTP_NAME_OURS);
 }
 
-/* Chooses and writes the framing of the body. HTTP/1.0 has no chunks: without a length, the end is
- * a close. */
-static char *put_framing(struct exchange *x, char *to) {
-    bool knows_chunks = x->req->minor_version >= 1;
+static char *put_connection(const struct exchange *x, char *to) {
+    if (x->will_close) return put(to, STR("connection: close\r\n"));
+    return x->req->minor_version >= 1 ? to : put(to, STR("connection: keep-alive\r\n"));
+}
 
-    x->try.is_chunked = false;
-    x->try.will_close = http_wants_close(x->req);
+/* HTTP/1.0 has no chunks: without a length, the end is a close. */
+static char *put_chunked(struct exchange *x, char *to) {
+    x->is_chunked = x->req->minor_version >= 1;
+    x->will_close = x->will_close || !x->is_chunked;
+    return x->is_chunked ? put(to, STR("transfer-encoding: chunked\r\n")) : to;
+}
+
+/* Chooses and writes the framing of the body. */
+static char *put_framing(struct exchange *x, char *to) {
+    x->is_chunked = false;
+    x->will_close = http_wants_close(x->req);
     switch (x->try.head.framing) {
     case HTTP_NO_BODY:
         if (x->try.head.status_code != 204 && x->try.head.status_code != 304) {
@@ -176,19 +185,25 @@ static char *put_framing(struct exchange *x, char *to) {
         to = put(to, STR("\r\n"));
         break;
     case HTTP_CHUNKED_BODY:
-    case HTTP_CLOSE_BODY:
-        x->try.is_chunked = knows_chunks;
-        if (knows_chunks) to = put(to, STR("transfer-encoding: chunked\r\n"));
-        x->try.will_close = x->try.will_close || !knows_chunks;
-        break;
+    case HTTP_CLOSE_BODY: to = put_chunked(x, to); break;
     }
-    if (x->try.will_close) return put(to, STR("connection: close\r\n"));
-    return knows_chunks ? to : put(to, STR("connection: keep-alive\r\n"));
+    return put_connection(x, to);
 }
 
-static void append_explanation(struct exchange *x) {
-    struct buf *out = &x->out;
+void proxy_put_early_head(struct exchange *x, struct buf *out) {
+    char *to = buf_reserve(out, OWN_MAX);
 
+    if (!to) return;
+    x->will_close = http_wants_close(x->req);
+    to = put(to, STR("HTTP/1.1 200 OK\r\ncontent-type: " HTTP_SSE "\r\n"
+                     "cache-control: no-cache\r\n"));
+    to = put_field(to, STR("x-request-id: "), proxy_request_id(x));
+    to = put_chunked(x, to);
+    to = put(put_connection(x, to), STR("\r\n"));
+    buf_commit(out, (size_t)(to - buf_ptr(out)));
+}
+
+void proxy_put_route(struct exchange *x, struct buf *out) {
     buf_appendf(out,
                 WIRE_ROUTE ": worker=%u attempts=%u blocks=%u matched=%u "
                            "predicted_cached_tokens=%.0f cached_tokens=%lld",
@@ -198,7 +213,6 @@ static void append_explanation(struct exchange *x) {
     if (x->held_position)
         buf_appendf(out, " position=%u held_by=%s", x->held_position, proxy_held_by(x));
     explain_append(out, &x->why, x->try.target.worker);
-    buf_append_str(out, STR("\r\n"));
 }
 
 /* The standard's reason; the worker's for a code without one. */
@@ -227,6 +241,9 @@ void proxy_build_client_head(struct exchange *x, const char *data) {
     to = put_field(to, STR("x-request-id: "), proxy_request_id(x));
     to = put_framing(x, to);
     buf_commit(out, (size_t)(to - buf_ptr(out)));
-    if (x->wants_explanation) append_explanation(x);
+    if (x->wants_explanation) {
+        proxy_put_route(x, out);
+        buf_append_str(out, STR("\r\n"));
+    }
     buf_append_str(out, STR("\r\n"));
 }

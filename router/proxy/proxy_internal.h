@@ -149,6 +149,32 @@ void proxy_break_off(struct exchange *x, enum break_cause cause);
 
 const char *proxy_held_by(const struct exchange *x); /* why it waited; "" when it did not */
 
+/* --- proxy_comments.c ------------------------------------------------------------------------- */
+
+/* To the client, framed as its head announced. */
+void proxy_write_body(struct exchange *x, struct str bytes);
+
+void proxy_choose_comments(struct exchange *x);             /* from the scanned request */
+void proxy_comment_position(struct exchange *x);            /* it waits now */
+void proxy_comment_route(struct exchange *x);               /* x-incipit-route */
+void proxy_keep_alive(struct exchange *x, uint64_t now_us); /* at each sweep */
+
+/* What the worker has sent so far is comments. proxy_pass_comments passes a payload on, and leaves
+ * the state as it is: another worker may still get the request. */
+bool proxy_has_comments_alone(const struct exchange *x);
+void proxy_pass_comments(struct exchange *x, struct str payload);
+void proxy_end_comment(struct exchange *x); /* that its worker has not ended */
+
+/* The client has an early head, and this worker's answer is no stream: its body is collected, and
+ * becomes an event. */
+bool proxy_needs_event(const struct exchange *x);
+void proxy_collect(struct exchange *x, struct str payload);
+void proxy_send_collected(struct exchange *x);
+
+/* proxy_fail for a client with an early head: an event. `json`: or this error body. */
+void proxy_fail_stream(struct exchange *x, enum status st, const struct error *err);
+void proxy_fail_stream_json(struct exchange *x, int code, struct str json);
+
 /* --- proxy_queue.c ---------------------------------------------------------------------------- */
 
 void proxy_on_queue_timeout(void *x);
@@ -201,5 +227,9 @@ void proxy_choose_request_id(struct exchange *x);
 /* Both write x->out: see buf_status. `data`: the bytes that x->try.head was parsed from. */
 void proxy_build_worker_head(struct exchange *x);
 void proxy_build_client_head(struct exchange *x, const char *data);
+
+/* The head of a stream before any worker's, into `out`; sets how the body is framed. */
+void proxy_put_early_head(struct exchange *x, struct buf *out);
+void proxy_put_route(struct exchange *x, struct buf *out); /* "x-incipit-route: ...", without end */
 
 #endif

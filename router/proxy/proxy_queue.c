@@ -1,7 +1,7 @@
 /* router/proxy/proxy_queue.c - an exchange that waits until a worker can start it (hold.h), or
  * while every worker is at its limit.
  *
- *      QUEUED: the client's connection stays open, nothing is sent
+ *      QUEUED: the client's connection stays open, nothing but comments is sent
  *         ├─ granted: a mail, with the ticket already open        ──▶ attempt
  *         ├─ displaced by another request (admission.h): a mail   ──▶ 429
  *         ├─ the last worker has left for good: a mail            ──▶ 503
@@ -64,6 +64,7 @@ static void enter_queue(struct exchange *x, uint64_t now_us) {
     metric_inc(METRICS_GET(p->metrics, ROUTER_requests_held_total, proxy_held_by(x)));
     loop_timer_start(&x->queue_timer, left_us);
     if (p->n_queued++ == 0 && p->config.holds) loop_timer_start(&p->walk, HOLD_WALK_US);
+    proxy_comment_position(x);
 }
 
 /* The registry has decided, or has given x back: x moves on to `to`. */

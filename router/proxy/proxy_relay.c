@@ -26,7 +26,11 @@
 /* The held head, once. From here on the request is not retried. */
 static void send_head(struct exchange *x) {
     if (exchange_is_in(x, EXCHANGE_SENT)) return;
-    http_raw_write(x->req, buf_str(&x->out));
+    if (!x->has_early_head) {
+        http_raw_write(x->req, buf_str(&x->out));
+    } else if (x->is_route_due && x->try.is_stream) {
+        proxy_comment_route(x);
+    }
     exchange_move(x, x->state == EXCHANGE_HELD ? EXCHANGE_ANSWERING : EXCHANGE_FINISHING);
     buf_clear(&x->out);
 }
@@ -35,11 +39,7 @@ static void send_payload(struct exchange *x, struct str payload) {
     if (payload.len == 0) return;
     send_head(x);
     x->try.sent_bytes += payload.len;
-    if (x->try.is_chunked) {
-        http_raw_chunk(x->req, payload);
-    } else {
-        http_raw_write(x->req, payload);
-    }
+    proxy_write_body(x, payload);
 }
 
 /* --- what is learned -------------------------------------------------------------------------- */
@@ -194,8 +194,9 @@ static void finish(struct exchange *x) {
         outcome = proxy_answer_failed(x, outcome);
     learn_usage(x);
     on_first_token(x);
+    if (proxy_needs_event(x)) proxy_send_collected(x);
     send_head(x);
-    if (x->try.is_chunked) http_raw_write(req, STR("0\r\n\r\n"));
+    if (x->is_chunked) http_raw_write(req, STR("0\r\n\r\n"));
     x->try.up = NULL;
     /* The rest of a request that was answered early is not sent. */
     if (x->try.head.keep_alive && x->try.head.framing != HTTP_CLOSE_BODY &&
@@ -206,7 +207,7 @@ static void finish(struct exchange *x) {
     }
     proxy_account(x, !is_answer(x) || !x->is_generation, outcome);
     proxy_close(x, x->try.head.status_code);
-    http_raw_end(req, !x->try.will_close);
+    http_raw_end(req, !x->will_close);
 }
 
 #define ERROR_EVENT(code, type, what, advice)                                                      \
@@ -246,7 +247,7 @@ void proxy_break_off(struct exchange *x, enum break_cause cause) {
     if (sends_event) {
         if (sse_usage_is_amid_event(&x->try.usage)) send_payload(x, STR("\n\n"));
         send_payload(x, causes[cause].event);
-        if (x->try.is_chunked) http_raw_write(req, STR("0\r\n\r\n"));
+        if (x->is_chunked) http_raw_write(req, STR("0\r\n\r\n"));
     }
     proxy_close(x, causes[cause].code);
     if (sends_event) {
@@ -305,6 +306,18 @@ static enum answer_form form_of(struct str content_type) {
     return str_starts(content_type, STR("application/json")) ? ANSWER_JSON : ANSWER_OTHER;
 }
 
+/* Events that the router can read, between which it can add comments. */
+static bool is_open_stream(const struct exchange *x, const char *data) {
+    const struct http_head *head = &x->try.head;
+    struct str encoding;
+
+    if (x->try.form != ANSWER_SSE || head->status_code != 200 ||
+        (head->framing != HTTP_CHUNKED_BODY && head->framing != HTTP_CLOSE_BODY))
+        return false;
+    encoding = http_head_find(head, data, STR("content-encoding"));
+    return encoding.len == 0 || str_eq_nocase(encoding, STR("identity"));
+}
+
 /* The head is there; its bytes are at `data`. False: the exchange has moved on. */
 static bool take_head(struct exchange *x, const char *data) {
     int code = x->try.head.status_code;
@@ -326,8 +339,13 @@ static bool take_head(struct exchange *x, const char *data) {
     x->try.feedback.prompt_tokens = token_header(x, data, STR(WIRE_PROMPT_TOKENS));
     x->try.feedback.cached_tokens = token_header(x, data, STR(WIRE_CACHED_TOKENS));
     x->try.form = form_of(http_head_get(&x->try.head, data, HTTP_NAME_CONTENT_TYPE));
+    x->try.is_stream = is_open_stream(x, data);
     sse_usage_init(&x->try.usage, x->try.form == ANSWER_SSE);
-    proxy_build_client_head(x, data);
+    if (x->has_early_head) {
+        buf_clear(&x->out);
+    } else {
+        proxy_build_client_head(x, data);
+    }
     if (buf_status(&x->out) != ST_OK) {
         on_malformed(x);
         return false;
@@ -365,6 +383,23 @@ static bool read_head(struct exchange *x) {
     return take_head(x, in.ptr);
 }
 
+/* Payload of an answer: what it tells, then on to the client. */
+static void take_payload(struct exchange *x, struct str payload) {
+    if (proxy_has_comments_alone(x)) { /* no first token, and no end of retries */
+        proxy_pass_comments(x, payload);
+        return;
+    }
+    if (proxy_needs_event(x)) {
+        proxy_collect(x, payload);
+        return;
+    }
+    if (!x->try.first_token_us && (x->try.form != ANSWER_SSE || x->try.usage.n_events > 0)) {
+        if (!x->try.target.is_third_party) learn_usage(x); /* it comes before its first event */
+        on_first_token(x);
+    }
+    send_payload(x, payload);
+}
+
 static void relay(struct exchange *x) {
     struct conn_bytes in;
     struct str payload;
@@ -387,9 +422,7 @@ static void relay(struct exchange *x) {
                           (st == ST_OK || is_last_payload(x, in.ptr + used, in.len - used));
 
             if (!check_payload(x, payload, is_all)) return;
-            if (!x->try.first_token_us && (x->try.form != ANSWER_SSE || x->try.usage.n_events > 0))
-                on_first_token(x);
-            send_payload(x, payload);
+            take_payload(x, payload);
         }
         conn_consume(&x->try.up->conn, used);
         if (st == ST_OK) {
@@ -416,7 +449,7 @@ static void on_upstream_data(void *arg) {
         send_again(x);
     } else {
         relay(x);
-        if (exchange_is_in(x, EXCHANGE_SENT)) http_raw_flush(x->req);
+        if (exchange_is_in(x, EXCHANGE_SENT)) http_raw_flush(x->req); /* comments may wait */
         proxy_report_first_token(x);
     }
 }

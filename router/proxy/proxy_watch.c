@@ -6,6 +6,7 @@
  *      no first byte of a body for --first-byte-timeout      retried like any other failure
  *      no further byte for --stream-idle-timeout      ended: a stream with an error event
  *      no further byte, and its worker was found hung      ended after a tenth of that time
+ *      a stream without a byte for --sse-keepalive-s       a comment, see proxy_comments.c
  *
  * The timeout is long because a healthy engine may hold a stream up: it preempts, or computes long
  * prompts of others first. A hung worker does not answer its probes either; answering them, or a
@@ -68,7 +69,10 @@ void proxy_on_sweep(void *arg) {
     uint64_t now_us = loop_now_us(p->loop);
 
     LIST_FOR_EACH(it, &p->open) {
-        check_timeouts(LIST_ENTRY(it, struct exchange, link), now_us);
+        struct exchange *x = LIST_ENTRY(it, struct exchange, link);
+
+        if (p->config.keepalive_us) proxy_keep_alive(x, now_us);
+        check_timeouts(x, now_us);
     }
     loop_timer_start(&p->sweep, p->sweep_us);
 }
@@ -79,9 +83,10 @@ static uint64_t sweep_for(uint64_t timeout_us, uint64_t sweep_us) {
 
 void proxy_watch_configure(struct proxy *p) {
     uint64_t first_us = p->config.first_byte_timeout_us, idle_us = p->config.stream_idle_timeout_us;
+    uint64_t keep_us = p->config.keepalive_us;
 
-    p->sweep_us = sweep_for(first_us, sweep_for(idle_us, SWEEP_US));
-    if (first_us || idle_us) {
+    p->sweep_us = sweep_for(first_us, sweep_for(idle_us, sweep_for(keep_us, SWEEP_US)));
+    if (first_us || idle_us || keep_us) {
         loop_timer_start(&p->sweep, p->sweep_us);
     } else {
         loop_timer_stop(&p->sweep);

@@ -445,6 +445,13 @@ uint32_t admission_n_before(const struct admission *a, const struct admission_cl
                                   fmax(claim->work_s, WORK_MIN_S));
 }
 
+/* It is counted itself, once more than those before it. */
+uint32_t admission_position(const struct admission *a, const struct admission_ticket *t) {
+    uint64_t n = count_before(a, t->flow, t->flow->band, t->work_s);
+
+    return (uint32_t)MAX(1, MIN(n, a->n));
+}
+
 /* --- who waits -------------------------------------------------------------------------------- */
 
 /* The ticket that gives way to a newcomer of `band` with n_own waiting: the last of the longest

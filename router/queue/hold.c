@@ -305,6 +305,10 @@ void hold_walk(struct hold *h, uint32_t n_max, uint64_t now_us, struct list *pla
     h->fresh = NULL;
 }
 
+uint32_t hold_position(const struct hold *h, const struct hold_request *q) {
+    return admission_position(h->queue, &q->place);
+}
+
 struct hold_request *hold_any(struct hold *h) {
     struct list *first = list_first(&h->waiting);
 

@@ -103,6 +103,9 @@ static inline bool hold_is_waiting(const struct hold_request *q) {
     return admission_is_waiting(&q->place);
 }
 
+/* Of one that waits, from 1: see admission_position. */
+uint32_t hold_position(const struct hold *h, const struct hold_request *q);
+
 /* One of those that wait, or NULL: to refuse them all. */
 struct hold_request *hold_any(struct hold *h);
 uint32_t hold_n_waiting(const struct hold *h);

@@ -392,6 +392,15 @@ bool registry_leave(struct registry *r, struct registry_waiter *w) {
     return was_waiting;
 }
 
+uint32_t registry_position(struct registry *r, const struct registry_waiter *w) {
+    uint32_t position = 1;
+
+    pthread_mutex_lock(&r->lock);
+    if (hold_is_waiting(&w->held)) position = hold_position(w->hold, &w->held);
+    pthread_mutex_unlock(&r->lock);
+    return position;
+}
+
 /* --- what becomes of it ----------------------------------------------------------------------- */
 
 /* Ejecting more than half of the fleet costs more than the faults of its workers. */

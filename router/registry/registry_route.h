@@ -82,6 +82,9 @@ MUST_USE enum status registry_enter(struct registry *r, struct str model, struct
 /* Stops waiting. False: it is already decided and the mail is on its way. */
 bool registry_leave(struct registry *r, struct registry_waiter *w);
 
+/* Its place in the order, from 1: roughly, where the order is by price. 1 if it no longer waits. */
+uint32_t registry_position(struct registry *r, const struct registry_waiter *w);
+
 /* Every HOLD_WALK_US while requests of a loop wait. */
 void registry_walk(struct registry *r, uint64_t now_us);
 

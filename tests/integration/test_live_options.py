@@ -114,7 +114,7 @@ OTHER = {
     "probe-interval": "300ms", "probe-timeout": "5s", "probe-misses": 5, "probe-hits": 1, "probe-path": "/livez",
     "engine-metrics-interval": 0, "slow-start": "1s", "max-retries": 3, "retry-on": ["connect", "reset"],
     "connect-timeout": "2s", "first-byte-timeout": "30s", "stream-idle-timeout": "4m", "poison-memory": "10s",
-    "request-timeout": "10m",
+    "request-timeout": "10m", "sse-keepalive-s": 7,
     "api-keys-file": "FOLDER/keys2", "api-key": "sk-two", "worker-api-key-file": "FOLDER/worker",
     "worker-api-key": "wrk-two", "admin-api-key-file": "FOLDER/admin2", "admin-api-key": "adm-two",
     "explain-to-clients": True, "expose-worker-headers": True, "strip-client-noise": "all",
@@ -448,7 +448,7 @@ def test_every_change_and_its_author_is_in_the_log(live):
 
 # --- a worker -----------------------------------------------------------------------------------------
 
-WORKER_OTHER = {"max-body-bytes": "16MiB", "max-body-memory": "64MiB", "max-connections": 1000, "drain-timeout": "50s",
+WORKER_OTHER = {"max-body-bytes": "16MiB", "max-body-memory": "64MiB", "max-connections": 1000, "drain-timeout": "50s", "sse-keepalive-s": 7,
                 "kv-events-subscribers": 4, "cache-explain": "full", "max-waiting": 500, "return-tokens-as-token-ids": True,
                 "log-level": "debug"}
 

@@ -26,6 +26,10 @@ bool sse_usage_is_amid_event(const struct sse_usage *t) {
     return t->has_lines || t->n_head > 0;
 }
 
+bool sse_usage_has_begun(const struct sse_usage *t) {
+    return t->has_fields || (t->n_head > 0 && t->head[0] != ':' && t->head[0] != '\r');
+}
+
 /* --- numbers ---------------------------------------------------------------------------------- */
 
 static size_t skip_blanks(struct str s, size_t i) {
@@ -148,6 +152,7 @@ static void take_line(struct sse_usage *t, struct str line) {
         return;
     }
     t->has_lines = true;
+    if (line.ptr[0] != ':') t->has_fields = true;
     if (field_value(line, STR("data"), &value)) {
         take_data(t, value);
     } else if (field_value(line, STR("event"), &value)) {

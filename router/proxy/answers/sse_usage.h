@@ -35,6 +35,7 @@ struct sse_usage {
 
     /* Private. */
     bool is_stream;
+    bool has_fields;                    /* a line that is neither blank nor a comment */
     bool has_lines, has_data, is_error; /* of the event at hand: since the last blank line */
     uint8_t n_head, n_carry;
     char head[SSE_USAGE_HEAD_BYTES];   /* of a line that is not complete yet */
@@ -50,5 +51,8 @@ int64_t sse_usage_tokens(const struct sse_usage *t);
 
 /* An event is incomplete: a blank line must end it before another can begin. */
 bool sse_usage_is_amid_event(const struct sse_usage *t);
+
+/* Anything but comments and blank lines has come, or has begun to. */
+bool sse_usage_has_begun(const struct sse_usage *t);
 
 #endif

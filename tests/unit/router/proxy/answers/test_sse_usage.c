@@ -231,9 +231,37 @@ static void tokens_are_as_reported_or_as_many_as_events(void **state) {
     assert_int_equal(tokens_of("data: {}\n\ndata: {\"usage\":{\"completion_tokens\":0}}\n\n"), 0);
 }
 
+static bool begins(struct str s) {
+    struct sse_usage pieces, whole;
+    bool has_begun = false;
+
+    sse_usage_init(&pieces, true);
+    sse_usage_init(&whole, true);
+    for (size_t i = 0; i < s.len; i++) {
+        sse_usage_feed(&pieces, (struct str){s.ptr + i, 1});
+        assert_true(sse_usage_has_begun(&pieces) || !has_begun); /* for good */
+        has_begun = sse_usage_has_begun(&pieces);
+    }
+    sse_usage_feed(&whole, s);
+    assert_int_equal(sse_usage_has_begun(&whole), has_begun);
+    return has_begun;
+}
+
+static void comments_and_blank_lines_are_no_beginning(void **state) {
+    (void)state;
+    assert_false(begins(STR("")));
+    assert_false(begins(STR(": ping\n\n:\r\n\r\n\n: data: x\n")));
+    assert_false(begins(STR(": a comment that is longer than what is kept of a line, data: and")));
+    assert_true(begins(STR(": ping\n\nd")));
+    assert_true(begins(STR("event: x\n")));
+    assert_true(begins(STR("data: x\n\n: ping\n\n")));
+    assert_true(begins(STR("\xef\xbb\xbf")));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_stock_vllm_stream_is_read),
+        cmocka_unit_test(comments_and_blank_lines_are_no_beginning),
         cmocka_unit_test(a_usage_event_is_read),
         cmocka_unit_test(an_sglang_stream_counts_up),
         cmocka_unit_test(whole_answers_are_read_with_usage_at_any_position),
