@@ -18,8 +18,8 @@
 #include <stdio.h>
 
 #include "router/metrics/router_metrics.h"
-#include "router/proxy/proxy_internal.h"
 #include "router/proxy/answers/stream_error.h"
+#include "router/proxy/proxy_internal.h"
 
 #define QUEUE_COMMENTS "x-incipit-queue-comments"
 #define COLLECTED_MAX  (32u << 10) /* of an error that becomes an event; a longer one is named */

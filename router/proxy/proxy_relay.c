@@ -383,7 +383,7 @@ static bool read_head(struct exchange *x) {
     return take_head(x, in.ptr);
 }
 
-/* Payload of an answer: what it tells, then on to the client. */
+/* Payload of an answer: what it shows is learned, then it goes on to the client. */
 static void take_payload(struct exchange *x, struct str payload) {
     if (proxy_has_comments_alone(x)) { /* no first token, and no end of retries */
         proxy_pass_comments(x, payload);

@@ -1,5 +1,5 @@
-/* tests/unit/router/proxy/answers/test_sse_usage.c - however the network cuts an answer, the same is
- * learned. */
+/* tests/unit/router/proxy/answers/test_sse_usage.c - however the network cuts an answer, the same
+ * is learned. */
 #include <string.h>
 
 #include "common/base/rng.h"

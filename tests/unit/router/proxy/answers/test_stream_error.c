@@ -1,6 +1,5 @@
 /* tests/unit/router/proxy/answers/test_stream_error.c - errors as events, in each API's form. */
 #include "router/proxy/answers/stream_error.h"
-
 #include "tests/support/cm.h"
 
 static const char *event_of(struct buf *out, const char *path, enum status st, int code) {
