@@ -24,8 +24,9 @@ struct shim_launch {
     uint64_t shared_bytes;
     const void *args;
     uint64_t args_bytes;
-    bool waits;    /* every thread calls simt_wait_for_primary */
-    bool is_early; /* may begin before what is before it on the stream has ended */
+    bool has_padding; /* the arguments: in some of their words half is whatever lay there */
+    bool waits;       /* every thread calls simt_wait_for_primary */
+    bool is_early;    /* may begin before what is before it on the stream has ended */
 };
 
 /* What a block that runs ahead of its primary does not see: see overlap.c. */

@@ -3,10 +3,10 @@
  * A GPU cannot follow a pointer to the host's stack, heap or static data. Here a thread of a kernel
  * could, so each launch is looked over: a word of its arguments that is the address of mapped
  * memory must lie in memory of a device (gpu_alloc, gpu_alloc_pinned), or, when the stream is NULL,
- * in memory from tests/gpu/on_device.h, which on a GPU is mapped host memory. Integers that look
- * like mapped addresses would be refused too, so words with a small number in the lower half are
- * left out: with what lies in padding for the upper half, such have been met. Pointers behind
- * pointers are not looked at. Any thread. */
+ * in memory from tests/gpu/on_device.h, which on a GPU is mapped host memory. Where arguments have
+ * padding, words with a small number in the lower half are left out: with what an address left in
+ * the padding for the upper half they look like addresses, of AddressSanitizer's heap above all,
+ * whose lower halves begin at 16. Pointers behind pointers are not looked at. Any thread. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -135,7 +135,7 @@ void shim_check_launch(struct gpu_stream *s, const struct shim_launch *launch) {
         uintptr_t at;
 
         memcpy(&at, (const unsigned char *)launch->args + i, sizeof(at));
-        if (at < LEAST_ADDRESS || (uint32_t)at < SMALL_NUMBER ||
+        if (at < LEAST_ADDRESS || (launch->has_padding && (uint32_t)at < SMALL_NUMBER) ||
             shim_is_device_address((const void *)at))
             continue;
         if ((!s && is_in_room(at)) || !is_mapped(at)) continue;

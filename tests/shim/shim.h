@@ -108,6 +108,17 @@ template <class Args> static void shim_call(void (*kernel)(void), const void *ar
     reinterpret_cast<void (*)(const Args)>(kernel)(*static_cast<const Args *>(args));
 }
 template <class Args> struct shim_as_it_is { typedef Args type; };
+/* Which bytes they are is not asked: behind arrays GCC 12 clears others. */
+template <class Args> static inline bool shim_has_padding(void) {
+    alignas(Args) unsigned char bytes[sizeof(Args)];
+    bool has_padding = false;
+
+    memset(bytes, 0xFF, sizeof(bytes));
+    __builtin_clear_padding(reinterpret_cast<Args *>(bytes));
+    for (unsigned char byte : bytes)
+        has_padding |= byte != 0xFF;
+    return has_padding;
+}
 template <class Args>
 static inline struct shim_launch shim_describe(const char *name, void (*kernel)(const Args),
                                                dim3 grid, dim3 block, uint64_t shared_bytes,
@@ -120,6 +131,7 @@ static inline struct shim_launch shim_describe(const char *name, void (*kernel)(
             shared_bytes,
             &args,
             sizeof(args),
+            shim_has_padding<Args>(),
             false,
             false};
 }
