@@ -24,6 +24,9 @@ import sys
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+from tests.support.bare_dev import mount_dev
+
 WORK = ROOT / "build/images"
 BUILD = ROOT / os.environ.get("INCIPIT_BUILD", "build/release")
 VERSION = (ROOT / "VERSION").read_text().strip()
@@ -174,7 +177,7 @@ def remove(folder):
 def run_in(root, command, workdir, values, binds):
     """RUN: a shell in the root, with /proc and devices, in a mount namespace that ends with it."""
     mounts = "".join(f"mkdir -p {root}{b} && mount --rbind -o ro {b} {root}{b} && " for b in binds)
-    script = (f"mount -t proc proc {root}/proc && mount --rbind /dev {root}/dev && {mounts}"
+    script = (f"mount -t proc proc {root}/proc && {' && '.join(mount_dev(root))} && {mounts}"
               f"exec chroot {root} /bin/sh -c {shlex.quote(f'cd {workdir} && {command}')}")
     for name in ("resolv.conf", "hosts"):
         shutil.copy(f"/etc/{name}", root / "etc" / name)

@@ -15,6 +15,9 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+from tests.support.bare_dev import mount_dev
+
 BARE = ROOT / "build/gpu-kit-root"
 FAKE_DRIVER = "int cuDriverGetVersion(int *v); int cuDriverGetVersion(int *v) { *v = 12040; return 0; }\n"
 
@@ -48,11 +51,11 @@ def make_root():
 def inside(kit, out, command, extra=()):
     """Runs a shell command in the root: the kit at /kit, which cannot be written, results at /out, no network."""
     mounts = [f"mount --bind {kit} {BARE}/kit", f"mount -o remount,bind,ro {BARE}/kit", f"mount --bind {out} {BARE}/out",
-              f"mount -t proc proc {BARE}/proc", f"mount --rbind /dev {BARE}/dev", f"mount -t tmpfs tmpfs {BARE}/tmp", *extra]
+              f"mount -t proc proc {BARE}/proc", *mount_dev(BARE), f"mount -t tmpfs tmpfs {BARE}/tmp", *extra]
     for folder in ("kit", "out", "fake"):
         (BARE / folder).mkdir(exist_ok=True)
     script = " && ".join(mounts) + f" && exec chroot {BARE} /bin/sh -c '{command}'"
-    return subprocess.run(["unshare", "--mount", "--net", "--pid", "--fork", "--propagation", "private", "sh", "-c",
+    return subprocess.run(["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--propagation", "private", "sh", "-c",
                            f"ip link set lo up 2>/dev/null; {script}"], capture_output=True, text=True, check=False,
                           env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/out", "OUT": "/out", "LANG": "C.UTF-8"})
 
