@@ -226,7 +226,7 @@ bool gemm_takes_codes(const struct gemm *g, const struct gemm_shape *shape) {
 }
 void gemm_leave_codes(struct gemm *g, const struct gemm_shape *shape) {
     (void)shape;
-    g->has_left_codes = true;
+    g->has_left_codes = !g->is_deterministic;
 }
 /* What element i of row `row` is multiplied by; for w the row is an output. */
 static float x_scale_of(const struct gemm_args *a, uint32_t row, uint32_t i) {

@@ -109,7 +109,8 @@ void gemm_run(struct gemm *g, struct gpu_stream *s, const struct gemm_args *args
 MUST_USE bool gemm_takes_codes(const struct gemm *g, const struct gemm_shape *shape);
 /* Whether gemm_try may serve the shape: it was tuned, and the library has refused none of it. */
 MUST_USE bool gemm_has_plan(const struct gemm *g, const struct gemm_shape *shape);
-/* The caller's own kernels serve a shape of codes: gemm_note has why. */
+/* The caller's own kernels serve a shape of codes: gemm_note has why, except in deterministic mode,
+ * where they always do. */
 void gemm_leave_codes(struct gemm *g, const struct gemm_shape *shape);
 /* gemm_run of codes, whose shape was tuned. false: the library refuses it, at load or now, and
  * nothing is put on the stream. */

@@ -46,7 +46,7 @@ cublasStatus_t gemm_aim_scales(struct gemm *g, struct gemm_plan *p, const struct
 static const char *why_no_codes(const struct gemm *g, const struct gemm_shape *shape) {
     uint32_t sm = gpu_properties(g->gpu)->sm;
 
-    if (g->is_deterministic) return "deterministic mode has own kernels for it";
+    if (g->is_deterministic) return "own kernels keep the bits of a row";
     if (g->lib.get_version() < (shape->codes == GEMM_F8_PLAIN ? 120000u : 120900u))
         return "this version of cuBLASLt lacks its scales";
     if (shape->codes == GEMM_F8_PLAIN ? sm < 89 : sm != 90)
@@ -64,7 +64,8 @@ bool gemm_takes_codes(const struct gemm *g, const struct gemm_shape *shape) {
 void gemm_leave_codes(struct gemm *g, const struct gemm_shape *shape) {
     const char *why = g->has_library ? why_no_codes(g, shape) : NULL;
 
-    if (why) /* without a library the note has all */
+    /* Without a library the note has all; deterministic mode was asked for, which is no news. */
+    if (why && !g->is_deterministic)
         (void)error_set(&g->note, ST_OK,
                         "own kernels compute the matrix product (m, %u) x (%u, %u) of e4m3 codes: "
                         "%s",
