@@ -34,7 +34,7 @@
 extern "C" {
 #endif
 
-#define BACKEND_ABI 5u
+#define BACKEND_ABI 6u
 
 struct backend_device; /* one device, or one pool of CPU threads */
 struct backend_model;  /* weights, KV pool and rows on one device */
@@ -343,6 +343,11 @@ struct backend_ops {
      * memory apart, and nothing is opened. The entry itself may be NULL: only load_begin knows. */
     enum status (*check)(const struct backend_config *config, const struct geometry *g,
                          const struct backend_limits *limits, struct error *err);
+
+    /* Between load_end and kv_alloc: gives back memory of the device that only makes steps faster,
+     * for a pool that does not fit beside it; `note` has what is slower then. false: there is none.
+     * The entry itself may be NULL. */
+    bool (*give_room)(struct backend_model *m);
 };
 
 /* The only symbol a loadable backend exports. The linked ones are below. */

@@ -291,4 +291,5 @@ const struct backend_ops backend_cuda = {
     .step_us = cuda_step_us,
     .op = cuda_op,
     .fault = cuda_fault,
+    .give_room = cuda_give_room,
 };

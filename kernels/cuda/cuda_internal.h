@@ -253,6 +253,7 @@ void cuda_load_send(struct backend_model *m, void *dst, uint64_t n_bytes);
 MUST_USE enum status cuda_matrix_load(struct backend_model *m, const struct backend_tensor *t,
                                       bool *is_plain, struct error *err);
 MUST_USE enum status cuda_matrix_load_end(struct backend_model *m, struct error *err);
+bool cuda_give_room(struct backend_model *m); /* what cuBLASLt's products of codes take */
 /* What a buffer to load through must hold. */
 uint64_t cuda_matrix_buffer_bytes(const struct geometry *g);
 

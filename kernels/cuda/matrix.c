@@ -318,6 +318,23 @@ static enum status take_library_scratch(struct backend_model *m, struct error *e
     return st;
 }
 
+/* Before steps are recorded. The estimate of how fast prompts are stays the library's: another
+ * run of it would need all ranks, and those may not all have scratch. */
+bool cuda_give_room(struct backend_model *m) {
+    if (!m->library.scratch || m->kv) return false;
+    for (uint32_t i = 0; i < m->g.n_layers * CUDA_MATRICES; i++)
+        m->layers[i / CUDA_MATRICES].packed[i % CUDA_MATRICES].library_rows = 0;
+    cuda_give_back(m, m->library.scratch, m->library_bytes);
+    m->library.scratch = NULL;
+    m->dev->has_f8_products = false;
+    (void)error_set(&m->dev->why_own, ST_OK,
+                    "own kernels compute products of e4m3 codes: beside the %.1f MiB that "
+                    "cuBLASLt's need there is no room for the KV cache; lower "
+                    "--kv-cache-memory-bytes, --max-model-len or --max-num-batched-tokens",
+                    CUDA_MIB(m->library_bytes));
+    return true;
+}
+
 enum status cuda_matrix_load_end(struct backend_model *m, struct error *err) {
     enum status st = take_scratch(m, err);
 

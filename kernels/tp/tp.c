@@ -387,4 +387,5 @@ const struct backend_ops backend_tp = {
     .step_us = tp_step_us,
     .op = tp_op,
     .fault = tp_fault,
+    .give_room = tp_give_room,
 };

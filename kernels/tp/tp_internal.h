@@ -40,6 +40,7 @@ int tp_event_fd(struct backend_device *dev);
 
 /* tp_kv.c */
 uint64_t tp_kv_block_bytes(const struct backend_model *m);
+bool tp_give_room(struct backend_model *m);
 enum status tp_kv_alloc(struct backend_model *m, uint32_t n_blocks, uint32_t n_host_blocks,
                         struct backend_kv_info *out, struct error *err);
 enum status tp_kv_copy(struct backend_model *m, const struct backend_copy *pairs, uint32_t n,

@@ -18,6 +18,30 @@ uint64_t tp_kv_block_bytes(const struct backend_model *m) {
     return n_bytes;
 }
 
+struct room_call {
+    struct backend_model *m;
+    bool has_given[TP_MAX_RANKS];
+};
+
+static enum status room_of_rank(uint32_t rank, void *arg, struct error *err) {
+    struct room_call *c = arg;
+
+    (void)err;
+    c->has_given[rank] = c->m->dev->ops->give_room(c->m->rank[rank]);
+    return ST_OK;
+}
+
+bool tp_give_room(struct backend_model *m) {
+    struct room_call c = {.m = m};
+    bool has_given = false;
+
+    if (!m->dev->ops->give_room) return false;
+    if (tp_ranks_call_apart(m->dev->ranks, room_of_rank, &c, NULL) != ST_OK) return false;
+    for (uint32_t r = 0; r < m->dev->size; r++)
+        has_given |= c.has_given[r];
+    return has_given;
+}
+
 struct pool_call {
     struct backend_model *m;
     uint32_t n_blocks, n_host_blocks;

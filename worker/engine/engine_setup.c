@@ -237,6 +237,18 @@ static void log_pool(const struct engine *e, uint32_t n_blocks, uint32_t n_host_
               log_u64("free_mib", e->info.device.memory_free >> 20));
 }
 
+/* What only makes steps faster is not what a start fails for. */
+static enum status plan_pool(struct engine *e, uint32_t *n_blocks, struct error *err) {
+    const struct backend_ops *ops = e->options.backend;
+    enum status st;
+
+    ask_memory(e);
+    st = plan_blocks(e, e->info.block_bytes, n_blocks, err);
+    if (st != ST_NOMEM || !ops->give_room || !ops->give_room(e->model)) return st;
+    ask_memory(e);
+    return plan_blocks(e, e->info.block_bytes, n_blocks, err);
+}
+
 static enum status open_pool(struct engine *e, struct error *err) {
     const struct backend_ops *ops = e->options.backend;
     struct backend_kv_info kv_info;
@@ -245,9 +257,8 @@ static enum status open_pool(struct engine *e, struct error *err) {
     char kind[32];
     enum status st;
 
-    ask_memory(e);
     e->info.block_bytes = ops->kv_block_bytes(e->model);
-    if ((st = plan_blocks(e, e->info.block_bytes, &n_blocks, err)) != ST_OK) return st;
+    if ((st = plan_pool(e, &n_blocks, err)) != ST_OK) return st;
     if ((st = plan_host_blocks(e, &n_host_blocks, err)) != ST_OK) return st;
     log_pool(e, n_blocks, n_host_blocks);
     if ((st = ops->kv_alloc(e->model, n_blocks, n_host_blocks, &kv_info, err)) != ST_OK) return st;

@@ -52,7 +52,7 @@ struct cuda_fixture_seq {
 struct cuda_fixture_setup {
     uint32_t max_rows, max_step_tokens, max_outputs, n_blocks, n_host_blocks, n_slots;
     uint32_t tp_size; /* 0: one device; else so many ranks, by way of backend_tp */
-    bool is_deterministic;
+    bool is_deterministic, gives_room;
 };
 
 struct cuda_fixture {
@@ -104,6 +104,17 @@ static struct backend_limits cuda_fixture_limits(const struct cuda_fixture_setup
                                    .is_deterministic = u->is_deterministic};
 }
 
+/* Once; what it gives is free then. */
+static void cuda_fixture_give_room(struct cuda_fixture_side *side) {
+    struct backend_info before, after;
+
+    side->ops->info(side->dev, &before);
+    assert_true(side->ops->give_room(side->model));
+    side->ops->info(side->dev, &after);
+    assert_true(after.memory_free > before.memory_free);
+    assert_false(side->ops->give_room(side->model));
+}
+
 static void cuda_fixture_open_side(struct cuda_fixture_side *side, const struct backend_ops *ops,
                                    const struct cuda_fixture_setup *u,
                                    const struct tiny_shape *shape, uint64_t seed,
@@ -123,6 +134,7 @@ static void cuda_fixture_open_side(struct cuda_fixture_side *side, const struct 
     cuda_fixture_must(tiny_load(ops, side->model, shape, seed, ROLE_COUNT, err), err,
                       "load_tensor");
     cuda_fixture_must(ops->load_end(side->model, err), err, "load_end");
+    if (u->gives_room && ops != &backend_ref) cuda_fixture_give_room(side);
     cuda_fixture_must(ops->kv_alloc(side->model, u->n_blocks, u->n_host_blocks, &kv, err), err,
                       "kv_alloc");
     side->block_bytes = kv.block_bytes;

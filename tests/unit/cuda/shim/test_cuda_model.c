@@ -174,6 +174,7 @@ static void other_e4m3_products_are_own(void **state) {
     assert_string_equal(path_of(&shape, &setup, &info), "sm_90+f8");
     assert_string_equal(info.note, "");
     assert_string_equal(path_of(&shape, &strict, &info), "sm_90");
+    assert_string_equal(info.note, ""); /* which was asked for */
     assert_string_equal(path_of(&plain, &setup, &info), "sm_90");
     assert_string_equal(info.note, "");
     assert_string_equal(path_of(&odd, &setup, &info), "sm_90");
@@ -185,6 +186,29 @@ static void other_e4m3_products_are_own(void **state) {
     shim_set_library(false);
     assert_string_equal(path_of(&shape, &setup, &info), "sm_90");
     shim_set_library(true);
+    shim_set_kernel_us(NULL, 0);
+    shim_set_product_us(0);
+}
+
+/* One device, and two ranks. */
+static void own_products_serve_where_the_librarys_gave_room(void **state) {
+    struct tiny_shape shape = cuda_fixture_llama;
+    struct cuda_fixture_setup small = setup;
+    struct backend_info info;
+
+    (void)state;
+    shape.d_model = 128;
+    shape.n_heads = shape.n_kv_heads = 2;
+    shape.d_ff = 256;
+    shape.quant = &quant_kinds[1];
+    small.gives_room = true;
+    shim_set_product_us(1);
+    shim_set_kernel_us("quant_tile_kernel", 1000);
+    assert_string_equal(path_of(&shape, &small, &info), "sm_90");
+    assert_non_null(strstr(info.note, "there is no room for the KV cache"));
+    cuda_fixture_run_random_models(&shape, &small, run_steps);
+    small.tp_size = 2;
+    cuda_fixture_run_random_models(&shape, &small, run_steps);
     shim_set_kernel_us(NULL, 0);
     shim_set_product_us(0);
 }
@@ -302,6 +326,7 @@ int main(void) {
         cmocka_unit_test(quantised_models_agree),
         cmocka_unit_test(e4m3_products_by_the_library_agree),
         cmocka_unit_test(other_e4m3_products_are_own),
+        cmocka_unit_test(own_products_serve_where_the_librarys_gave_room),
         cmocka_unit_test(e4m3_products_that_are_refused_are_own),
         cmocka_unit_test(models_of_both_kinds_of_matrices_agree),
         cmocka_unit_test(matrices_that_cannot_be_multiplied_at_once_are_refused),

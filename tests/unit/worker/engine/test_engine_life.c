@@ -391,6 +391,75 @@ static void own_memory_is_budgeted_from_the_total(void **state) {
     assert_int_equal(engine_memory_budget(&info, 0.5), 500);
 }
 
+/* A device of its own memory, where a model takes scratch that makes it faster: the reference
+ * backend's. */
+enum { ALL_BYTES = 1 << 20, SCRATCH_BYTES = 1 << 19 };
+static uint32_t n_given;
+static uint64_t taken_bytes;
+
+static void crowd(struct backend_info *info) {
+    info->flags |= BACKEND_OWN_MEMORY;
+    info->memory_total = ALL_BYTES;
+    info->memory_free = ALL_BYTES - taken_bytes;
+}
+static enum status crowded_probe(const struct backend_config *config, struct backend_info *info,
+                                 struct error *err) {
+    enum status st = backend_ref.probe(config, info, err);
+
+    if (st == ST_OK) crowd(info);
+    return st;
+}
+static void crowded_info(struct backend_device *dev, struct backend_info *info) {
+    backend_ref.info(dev, info);
+    crowd(info);
+}
+static enum status crowded_load_end(struct backend_model *m, struct error *err) {
+    taken_bytes = SCRATCH_BYTES;
+    return backend_ref.load_end(m, err);
+}
+static bool crowded_give_room(struct backend_model *m) {
+    (void)m;
+    n_given++;
+    taken_bytes = 0;
+    return true;
+}
+static enum status open_crowded(uint32_t n_blocks, struct error *err) {
+    float inv_freq[8];
+    uint8_t kinds[8];
+    struct engine_options o = tiny_options(&(struct setup){.n_blocks = n_blocks}, inv_freq, kinds);
+    struct backend_ops crowded = backend_ref;
+    struct engine *e = NULL;
+    struct loop *loop;
+    enum status st;
+
+    crowded.probe = crowded_probe;
+    crowded.info = crowded_info;
+    crowded.load_end = crowded_load_end;
+    crowded.give_room = crowded_give_room;
+    o.backend = &crowded;
+    taken_bytes = n_given = 0;
+    assert_int_equal(loop_create(&loop, NULL), ST_OK);
+    st = engine_create(&e, &o, loop, err);
+    if (st == ST_OK) {
+        assert_int_equal(engine_info(e)->n_blocks, n_blocks - 1);
+        engine_destroy(e);
+    }
+    loop_destroy(loop);
+    return st;
+}
+static void a_pool_that_does_not_fit_is_given_room(void **state) {
+    uint32_t block_bytes = 2 * 2 * 16 * 16 * 2; /* layers, K and V, tokens, head, bf16 */
+    struct error err = {0};
+
+    (void)state;
+    assert_int_equal(open_crowded(SCRATCH_BYTES / block_bytes, &err), ST_OK);
+    assert_int_equal(n_given, 0); /* it fits */
+    assert_int_equal(open_crowded(SCRATCH_BYTES / block_bytes + 1, &err), ST_OK);
+    assert_int_equal(n_given, 1);
+    assert_int_equal(open_crowded(ALL_BYTES / block_bytes + 1, &err), ST_NOMEM);
+    assert_int_equal(n_given, 0); /* before the model is read */
+}
+
 static void a_stop_id_and_min_tokens_are_obeyed(void **state) {
     static struct answer a[2];
     static uint32_t prompt[20] = {9, 9, 9};
@@ -437,6 +506,7 @@ int main(void) {
         cmocka_unit_test(the_waiting_limit_is_kept),
         cmocka_unit_test(reset_forgets_and_answers_stay_the_same),
         cmocka_unit_test(case_73_too_little_memory_names_the_longest),
+        cmocka_unit_test(a_pool_that_does_not_fit_is_given_room),
         cmocka_unit_test(own_memory_is_budgeted_from_the_total),
         cmocka_unit_test(a_stop_id_and_min_tokens_are_obeyed),
     };
