@@ -29,6 +29,7 @@ ARROWS = {
     "router/routing": PURE,
     "router/routing/policy": PURE + " router/routing",
     "router/queue": PURE + " router/routing",
+    "router/sessions": PURE + " router/routing",
     "router/metrics": "common/telemetry common/http",
     "router/registry": COMMON + " router/prompt router/routing router/queue",
     "router/access": COMMON + " router/metrics router/prompt",
