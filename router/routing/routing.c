@@ -484,6 +484,15 @@ double routing_price(struct routing *r, const struct route_request *rq, uint32_t
     return least_prefill_s(r, &view);
 }
 
+uint32_t routing_known_blocks(struct routing *r, const struct route_request *rq) {
+    struct worker_mask mask = r->load.eligible;
+    uint32_t n_known = look(r, rq, &mask, NULL).n_shared_blocks;
+
+    WORKER_MASK_FOR_EACH(w, mask.words, r->load.n_words)
+    n_known = MAX(n_known, r->matched[w]);
+    return n_known;
+}
+
 /* Bytes of the prompt without a recorded block; negative when the last, short block counts in
  * full. */
 static int64_t unrecorded_bytes(const struct routing *r, const struct route_ticket *t) {

@@ -146,6 +146,9 @@ void routing_add_remote(struct routing *r, uint32_t w, const struct route_reques
  * nothing. */
 double routing_price(struct routing *r, const struct route_request *rq, uint32_t *home);
 
+/* Leading blocks of the prompt that some eligible worker holds. Changes nothing. */
+uint32_t routing_known_blocks(struct routing *r, const struct route_request *rq);
+
 /* The first token arrived; further calls do nothing. `feedback` may be NULL. For a worker whose
  * first token is invisible, call it after t->wait_s + t->load.work_s. */
 void routing_first_token(struct routing *r, struct route_ticket *t,

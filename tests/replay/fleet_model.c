@@ -9,7 +9,6 @@
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "tests/replay/fleet_report.h"
-#include "tests/replay/router_model.h"
 #include "tests/support/routing_defaults.h"
 
 /* The oracle's weights of what others lose: later arrivals, requests there, the larger batch. */
@@ -237,9 +236,12 @@ static double next_return_s(const struct fleet *f) {
     return first ? HEAP_ENTRY_CONST(first, struct model_request, later)->arrival_s : INFINITY;
 }
 
+static bool has_queue(const struct fleet *f) {
+    return f->routers && (f->options->hold_s > 0 || f->options->is_admitting);
+}
+
 static double next_walk_s(const struct fleet *f) {
-    if (!(f->options->hold_s > 0) || !f->routers || !router_models_n_waiting(f->routers))
-        return INFINITY;
+    if (!has_queue(f) || !router_models_n_waiting(f->routers)) return INFINITY;
     return fmax(f->now_s, f->walked_s + f->options->walk_s);
 }
 
@@ -286,7 +288,7 @@ static bool happen(struct fleet *f) {
         worker_model_step(w, &f->events, f->now_s);
     else
         events[first].happens(f);
-    if (f->is_walk_due && f->options->hold_s > 0 && f->routers) walk(f);
+    if (f->is_walk_due && has_queue(f)) walk(f);
     return true;
 }
 
@@ -312,6 +314,9 @@ static void open_routers(struct fleet *f) {
         .hashed_tokens = o->hashed_tokens,
         .has_feedback = o->has_feedback,
         .hold_s = o->hold_s,
+        .sessions = o->sessions,
+        .is_admitting = o->is_admitting,
+        .is_final_told = o->is_final_told,
         .has_tenants = o->has_tenants,
         .odd_weight = o->odd_weight,
         .n_routers = o->n_routers,
@@ -383,5 +388,6 @@ void fleet_run(const struct workload *workload, const struct workload_bound *bou
     while (happen(&f))
         check(&f);
     fleet_report(&(struct fleet_record){workload, bound, options, f.requests, f.workers}, result);
+    if (f.routers) router_models_sessions(f.routers, &result->sessions.joined);
     close_fleet(&f);
 }

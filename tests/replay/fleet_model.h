@@ -14,6 +14,7 @@
 #define TESTS_REPLAY_FLEET_MODEL_H
 
 #include "router/routing/policy.h"
+#include "tests/replay/router_model.h"
 #include "tests/replay/worker_model.h"
 
 enum fleet_chooser { CHOOSER_POLICY, CHOOSER_ORACLE, CHOOSER_ORACLE_SELFISH, CHOOSER_LIST };
@@ -38,15 +39,17 @@ struct fleet_options {
     uint32_t n_crashes;                   /* workers that crash at half time, for a tenth of it */
     double hold_s;                        /* requests wait in a router (router_model.h) */
     double walk_s;                        /* so often at least while one does */
-    bool has_tenants;                     /* routers know of them; else all are one */
-    double odd_weight;                    /* of every second tenant */
-    uint32_t n_routers;                   /* requests are spread over them at random */
-    bool is_shared;                       /* routers read each other's requests in workers' logs */
-    double delay_s, late_delay_s;         /* so much later: accepted requests, all else */
-    double window_share;                  /* of the time, where the window begins; 0: none */
-    bool is_restarted;                    /* routers lose their books there */
-    double warm_share;                    /* of the time; requests before it are not reported */
-    bool is_checked;                      /* invariants are asserted at every event */
+    enum router_sessions sessions;        /* as in router_model.h, and the next two */
+    bool is_admitting, is_final_told;
+    bool has_tenants;             /* routers know of them; else all are one */
+    double odd_weight;            /* of every second tenant */
+    uint32_t n_routers;           /* requests are spread over them at random */
+    bool is_shared;               /* routers read each other's requests in workers' logs */
+    double delay_s, late_delay_s; /* so much later: accepted requests, all else */
+    double window_share;          /* of the time, where the window begins; 0: none */
+    bool is_restarted;            /* routers lose their books there */
+    double warm_share;            /* of the time; requests before it are not reported */
+    bool is_checked;              /* invariants are asserted at every event */
     uint64_t seed;
 };
 
@@ -57,6 +60,8 @@ struct fleet_sessions {
     double hit_of_known;              /* of prompt tokens that an infinite cache would have found */
     double ttft_s, single_ttft_s;     /* means: of turns, of requests without a session */
     double short_ttft_s, long_ttft_s; /* of turns of less than 30,000 tokens, of over 120,000 */
+    double held_share, mean_held_s, longest_held_s; /* turns that waited in a router */
+    struct session_model_result joined;
 };
 
 /* Of requests that arrive after the warm-up. */

@@ -162,7 +162,7 @@ static double mean_of(const struct mean *m) {
 static void report_sessions(const struct fleet_record *f, struct fleet_sessions *r) {
     double end_s = f->workload->end_s, warm_s = f->options->warm_share * end_s;
     double hit = 0, known = 0, n_turns = 0, prompt = 0;
-    struct mean turns = {0}, singles = {0}, shorts = {0}, longs = {0};
+    struct mean turns = {0}, singles = {0}, shorts = {0}, longs = {0}, held = {0};
 
     for (uint32_t i = 0; end_s > 0 && i < f->workload->n; i++) {
         const struct model_request *q = &f->requests[i];
@@ -174,6 +174,10 @@ static void report_sessions(const struct fleet_record *f, struct fleet_sessions 
         prompt += q->in->session ? q->in->n_prompt : 0;
         hit += q->cached;
         known += (double)q->in->n_known * f->workload->block_tokens;
+        if (q->in->session && q->held_s > 0) {
+            count(&held, q->held_s);
+            r->longest_held_s = fmax(r->longest_held_s, q->held_s);
+        }
         if (q->in->session && q->in->n_prompt < SHORT_TOKENS) count(&shorts, ttft_s(q));
         if (q->in->session && q->in->n_prompt > LONG_TOKENS) count(&longs, ttft_s(q));
     }
@@ -181,6 +185,8 @@ static void report_sessions(const struct fleet_record *f, struct fleet_sessions 
     r->hit_of_known = hit / fmax(known, 1);
     r->mean_prompt_tokens = prompt / MAX(turns.n, 1u);
     r->ttft_s = mean_of(&turns);
+    r->held_share = (double)held.n / MAX(turns.n, 1u);
+    r->mean_held_s = mean_of(&held);
     r->single_ttft_s = mean_of(&singles);
     r->short_ttft_s = mean_of(&shorts);
     r->long_ttft_s = mean_of(&longs);

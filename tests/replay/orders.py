@@ -28,6 +28,7 @@ HOST = dict(order="srpt", host=7_000_000, restore=400_000)
 LATE = dict(hold_ms=400, walk_ms=50)
 LATE_AWARE = dict(**AWARE, hold_ms=4000, walk_ms=50)
 SHARED = dict(routers=4, shared=1)
+ADMIT = dict(sessions=1, admit=1, walk_ms=50)
 PLATEAU = 75  # sessions that eight workers of 700k tokens keep
 
 
@@ -39,11 +40,16 @@ class Table:
         arguments = {**SCENES[next(s for s in SCENES if s.split()[0] == scene)], **more}
         return [self.runs.at((1,), draw=d, **arguments)[0] for d in self.draws]
 
-    def agents(self, sessions, **more):
-        return self.runs.want((), self.draws, workload="agents", workers=8, rate=sessions, **more)
+    def agents(self, n_live, **more):
+        return self.runs.want((), self.draws, workload="agents", workers=8, rate=n_live, **more)
 
     def add(self, scene, what, bar, figure, holds=None, without=None, of_trace=True):
         self.rows.append((scene, what, bar, figure, holds, without, of_trace))
+
+    def agents_row(self, what, bar, figure, without=None, least=False):
+        """At most the bar, or at least."""
+        self.add("agents", what, f">= {bar:g}" if least else f"<= {bar:g}", figure,
+                 (lambda x: x >= bar) if least else (lambda x: x <= bar), without, of_trace=False)
 
     def least(self, scene, what, bar, product, column="ttft_mean_s", without=None):
         """`column` is at most `bar`, beside what it is `without`."""
@@ -105,14 +111,27 @@ def unequal_fleets(t):
 
 def agents(t):
     plateau = t.agents(PLATEAU)
-    for times, bar in ((2, 0.95), (3, 1.0)):
-        runs = t.agents(times * PLATEAU)
-        t.add("agents", f"{times}x: turns/s by 1x", f">= {bar:.2f}x",
-              lambda r=runs: mean(r, "turns_per_s") / mean(plateau, "turns_per_s"), lambda x, b=bar: x >= b, of_trace=False)
-        t.add("agents", f"{times}x: found of what is known", ">= 0.88", lambda r=runs: mean(r, "cached_of_known"),
-              lambda x: x >= 0.88, of_trace=False)
-        t.add("agents", f"{times}x: single chats, TTFT mean", "<= 0.4", lambda r=runs: mean(r, "single_ttft_s"),
-              lambda x: x <= 0.4, of_trace=False)
+    calm, at_once = t.agents(PLATEAU * 3 // 4, **ADMIT), t.agents(PLATEAU, **ADMIT)
+    unnamed = t.agents(2 * PLATEAU, **{**ADMIT, "sessions": 2})
+    t.agents_row("0.75x: turns held", 0, lambda: most(calm, "turns_held"))
+    t.agents_row("1x: turns held", 0.03, lambda: mean(at_once, "turns_held"))
+    t.agents_row("1x: turns/s by none held", 0.99, lambda: mean(at_once, "turns_per_s") / mean(plateau, "turns_per_s"), least=True)
+    for times, bar in (2, 0.95), (3, 1.0):
+        without, runs = t.agents(times * PLATEAU), t.agents(times * PLATEAU, **ADMIT)
+        t.agents_row(f"{times}x: turns/s by 1x", bar, lambda r=runs: mean(r, "turns_per_s") / mean(plateau, "turns_per_s"),
+                     lambda r=without: mean(r, "turns_per_s") / mean(plateau, "turns_per_s"), least=True)
+        t.agents_row(f"{times}x: found of what is known", 0.88, lambda r=runs: mean(r, "cached_of_known"),
+                     lambda r=without: mean(r, "cached_of_known"), least=True)
+        t.agents_row(f"{times}x: longest hold by mean", 2.5, lambda r=runs: most(r, "turns_held_max_s") / mean(r, "turns_held_mean_s"))
+        t.agents_row(f"{times}x: single chats, TTFT mean", 0.4, lambda r=runs: mean(r, "single_ttft_s"),
+                     lambda r=without: mean(r, "single_ttft_s"))
+    t.agents_row("2x: TTFT of >120k by <30k", 1, lambda: mean(t.agents(2 * PLATEAU, **ADMIT), "long_ttft_s")
+                 / mean(t.agents(2 * PLATEAU, **ADMIT), "short_ttft_s"))
+    t.agents_row("2x, no names: turns/s by 1x", 0.95, lambda: mean(unnamed, "turns_per_s") / mean(plateau, "turns_per_s"), least=True)
+    t.agents_row("2x, no names: turns joined", 0.99, lambda: mean(unnamed, "turns_joined") / mean(unnamed, "turns_continued"), least=True)
+    t.agents_row("2x, no names: joined falsely", 0, lambda: most(unnamed, "turns_joined_falsely"))
+    host = t.agents(2 * PLATEAU, host=5_600_000, restore=400_000, **ADMIT)
+    t.agents_row("2x, host 8x: turns held", 0, lambda: most(host, "turns_held"))
 
 
 def main():

@@ -24,6 +24,9 @@
  *     key BYTES          of chwbl's key; tree FACTOR: of the tree of cache_aware and hash_trie
  *     hold_ms MS, walk_ms MS    late binding (router/queue/hold.h), and how often (0, 5)
  *     tenants 1, weight W       routers know of tenants; weight of every second one
+ *     sessions N, admit 1, final 1   routers join turns to sessions (router/sessions), by the names
+ *                        of requests (1) or their prompts (2); whole sessions wait; the last
+ *                        request of one is marked
  *     crash N, late_first_ms MS   workers crash at half time, for a tenth of it; routers learn
  *                        of first tokens so much later
  *     routers N, shared 1, delay_ms MS, late_ms MS    (1, 0, 5, 25)
@@ -152,6 +155,12 @@ static bool set_whole(struct replay *r, const char *name, double x) {
         r->fleet.has_tenants = x != 0;
     else if (strcmp(name, "aware") == 0)
         r->fleet.is_order_told = x != 0;
+    else if (strcmp(name, "sessions") == 0)
+        r->fleet.sessions = x == 1 ? SESSIONS_NAMED : x == 2 ? SESSIONS_UNNAMED : SESSIONS_OFF;
+    else if (strcmp(name, "admit") == 0)
+        r->fleet.is_admitting = x != 0;
+    else if (strcmp(name, "final") == 0)
+        r->fleet.is_final_told = x != 0;
     else if (strcmp(name, "learn") == 0)
         r->fleet.is_speed_fixed = x == 0;
     else if (strcmp(name, "told") == 0)
@@ -196,6 +205,7 @@ static void read_arguments(struct replay *r, int argc, char **argv) {
     if (r->fleet.n_crashes && (r->fleet.is_shared || r->fleet.n_crashes >= r->fleet.n_workers))
         fail("too many crashes, or routers that share, with crash", "");
     if (r->fleet.hold_s > 0 && r->fleet.is_restarted) fail("no restart with hold_ms", "");
+    if (r->fleet.sessions && r->fleet.is_restarted) fail("no restart with sessions", "");
     if (argc % 2 == 0) fail("no value for", argv[argc - 1]);
     if (!fleet_choose_by_name(&r->fleet, r->policy)) fail("no policy", r->policy);
 }
@@ -274,6 +284,15 @@ static void print(const struct replay *r, const struct fleet_result *f) {
     json_field_f64(&j, "single_ttft_s", f->sessions.single_ttft_s);
     json_field_f64(&j, "short_ttft_s", f->sessions.short_ttft_s);
     json_field_f64(&j, "long_ttft_s", f->sessions.long_ttft_s);
+    json_field_f64(&j, "turns_held", f->sessions.held_share);
+    json_field_f64(&j, "turns_held_mean_s", f->sessions.mean_held_s);
+    json_field_f64(&j, "turns_held_max_s", f->sessions.longest_held_s);
+    json_field_u64(&j, "turns_continued", f->sessions.joined.n_turns);
+    json_field_u64(&j, "turns_joined", f->sessions.joined.n_joined);
+    json_field_u64(&j, "turns_joined_falsely", f->sessions.joined.n_false);
+    json_field_u64(&j, "sessions_begun", f->sessions.joined.n_begun);
+    json_field_u64(&j, "sessions_rested", f->sessions.joined.n_rested);
+    json_field_f64(&j, "sessions_long_s", f->sessions.joined.long_s);
     json_field_f64(&j, "window_share", f->window_hit_of_pooled);
     json_field_f64(&j, "window_ttft_s", f->window_ttft_s);
     json_end_object(&j);

@@ -30,11 +30,12 @@ struct adopted {
 struct router_model {
     struct router_models *all;
     struct routing *routing;
-    struct route_ticket *tickets; /* by request */
-    struct hold *hold;            /* NULL: requests never wait */
-    uint64_t origin;              /* its name in the logs; another after a restart */
-    uint64_t *positions;          /* (n_workers) sequence of the next event of each log */
-    struct adopted **adopted;     /* by request; NULL without sharing */
+    struct route_ticket *tickets;   /* by request */
+    struct hold *hold;              /* NULL: requests never wait */
+    struct session_model *sessions; /* NULL: those of sessions neither */
+    uint64_t origin;                /* its name in the logs; another after a restart */
+    uint64_t *positions;            /* (n_workers) sequence of the next event of each log */
+    struct adopted **adopted;       /* by request; NULL without sharing */
 };
 
 struct router_models {
@@ -45,6 +46,7 @@ struct router_models {
     uint64_t n_origins;
     struct hold_request *held; /* by request; the next too. NULL: requests never wait */
     struct route_request *descriptions;
+    const struct model_request **asked; /* by request, of sessions */
 };
 
 static uint64_t us(double s) {
@@ -105,6 +107,19 @@ static void open_routing(struct router_model *r) {
     r->origin = ++r->all->n_origins;
     for (uint32_t w = 0; r->all->logs && w < o->n_workers; w++)
         r->positions[w] = event_ring_oldest(r->all->logs[w]);
+}
+
+static void open_sessions(struct router_model *r) {
+    const struct router_model_options *o = &r->all->options;
+
+    if (o->sessions == SESSIONS_OFF) return;
+    r->sessions = session_model_create(&(struct session_model_options){
+        .n_requests = o->n_requests,
+        .block_tokens = o->block_tokens,
+        .device_tokens = o->is_admitting ? (double)o->n_workers * o->cache_tokens : 0,
+        .host_tokens = o->is_admitting ? (double)o->n_workers * o->host_tokens : 0,
+        .has_names = o->sessions == SESSIONS_NAMED,
+        .is_final_told = o->is_final_told});
 }
 
 /* --- the workers' logs ----------------------------------------------------------------------- */
@@ -182,12 +197,14 @@ static void open_router(struct router_models *all, struct router_model *r) {
     r->positions = mem_calloc(o->n_workers, sizeof(*r->positions));
     if (all->logs) r->adopted = mem_calloc((size_t)o->n_requests + 1, sizeof(struct adopted *));
     open_routing(r);
+    open_sessions(r);
 }
 
 static void close_router(struct router_model *r) {
     drop_adopted(r);
     if (r->hold) hold_check(r->hold);
     hold_destroy(r->hold);
+    session_model_destroy(r->sessions);
     routing_check(r->routing);
     routing_destroy(r->routing);
     mem_free(r->adopted);
@@ -206,6 +223,8 @@ struct router_models *router_models_create(const struct router_model_options *op
         all->held = mem_calloc((size_t)options->n_requests + 1, sizeof(*all->held));
         all->descriptions = mem_calloc((size_t)options->n_requests + 1, sizeof(*all->descriptions));
     }
+    if (options->sessions != SESSIONS_OFF)
+        all->asked = mem_calloc((size_t)options->n_requests + 1, sizeof(void *));
     all->routers = mem_calloc(options->n_routers, sizeof(*all->routers));
     if (options->is_shared) all->logs = mem_calloc(options->n_workers, sizeof(struct event_ring *));
     for (uint32_t w = 0; all->logs && w < options->n_workers; w++)
@@ -221,6 +240,7 @@ void router_models_destroy(struct router_models *all) {
         close_router(&all->routers[i]);
     for (uint32_t w = 0; all->logs && w < all->options.n_workers; w++)
         event_ring_destroy(all->logs[w]);
+    mem_free(all->asked);
     mem_free(all->held);
     mem_free(all->descriptions);
     mem_free(all->n_crashes);
@@ -301,22 +321,71 @@ static void walk(struct router_model *r, double now_s, placed_fn *on_placed, voi
     }
 }
 
+static uint32_t choose(struct router_model *r, const struct model_request *q, double now_s) {
+    struct route_request rq = describe(r->all, q, now_s);
+    struct route_ticket *t = &r->tickets[q->number];
+
+    if (r->hold) return place(r, q, now_s);
+    if (routing_route(r->routing, &rq, t, NULL) != ST_OK) abort();
+    return t->load.worker;
+}
+
+/* True: the request waits for its session. */
+static bool begin_turn(struct router_model *r, const struct model_request *q, double now_s) {
+    struct route_request rq = describe(r->all, q, now_s);
+
+    if (!r->sessions) return false;
+    r->all->asked[q->number] = q;
+    return !session_model_arrive(r->sessions, q->in, q->number,
+                                 routing_known_blocks(r->routing, &rq), now_s);
+}
+
+static void admit_sessions(struct router_model *r, double now_s, placed_fn *on_placed, void *ctx) {
+    uint32_t number, worker;
+
+    while ((number = session_model_next(r->sessions, now_s)) != UINT32_MAX) {
+        worker = choose(r, r->all->asked[number], now_s);
+        if (worker != WORKER_NONE) on_placed(ctx, number, worker);
+    }
+}
+
 void router_models_walk(struct router_models *all, double now_s, placed_fn *on_placed, void *ctx) {
     for (uint32_t i = 0; i < all->options.n_routers; i++) {
         struct router_model *r = &all->routers[i];
+        bool has_turns = r->sessions && session_model_n_held(r->sessions);
+        bool has_held = r->hold && hold_n_waiting(r->hold);
 
-        if (!r->hold || !hold_n_waiting(r->hold)) continue;
+        if (!has_turns && !has_held) continue;
         read_logs(r, now_s);
-        walk(r, now_s, on_placed, ctx);
+        if (has_turns) admit_sessions(r, now_s, on_placed, ctx);
+        if (r->hold) walk(r, now_s, on_placed, ctx);
     }
 }
 
 uint32_t router_models_n_waiting(const struct router_models *all) {
     uint32_t n = 0;
 
-    for (uint32_t i = 0; i < all->options.n_routers; i++)
+    for (uint32_t i = 0; i < all->options.n_routers; i++) {
         n += all->routers[i].hold ? hold_n_waiting(all->routers[i].hold) : 0;
+        n += all->routers[i].sessions ? session_model_n_held(all->routers[i].sessions) : 0;
+    }
     return n;
+}
+
+void router_models_sessions(const struct router_models *all, struct session_model_result *out) {
+    *out = (struct session_model_result){0};
+    for (uint32_t i = 0; i < all->options.n_routers && all->routers[i].sessions; i++) {
+        struct session_model_result one;
+
+        session_model_report(all->routers[i].sessions, &one);
+        out->n_turns += one.n_turns;
+        out->n_joined += one.n_joined;
+        out->n_false += one.n_false;
+        out->n_begun += one.n_begun;
+        out->n_rested += one.n_rested;
+        out->n_expired += one.n_expired;
+        out->long_s = one.long_s;
+    }
 }
 
 /* --- events ---------------------------------------------------------------------------------- */
@@ -324,22 +393,21 @@ uint32_t router_models_n_waiting(const struct router_models *all) {
 uint32_t router_models_pick(struct router_models *all, const struct model_request *q,
                             double now_s) {
     struct router_model *r = router_of(all, q->number);
-    struct route_request rq = describe(all, q, now_s);
-    struct route_ticket *t = &r->tickets[q->number];
 
     read_logs(r, now_s);
-    if (!all->options.is_speed_fixed) routing_apply_speeds(r->routing, rq.now_us);
-    if (r->hold) return place(r, q, now_s);
-    if (routing_route(r->routing, &rq, t, NULL) != ST_OK) abort();
-    return t->load.worker;
+    if (!all->options.is_speed_fixed) routing_apply_speeds(r->routing, us(now_s));
+    if (begin_turn(r, q, now_s)) return WORKER_NONE;
+    return choose(r, q, now_s);
 }
 
 void router_models_sent(struct router_models *all, const struct model_request *q, double now_s) {
     struct route_request rq = describe(all, q, now_s);
+    struct router_model *r = router_of(all, q->number);
 
+    if (r->sessions) session_model_sent(r->sessions, q->number, q->worker);
     write_event(all, q, now_s,
                 (struct request_event){.kind = REQUEST_ACCEPTED,
-                                       .chain = {.origin = router_of(all, q->number)->origin,
+                                       .chain = {.origin = r->origin,
                                                  .scheme = 1,
                                                  .prompt_bytes = rq.prompt_bytes,
                                                  .n_blocks = rq.n_blocks,
@@ -369,6 +437,7 @@ void router_models_ended(struct router_models *all, const struct model_request *
 
     write_event(all, q, now_s,
                 (struct request_event){.kind = REQUEST_ENDED, .output_tokens = q->in->n_output});
+    if (r->sessions) session_model_ended(r->sessions, q->in, q->number, now_s);
     if (t->load.is_open) routing_ended(r->routing, t, &end);
 }
 
@@ -382,8 +451,10 @@ void router_models_aborted(struct router_models *all, const struct model_request
 }
 
 void router_models_down(struct router_models *all, uint32_t worker) {
-    for (uint32_t i = 0; i < all->options.n_routers; i++)
+    for (uint32_t i = 0; i < all->options.n_routers; i++) {
         routing_worker_down(all->routers[i].routing, worker);
+        if (all->routers[i].sessions) session_model_worker_lost(all->routers[i].sessions, worker);
+    }
     all->n_crashes[worker]++;
 }
 

@@ -11,6 +11,11 @@
  *     router_models_pick ──▶ hold_place ──▶ a worker, or hold_wait
  *     router_models_walk ──▶ hold_walk  ──▶ on_placed
  *
+ * With `sessions` whole sessions wait in their router (router/sessions/sessions.h), before hold_s:
+ *
+ *     router_models_pick ──▶ sessions_arrive ──▶ held, or as above
+ *     router_models_walk ──▶ sessions_next ──▶ as above
+ *
  * Several routers share their requests as router/sharing/follow.c does: each reads the workers'
  * logs with a delay and enters the others' requests into books of its own. A router that is
  * restarted begins with empty books and replays what the logs still have. */
@@ -19,7 +24,10 @@
 
 #include "router/queue/hold.h"
 #include "router/routing/policy.h"
+#include "tests/replay/session_model.h"
 #include "tests/replay/worker_model.h"
+
+enum router_sessions { SESSIONS_OFF, SESSIONS_NAMED, SESSIONS_UNNAMED };
 
 struct router_model_options {
     uint32_t n_workers, cache_tokens, host_tokens, block_tokens, n_requests;
@@ -33,11 +41,14 @@ struct router_model_options {
     uint32_t hashed_tokens;       /* of a prompt at most; 0: all */
     bool has_feedback;            /* workers report what was cached */
     uint32_t n_routers;
-    bool is_shared;               /* routers read the workers' logs: of accepted requests after */
-    double delay_s, late_delay_s; /* delay_s, of the rest after late_delay_s */
-    double hold_s;                /* 0: requests never wait in a router */
-    bool has_tenants;             /* else all requests are of one */
-    double odd_weight;            /* of every second tenant; 0: 1, as the others have */
+    bool is_shared;                /* routers read the workers' logs: of accepted requests after */
+    double delay_s, late_delay_s;  /* delay_s, of the rest after late_delay_s */
+    double hold_s;                 /* 0: requests never wait in a router */
+    enum router_sessions sessions; /* turns are joined: requests name their session, or do not */
+    bool is_admitting;             /* whole sessions wait (router/sessions/sessions.h) */
+    bool is_final_told;            /* requests say which is the last of its session */
+    bool has_tenants;              /* else all requests are of one */
+    double odd_weight;             /* of every second tenant; 0: 1, as the others have */
     uint64_t seed;
 };
 
@@ -54,6 +65,9 @@ uint32_t router_models_pick(struct router_models *all, const struct model_reques
 typedef void placed_fn(void *ctx, uint32_t request, uint32_t worker);
 void router_models_walk(struct router_models *all, double now_s, placed_fn *on_placed, void *ctx);
 uint32_t router_models_n_waiting(const struct router_models *all);
+
+/* Of the sessions of all routers together; zeroes without. */
+void router_models_sessions(const struct router_models *all, struct session_model_result *out);
 
 /* It was sent to q->worker; its first token was there; it has ended. */
 void router_models_sent(struct router_models *all, const struct model_request *q, double now_s);

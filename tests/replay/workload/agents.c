@@ -109,6 +109,7 @@ static struct workload_request describe(struct agents *a, struct session *s, uin
                                      .n_names = n_blocks,
                                      .n_after = n_after,
                                      .n_known = MIN(s->n_known, (n_prompt - 1) / bt),
+                                     .n_system = a->n_system[s->system],
                                      .chain = s->chain};
 }
 

@@ -36,12 +36,13 @@ struct workload_request {
     const uint64_t *chain;       /* (n_names) names; the low 16 bits are 0 */
 
     /* Of a closed loop (agents.c), else 0. `chain` has n_after names then. */
-    uint32_t next;    /* the request that comes when this one has ended, plus one; 0: none */
-    double gap_s;     /* and so much later; its own arrival_s is INFINITY */
-    uint32_t n_after; /* full blocks of prompt and answer: a later prompt opens with them */
-    uint32_t n_known; /* leading blocks that were sent or answered before */
-    uint64_t parent;  /* session that started this one; 0: none */
-    bool is_final;    /* the last of its session */
+    uint32_t next;     /* the request that comes when this one has ended, plus one; 0: none */
+    double gap_s;      /* and so much later; its own arrival_s is INFINITY */
+    uint32_t n_after;  /* full blocks of prompt and answer: a later prompt opens with them */
+    uint32_t n_known;  /* leading blocks that were sent or answered before */
+    uint32_t n_system; /* leading blocks of a system prompt */
+    uint64_t parent;   /* session that started this one; 0: none */
+    bool is_final;     /* the last of its session */
 };
 
 struct workload {

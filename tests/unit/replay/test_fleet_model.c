@@ -292,12 +292,14 @@ static void tenants_are_served_by_weight(void **state) {
 
 /* --- a closed loop --------------------------------------------------------------------------- */
 
-static void run_agents(uint32_t n_sessions, struct fleet_result *r) {
+static void run_agents(uint32_t n_sessions, enum router_sessions sessions, struct fleet_result *r) {
     struct fleet_options o = fleet_of(2, 700000, "prefix");
     struct workload w;
 
     generate(&w, generator_find("agents"), 3, 900, n_sessions);
     o.warm_share = 0.3;
+    o.sessions = sessions;
+    o.is_admitting = sessions != SESSIONS_OFF;
     fleet_run(&w, NULL, &o, r);
     print_message("%u sessions: %.2f turns/s, found %.3f of what is known\n", n_sessions,
                   r->sessions.turns_per_s, r->sessions.hit_of_known);
@@ -309,12 +311,32 @@ static void agents_thrash_when_they_do_not_fit(void **state) {
     struct fleet_result few, many;
     (void)state;
 
-    run_agents(9, &few);
-    run_agents(54, &many);
+    run_agents(9, SESSIONS_OFF, &few);
+    run_agents(54, SESSIONS_OFF, &many);
     assert_true(few.sessions.hit_of_known > 0.95);
     assert_true(many.sessions.hit_of_known < 0.5);
     assert_true(few.sessions.turns_per_s > 0.3 && few.sessions.ttft_s < 3);
     assert_true(many.sessions.turns_per_s < 2 * few.sessions.turns_per_s);
+}
+
+static void agents_that_wait_as_whole_sessions_do_not_thrash(void **state) {
+    struct fleet_result few, many, unnamed, free_for_all;
+    (void)state;
+
+    run_agents(9, SESSIONS_NAMED, &few);
+    run_agents(54, SESSIONS_OFF, &free_for_all);
+    run_agents(54, SESSIONS_NAMED, &many);
+    run_agents(54, SESSIONS_UNNAMED, &unnamed);
+    assert_true(few.sessions.held_share == 0);
+    assert_true(many.sessions.turns_per_s > 1.5 * free_for_all.sessions.turns_per_s);
+    assert_true(unnamed.sessions.turns_per_s > 1.5 * free_for_all.sessions.turns_per_s);
+    assert_true(many.sessions.hit_of_known > 0.8);
+    print_message("single chats: %.2f s, %.2f s without\n", many.sessions.single_ttft_s,
+                  free_for_all.sessions.single_ttft_s);
+    assert_true(many.sessions.single_ttft_s < 0.1 * free_for_all.sessions.single_ttft_s);
+    assert_true(many.sessions.longest_held_s < 2.5 * many.sessions.mean_held_s);
+    assert_int_equal(unnamed.sessions.joined.n_false, 0);
+    assert_int_equal(unnamed.sessions.joined.n_joined, unnamed.sessions.joined.n_turns);
 }
 
 /* --- every assignment ------------------------------------------------------------------------ */
@@ -386,6 +408,7 @@ int main(void) {
         cmocka_unit_test(a_flood_waits_for_itself_where_tenants_are_known),
         cmocka_unit_test(tenants_are_served_by_weight),
         cmocka_unit_test(agents_thrash_when_they_do_not_fit),
+        cmocka_unit_test(agents_that_wait_as_whole_sessions_do_not_thrash),
         cmocka_unit_test(an_oracle_is_near_the_best_assignment_and_no_policy_nearer),
     };
 

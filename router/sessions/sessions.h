@@ -1,0 +1,104 @@
+/* router/sessions/sessions.h - whole sessions wait, so that those that run keep their caches.
+ *
+ * When the contexts of live sessions exceed what the workers' caches hold, each turn finds its own
+ * evicted by the others' and computes it again: in a simulated fleet throughput falls to less than
+ * half between 1 and 1.5 times the memory, whatever the routing. So sessions are admitted as a
+ * whole, up to SESSION_KV_SHARE of the device memory and a part of host memory:
+ *
+ *     1. A turn of an active session goes on at once. So does the first turn of a session when its
+ *        prompt has less than SESSION_SINGLE_TOKENS; that one is counted from its second turn.
+ *     2. A turn of another session makes it active if none waits and there is room; else it waits.
+ *     3. While one waits, active sessions without a turn that have been idle for long (gaps.h) are
+ *        put to rest, the longest idle first, as far as the first that waits needs room. While
+ *        none waits, none is put to rest.
+ *     4. A session idle for SESSION_TTL_S is no longer active, and one that has sent its last turn
+ *        at once.
+ *     5. The session goes first that has waited longest.
+ *
+ *                    room           ┌──────turn──────┐
+ *     turn ──▶ begun ────▶ in flight ──ended──▶ idle ┘
+ *                │             ▲                 │ long idle, and one waits; or SESSION_TTL_S
+ *                └──▶ waiting ─┘◀──turn── resting ◀
+ *
+ * A session that gives up waiting and returns within SESSION_GRACE_S, as clients with a timeout do,
+ * keeps its place. A session larger than all the memory goes when it is alone. The rest of a
+ * session is remembered for SESSION_AGE_S; when the table is full, the one at rest longest is
+ * forgotten.
+ *
+ * Footprints are of the last prompt and answer, with what sessions have in common counted once
+ * (session_table.h). A pure library: no clock, no lock; it allocates at creation. Follows: working
+ * set admission (Denning 1968), by conversation. */
+#ifndef ROUTER_SESSIONS_SESSIONS_H
+#define ROUTER_SESSIONS_SESSIONS_H
+
+#include "common/base/base.h"
+#include "router/sessions/session_table.h"
+
+#define SESSION_KV_SHARE   0.9 /* of the device's memory */
+#define SESSION_HOST_SHARE 0.6 /* of host memory: it has copies of what the device has */
+/* Of a first prompt. With 8,000, single chats of 8,000 to 30,000 tokens wait as long as sessions do
+ * (mean of all single ones 0.2 -> 11 s at twice the memory), and turns per second are equal. */
+#define SESSION_SINGLE_TOKENS 32000
+#define SESSION_TTL_S         120
+#define SESSION_GRACE_S       60
+#define SESSION_AGE_S         3600
+#define SESSIONS_RESTED       256 /* at a time at most */
+
+struct sessions;
+
+struct session_arrival {
+    struct session_prompt prompt;
+    double prompt_tokens, answer_tokens; /* predicted */
+    bool is_final;                       /* the client says that no other turn follows */
+    uint64_t now_us;
+};
+
+/* Embedded in the caller's; zero before its first use. */
+struct session_turn {
+    struct session_turn *prev, *next; /* held turns of its session */
+    uint32_t session;                 /* SESSION_NONE: none is known for it */
+    uint64_t n_tokens;                /* prompt and answer */
+    enum session_joined how;
+    bool is_held, is_open;
+    bool is_aside; /* its prompt is not the session's */
+    bool is_final;
+};
+
+/* n_max: sessions that are remembered. NULL: memory is refused. */
+struct sessions *sessions_create(uint32_t n_max) MUST_USE;
+void sessions_destroy(struct sessions *s); /* NULL is fine; no turn may be held */
+
+/* What the workers' caches hold; both 0: unknown, and then no session waits. */
+void sessions_set_capacity(struct sessions *s, double device_tokens, double host_tokens);
+
+/* True: the turn goes. False: it is held, until sessions_next returns it, or sessions_leave. */
+MUST_USE bool sessions_arrive(struct sessions *s, const struct session_arrival *arrival,
+                              struct session_turn *t);
+
+/* A held turn that goes now, or NULL. To be called until it is NULL when a turn has ended or left,
+ * and every now and then while one is held: time lets sessions go. */
+struct session_turn *sessions_next(struct sessions *s, uint64_t now_us);
+
+/* A held turn gives up. */
+void sessions_leave(struct sessions *s, struct session_turn *t, uint64_t now_us);
+
+/* A turn that goes was sent to a worker; it has ended, with so many tokens in prompt and answer, 0:
+ * as predicted. Each turn that goes is ended once. */
+void sessions_sent(struct sessions *s, const struct session_turn *t, uint32_t worker);
+void sessions_ended(struct sessions *s, struct session_turn *t, uint64_t n_tokens, uint64_t now_us);
+
+void sessions_worker_lost(struct sessions *s, uint32_t worker); /* its cache is empty */
+
+struct sessions_stats {
+    uint32_t n_active, n_waiting, n_resting;        /* sessions */
+    uint32_t n_held;                                /* turns */
+    uint64_t used_tokens, capacity_tokens;          /* capacity 0: unknown */
+    uint64_t n_joined[SESSION_N_JOINED], n_unknown; /* turns by how they found their session */
+    uint64_t n_rested, n_expired, n_final;          /* sessions that ceased to be active */
+    double long_s;                                  /* idle for longer: may be put to rest */
+};
+void sessions_stats(const struct sessions *s, struct sessions_stats *stats);
+uint32_t sessions_n_held(const struct sessions *s);
+void sessions_check(const struct sessions *s); /* asserts the invariants; O(n) */
+
+#endif

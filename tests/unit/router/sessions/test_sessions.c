@@ -1,0 +1,496 @@
+/* tests/unit/router/sessions/test_sessions.c - which sessions wait, for how long, and who goes
+ * first; random events against what each caller knows of its own turns. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/mem.h"
+#include "common/base/rng.h"
+#include "router/sessions/gaps.h"
+#include "router/sessions/sessions.h"
+#include "tests/support/cm.h"
+#include "tests/support/support.h"
+
+#define KV       1000000 /* so that 900,000 tokens may be active */
+#define SECOND   UINT64_C(1000000)
+#define N_BLOCKS 4
+
+struct bench {
+    struct sessions *s;
+    uint64_t now_us;
+};
+
+static struct bench bench_of(double kv_tokens) {
+    struct bench b = {.s = sessions_create(1000), .now_us = 1000 * SECOND};
+
+    sessions_set_capacity(b.s, kv_tokens, 0);
+    return b;
+}
+
+static void bench_fini(struct bench *b) {
+    assert_int_equal(sessions_n_held(b->s), 0);
+    sessions_check(b->s);
+    sessions_destroy(b->s);
+}
+
+static void pass(struct bench *b, double s) {
+    b->now_us += (uint64_t)(s * 1e6);
+}
+
+/* A turn of the session that is named so; its prompt is its own. */
+static bool ask_marked(struct bench *b, uint64_t id, double n_tokens, struct session_turn *t,
+                       bool is_final) {
+    uint64_t chain[N_BLOCKS];
+
+    for (uint64_t i = 0; i < N_BLOCKS; i++)
+        chain[i] = rng_at(id, i) & ~UINT64_C(0xFFFF);
+    return sessions_arrive(b->s,
+                           &(struct session_arrival){.prompt = {.chain = chain,
+                                                                .n_blocks = N_BLOCKS,
+                                                                .id = id << 20,
+                                                                .tokens_per_block = 64},
+                                                     .prompt_tokens = n_tokens,
+                                                     .is_final = is_final,
+                                                     .now_us = b->now_us},
+                           t);
+}
+
+static bool ask(struct bench *b, uint64_t id, double n_tokens, struct session_turn *t) {
+    return ask_marked(b, id, n_tokens, t, false);
+}
+
+static void end(struct bench *b, struct session_turn *t) {
+    sessions_ended(b->s, t, 0, b->now_us);
+}
+
+static struct session_turn *next(struct bench *b) {
+    return sessions_next(b->s, b->now_us);
+}
+
+/* An active session that is idle. */
+static void live(struct bench *b, uint64_t id, double n_tokens) {
+    struct session_turn t = {0};
+
+    assert_true(ask(b, id, 100, &t)); /* the first turn of a small one always goes */
+    end(b, &t);
+    assert_true(ask(b, id, n_tokens, &t));
+    end(b, &t);
+}
+
+static struct sessions_stats stats_of(const struct bench *b) {
+    struct sessions_stats stats;
+
+    sessions_stats(b->s, &stats);
+    return stats;
+}
+
+static void a_session_that_does_not_fit_waits_until_another_ends(void **state) {
+    struct bench b = bench_of(KV);
+    struct session_turn t = {0}, u = {0};
+
+    (void)state;
+    live(&b, 1, 500000);
+    live(&b, 2, 300000);
+    assert_false(ask(&b, 3, 200000, &t));
+    assert_null(next(&b));
+    assert_true(ask(&b, 2, 310000, &u)); /* an active one goes on, whoever waits */
+    end(&b, &u);
+    assert_true(ask_marked(&b, 1, 510000, &u, true));
+    assert_null(next(&b));
+    end(&b, &u);
+    assert_ptr_equal(next(&b), &t);
+    assert_null(next(&b));
+    assert_int_equal(stats_of(&b).n_final, 1);
+    end(&b, &t);
+    assert_int_equal(stats_of(&b).used_tokens, 510000);
+    bench_fini(&b);
+}
+
+static void the_longest_idle_rest_when_another_waits_and_only_then(void **state) {
+    struct bench b = bench_of(KV);
+    struct session_turn t = {0}, u = {0};
+
+    (void)state;
+    for (uint64_t id = 1; id <= 4; id++) {
+        live(&b, id, 200000);
+        pass(&b, 1);
+    }
+    pass(&b, GAPS_FIRST_S + 1);
+    assert_null(next(&b));
+    assert_int_equal(stats_of(&b).n_rested, 0);
+    assert_false(ask(&b, 5, 300000, &t));
+    assert_ptr_equal(next(&b), &t); /* 1 has rested; 2 need not */
+    assert_int_equal(stats_of(&b).n_rested, 1);
+    assert_true(ask(&b, 2, 200000, &u));
+    end(&b, &u);
+    assert_false(ask(&b, 1, 200000, &u)); /* as a new one; then 3 rests */
+    assert_ptr_equal(next(&b), &u);
+    end(&b, &u);
+    end(&b, &t);
+    bench_fini(&b);
+}
+
+static void one_idle_for_less_than_usual_is_left_alone(void **state) {
+    struct bench b = bench_of(KV);
+    struct session_turn t = {0};
+
+    (void)state;
+    live(&b, 1, 800000);
+    pass(&b, GAPS_FIRST_S - 1);
+    assert_false(ask(&b, 2, 200000, &t));
+    assert_null(next(&b));
+    pass(&b, 0.5);
+    assert_null(next(&b));
+    pass(&b, 1);
+    assert_ptr_equal(next(&b), &t);
+    end(&b, &t);
+    bench_fini(&b);
+}
+
+static void the_bound_of_idleness_follows_the_gaps(void **state) {
+    struct gaps g = {{0}};
+
+    (void)state;
+    assert_true(gaps_long_s(&g) == GAPS_FIRST_S);
+    for (int i = 0; i < 1000; i++)
+        gaps_add(&g, i % 100 < 90 ? 1 : 100);
+    assert_true(gaps_long_s(&g) > 90 && gaps_long_s(&g) < 120);
+    for (int i = 0; i < 20000; i++)
+        gaps_add(&g, 1);
+    assert_true(gaps_long_s(&g) == GAPS_LEAST_S);
+    for (int i = 0; i < 20000; i++)
+        gaps_add(&g, 1e9);
+    assert_true(gaps_long_s(&g) <= GAPS_MOST_S && gaps_long_s(&g) > 250);
+}
+
+static void a_session_without_a_turn_for_long_is_gone(void **state) {
+    struct bench b = bench_of(KV);
+    struct session_turn t = {0}, u = {0};
+
+    (void)state;
+    live(&b, 1, 800000);
+    pass(&b, SESSION_TTL_S + 1);
+    assert_true(ask(&b, 2, 800000, &t)); /* nobody has to rest */
+    assert_int_equal(stats_of(&b).n_expired, 1);
+    assert_false(ask(&b, 1, 800000, &u)); /* waits as a new one would */
+    assert_int_equal(u.how, SESSION_BY_ID);
+    end(&b, &t);
+    pass(&b, SESSION_TTL_S + 1);
+    assert_ptr_equal(next(&b), &u);
+    end(&b, &u);
+    bench_fini(&b);
+}
+
+static void the_longest_waiting_goes_first_and_the_small_do_not_pass_by(void **state) {
+    struct bench b = bench_of(KV);
+    struct session_turn t[3] = {{0}}, u = {0};
+
+    (void)state;
+    assert_true(ask(&b, 9, 800000, &u));
+    assert_false(ask(&b, 1, 700000, &t[0]));
+    pass(&b, 1);
+    assert_false(ask(&b, 2, 50000, &t[1])); /* it would fit */
+    pass(&b, 1);
+    assert_false(ask(&b, 3, 40000, &t[2]));
+    assert_null(next(&b));
+    pass(&b, 1);
+    end(&b, &u);
+    pass(&b, GAPS_FIRST_S + 1);
+    for (int i = 0; i < 3; i++)
+        assert_ptr_equal(next(&b), &t[i]);
+    for (int i = 0; i < 3; i++)
+        end(&b, &t[i]);
+    bench_fini(&b);
+}
+
+static void a_single_request_passes_by_and_its_second_turn_does_not(void **state) {
+    struct bench b = bench_of(KV);
+    struct session_turn t = {0}, u = {0}, v = {0};
+
+    (void)state;
+    live(&b, 1, 890000);
+    assert_false(ask(&b, 2, 200000, &t));
+    assert_true(ask(&b, 3, SESSION_SINGLE_TOKENS - 1, &u));
+    assert_int_equal(stats_of(&b).used_tokens, 890000); /* it is not counted */
+    assert_false(ask(&b, 4, SESSION_SINGLE_TOKENS, &v));
+    sessions_leave(b.s, &v, b.now_us);
+    end(&b, &u);
+    assert_false(ask(&b, 3, 5000, &u));
+    pass(&b, GAPS_FIRST_S + 1);
+    assert_ptr_equal(next(&b), &t);
+    assert_ptr_equal(next(&b), &u);
+    end(&b, &t);
+    end(&b, &u);
+    bench_fini(&b);
+}
+
+static void one_that_gives_up_and_returns_soon_keeps_its_place(void **state) {
+    struct bench b = bench_of(KV);
+    struct session_turn t[2] = {{0}}, u = {0};
+
+    (void)state;
+    assert_true(ask(&b, 9, 900000, &u));
+    assert_false(ask(&b, 1, 100000, &t[0]));
+    pass(&b, 1);
+    assert_false(ask(&b, 2, 900000, &t[1]));
+    sessions_leave(b.s, &t[0], b.now_us);
+    pass(&b, SESSION_GRACE_S - 1);
+    assert_false(ask(&b, 1, 100000, &t[0]));
+    end(&b, &u);
+    pass(&b, SESSION_TTL_S + 1);
+    assert_ptr_equal(next(&b), &t[0]);
+    assert_null(next(&b));
+    end(&b, &t[0]);
+    sessions_leave(b.s, &t[1], b.now_us);
+    assert_true(ask(&b, 9, 500000, &u));
+    assert_false(ask(&b, 3, 900000, &t[0]));
+    pass(&b, SESSION_GRACE_S + 1); /* too late */
+    assert_false(ask(&b, 2, 900000, &t[1]));
+    end(&b, &u);
+    pass(&b, SESSION_TTL_S + 1);
+    assert_ptr_equal(next(&b), &t[0]);
+    end(&b, &t[0]);
+    pass(&b, SESSION_TTL_S + 1);
+    assert_ptr_equal(next(&b), &t[1]);
+    end(&b, &t[1]);
+    bench_fini(&b);
+}
+
+static void one_larger_than_all_memory_goes_alone(void **state) {
+    struct bench b = bench_of(KV);
+    struct session_turn t = {0}, u = {0};
+
+    (void)state;
+    live(&b, 1, 20000);
+    assert_false(ask(&b, 2, 3000000, &t));
+    assert_null(next(&b));
+    pass(&b, GAPS_FIRST_S + 1);
+    assert_ptr_equal(next(&b), &t);
+    assert_false(ask(&b, 1, 20000, &u));
+    end(&b, &t);
+    pass(&b, SESSION_TTL_S + 1);
+    assert_ptr_equal(next(&b), &u);
+    end(&b, &u);
+    bench_fini(&b);
+}
+
+static void turns_of_a_session_that_waits_go_together(void **state) {
+    struct bench b = bench_of(KV);
+    struct session_turn t[4] = {{0}}, u = {0};
+
+    (void)state;
+    assert_true(ask(&b, 9, 900000, &u));
+    for (int i = 0; i < 4; i++)
+        assert_false(ask(&b, 1, 100000, &t[i]));
+    assert_int_equal(stats_of(&b).n_waiting, 1);
+    assert_int_equal(stats_of(&b).n_held, 4);
+    sessions_leave(b.s, &t[1], b.now_us);
+    sessions_check(b.s);
+    end(&b, &u);
+    pass(&b, GAPS_FIRST_S + 1);
+    assert_ptr_equal(next(&b), &t[0]);
+    assert_ptr_equal(next(&b), &t[2]);
+    assert_ptr_equal(next(&b), &t[3]);
+    assert_null(next(&b));
+    assert_int_equal(stats_of(&b).used_tokens, 100000);
+    end(&b, &t[0]);
+    end(&b, &t[2]);
+    end(&b, &t[3]);
+    bench_fini(&b);
+}
+
+static void without_a_known_capacity_none_waits_and_those_that_did_go(void **state) {
+    struct bench b = bench_of(KV);
+    struct session_turn t[3] = {{0}}, u = {0};
+
+    (void)state;
+    assert_true(ask(&b, 9, 900000, &u));
+    assert_false(ask(&b, 1, 900000, &t[0]));
+    assert_false(ask(&b, 2, 900000, &t[1]));
+    sessions_set_capacity(b.s, 0, 0);
+    assert_ptr_equal(next(&b), &t[0]);
+    assert_ptr_equal(next(&b), &t[1]);
+    assert_true(ask(&b, 3, 900000, &t[2]));
+    for (int i = 0; i < 3; i++)
+        end(&b, &t[i]);
+    end(&b, &u);
+    bench_fini(&b);
+}
+
+static void host_memory_counts_in_part(void **state) {
+    struct bench b = bench_of(KV);
+
+    (void)state;
+    sessions_set_capacity(b.s, KV, 10 * KV);
+    assert_int_equal(stats_of(&b).capacity_tokens, 0.9 * (KV + 0.6 * 10 * KV));
+    bench_fini(&b);
+}
+
+static void a_lost_worker_makes_room(void **state) {
+    struct bench b = bench_of(KV);
+    struct session_turn t = {0}, u = {0};
+
+    (void)state;
+    assert_true(ask(&b, 1, 900000, &u));
+    sessions_sent(b.s, &u, 3);
+    assert_false(ask(&b, 2, 900000, &t));
+    sessions_worker_lost(b.s, 3);
+    assert_ptr_equal(next(&b), &t);
+    end(&b, &u);
+    end(&b, &t);
+    assert_true(ask(&b, 1, 900000, &u)); /* it is active still */
+    assert_int_equal(u.how, SESSION_BY_ID);
+    end(&b, &u);
+    bench_fini(&b);
+}
+
+static void a_full_table_forgets_what_rests_and_then_lets_turns_pass(void **state) {
+    struct bench b = {.s = sessions_create(10), .now_us = 1000 * SECOND};
+    struct session_turn open[10] = {{0}}, t = {0};
+
+    (void)state;
+    for (uint64_t id = 1; id <= 30; id++) {
+        assert_true(ask(&b, id, 100, &t));
+        end(&b, &t);
+    }
+    for (uint64_t id = 0; id < 10; id++)
+        assert_true(ask(&b, 100 + id, 90000, &open[id]));
+    assert_true(ask(&b, 200, 90000, &t)); /* nothing may be forgotten: it is not known */
+    assert_int_equal(t.session, SESSION_NONE);
+    assert_int_equal(stats_of(&b).n_unknown, 1);
+    end(&b, &t);
+    for (uint64_t id = 0; id < 10; id++)
+        end(&b, &open[id]);
+    bench_fini(&b);
+}
+
+static void what_rests_is_forgotten_in_the_end(void **state) {
+    struct bench b = bench_of(KV);
+    struct session_turn t = {0};
+
+    (void)state;
+    for (uint64_t id = 1; id <= 40; id++)
+        live(&b, id, 1000);
+    pass(&b, SESSION_AGE_S + 1);
+    for (uint64_t id = 50; id < 60; id++) {
+        assert_true(ask(&b, id, 100, &t));
+        end(&b, &t);
+    }
+    assert_int_equal(stats_of(&b).n_resting, 10);
+    assert_true(ask(&b, 1, 1000, &t));
+    assert_int_equal(t.how, SESSION_BEGUN);
+    end(&b, &t);
+    bench_fini(&b);
+}
+
+/* --- random events --------------------------------------------------------------------------- */
+
+#define TURNS 400
+#define NAMES 150
+
+enum { AWAY, HELD, OPEN };
+
+struct crowd {
+    struct bench b;
+    struct session_turn turns[TURNS];
+    int states[TURNS];
+    uint32_t n_held;
+};
+
+static void let_go(struct crowd *c) {
+    struct session_turn *t;
+
+    while ((t = next(&c->b)) != NULL) {
+        uint32_t i = (uint32_t)(t - c->turns);
+
+        assert_int_equal(c->states[i], HELD);
+        c->states[i] = OPEN;
+        c->n_held--;
+    }
+}
+
+static void arrive(struct crowd *c, uint32_t i, struct rng *rng) {
+    uint64_t id = 1 + rng_below(rng, NAMES);
+    double n_tokens = exp(3 + 10 * rng_f64(rng));
+    bool goes = ask_marked(&c->b, id, n_tokens, &c->turns[i], rng_below(rng, 20) == 0);
+
+    c->states[i] = goes ? OPEN : HELD;
+    c->n_held += !goes;
+    if (goes) sessions_sent(c->b.s, &c->turns[i], (uint32_t)rng_below(rng, 8));
+}
+
+static void happen(struct crowd *c, struct rng *rng) {
+    uint32_t i = (uint32_t)rng_below(rng, TURNS);
+
+    if (c->states[i] == AWAY) {
+        if (rng_below(rng, 3)) arrive(c, i, rng);
+    } else if (c->states[i] == OPEN) {
+        sessions_ended(c->b.s, &c->turns[i], rng_below(rng, 2) ? rng_below(rng, 200000) : 0,
+                       c->b.now_us);
+        c->states[i] = AWAY;
+    } else if (rng_below(rng, 4) == 0) {
+        sessions_leave(c->b.s, &c->turns[i], c->b.now_us);
+        c->states[i] = AWAY;
+        c->n_held--;
+    }
+    if (rng_below(rng, 1000) == 0) sessions_worker_lost(c->b.s, (uint32_t)rng_below(rng, 8));
+    if (rng_below(rng, 5000) == 0)
+        sessions_set_capacity(c->b.s, rng_below(rng, 3) ? KV * rng_f64(rng) : 0, 0);
+}
+
+static void in_random_events_no_turn_is_lost(void **state) {
+    struct crowd *c = mem_zalloc(sizeof(*c));
+    struct rng rng;
+
+    (void)state;
+    rng_seed(&rng, 3);
+    c->b = bench_of(KV);
+    for (uint32_t n = 0; n < 1000000; n++) {
+        if (rng_below(&rng, 3) == 0) pass(&c->b, -log(1 - rng_f64(&rng)));
+        happen(c, &rng);
+        let_go(c);
+        assert_int_equal(sessions_n_held(c->b.s), c->n_held);
+        if (n % 997 == 0) sessions_check(c->b.s);
+    }
+    for (uint32_t i = 0; i < TURNS; i++) /* whoever is held now goes when the others have ended */
+        if (c->states[i] == OPEN) end(&c->b, &c->turns[i]);
+    while (c->n_held) {
+        struct session_turn *t;
+
+        pass(&c->b, SESSION_TTL_S + 1);
+        t = next(&c->b);
+        assert_non_null(t);
+        end(&c->b, t);
+        c->n_held--;
+    }
+    pass(&c->b, SESSION_TTL_S + 1);
+    assert_true(ask(&c->b, 9999, 1, &c->turns[0]));
+    end(&c->b, &c->turns[0]);
+    assert_int_equal(stats_of(&c->b).used_tokens, 0);
+    assert_int_equal(stats_of(&c->b).n_active, 0);
+    bench_fini(&c->b);
+    mem_free(c);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_session_that_does_not_fit_waits_until_another_ends),
+        cmocka_unit_test(the_longest_idle_rest_when_another_waits_and_only_then),
+        cmocka_unit_test(one_idle_for_less_than_usual_is_left_alone),
+        cmocka_unit_test(the_bound_of_idleness_follows_the_gaps),
+        cmocka_unit_test(a_session_without_a_turn_for_long_is_gone),
+        cmocka_unit_test(the_longest_waiting_goes_first_and_the_small_do_not_pass_by),
+        cmocka_unit_test(a_single_request_passes_by_and_its_second_turn_does_not),
+        cmocka_unit_test(one_that_gives_up_and_returns_soon_keeps_its_place),
+        cmocka_unit_test(one_larger_than_all_memory_goes_alone),
+        cmocka_unit_test(turns_of_a_session_that_waits_go_together),
+        cmocka_unit_test(without_a_known_capacity_none_waits_and_those_that_did_go),
+        cmocka_unit_test(host_memory_counts_in_part),
+        cmocka_unit_test(a_lost_worker_makes_room),
+        cmocka_unit_test(a_full_table_forgets_what_rests_and_then_lets_turns_pass),
+        cmocka_unit_test(what_rests_is_forgotten_in_the_end),
+        cmocka_unit_test(in_random_events_no_turn_is_lost),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
