@@ -2,7 +2,7 @@
  *
  * A tree: an opening lies within its parent's continuations, and has the tokens that its parent has
  * not. It lives while a session or another opening refers to it. They are found by the first block
- * of a prompt, of which there are at most OPENINGS_ALIKE with as many ends; a prompt whose opening
+ * of a prompt: at most OPENINGS_ALIKE openings have one first block, and a prompt whose own opening
  * has no place is taken to have the longest that has one. Arrays of a fixed size, by number; 0 is
  * none. No clock, no lock. */
 #ifndef ROUTER_SESSIONS_OPENINGS_H

@@ -49,7 +49,7 @@ struct sessions;
 struct session_arrival {
     struct session_prompt prompt;
     double prompt_tokens, answer_tokens; /* predicted */
-    bool is_final;                       /* the client says that no other turn follows */
+    bool is_final;                       /* no other turn follows, by the client */
     uint64_t now_us;
 };
 
