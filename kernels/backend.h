@@ -111,6 +111,13 @@ struct backend_tensor {
     const struct backend_quant *quant; /* of DTYPE_F8E4M3, DTYPE_I8, DTYPE_U4 matrices; else NULL */
 };
 
+/* What is known of a matrix before its weights are read. */
+struct matrix_format {
+    enum dtype dtype; /* of codes */
+    enum quant_inputs inputs;
+    uint32_t group_k; /* as struct backend_quant has it; 0: the matrix is plain */
+};
+
 /* The shape of a decoder: embed, n_layers x (norm, attention, norm, SwiGLU), norm, head. */
 struct geometry {
     uint32_t n_layers, d_model, n_heads, n_kv_heads, head_dim, d_ff, vocab;
@@ -128,6 +135,8 @@ struct geometry {
     uint32_t o_group, down_group; /* ranks may cut the inputs of its quantised o and down matrices
                                    * at multiples of these; 0: anywhere; all inputs: nowhere, for
                                    * they have an order */
+    const struct matrix_format *format; /* (n_layers, ROLE_COUNT), a head's in layer 0; read during
+                                         * the call only. NULL: known when tensors come */
     bool has_qkv_bias, has_o_bias, has_qk_norm, is_tied;
     uint32_t sliding_window;   /* tokens a layer of that kind sees; 0: none does */
     const uint8_t *layer_kind; /* (n_layers) 0 full, 1 sliding; NULL: all full. Copied. */

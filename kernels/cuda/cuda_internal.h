@@ -248,6 +248,9 @@ MUST_USE enum status cuda_load_buffer(struct backend_model *m, uint16_t **buffer
 void cuda_load_send(struct backend_model *m, void *dst, uint64_t n_bytes);
 
 /* --- matrix.c: of models with quantised matrices */
+/* Would a rank of this geometry take matrices of these formats (NULL: yes, as far as is known)? */
+MUST_USE enum status cuda_check_formats(const struct geometry *g,
+                                        const struct matrix_format *format, struct error *err);
 /* A checked tensor: a quantised one is packed and sent; *is_plain: another, whose matrix now has
  * memory, is for the caller to send. */
 MUST_USE enum status cuda_matrix_load(struct backend_model *m, const struct backend_tensor *t,

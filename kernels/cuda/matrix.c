@@ -23,6 +23,19 @@ struct place {
     uint32_t part_end[3]; /* as struct packed_matrix has it */
 };
 
+static uint32_t inputs_to(const struct geometry *g, enum tensor_role role) {
+    if (role == ROLE_O) return g->n_heads * g->head_dim;
+    return role == ROLE_DOWN ? g->d_ff : g->d_model;
+}
+static uint32_t first_row_of(const struct geometry *g, enum tensor_role role) {
+    switch (role) {
+    case ROLE_K: return g->n_heads * g->head_dim;
+    case ROLE_V: return (g->n_heads + g->n_kv_heads) * g->head_dim;
+    case ROLE_UP: return g->d_ff;
+    default: return 0;
+    }
+}
+
 static bool find_place(struct backend_model *m, enum tensor_role role, uint32_t layer,
                        struct place *p) {
     struct cuda_layer *l = &m->layers[host_role_is_per_layer(role) ? layer : 0];
@@ -44,27 +57,85 @@ static bool find_place(struct backend_model *m, enum tensor_role role, uint32_t 
         break;
     default: return false;
     }
-    if (role == ROLE_K || role == ROLE_V) p->first = p->part_end[role == ROLE_V];
-    if (role == ROLE_UP) p->first = p->part_end[0];
+    p->first = first_row_of(&m->g, role);
     return true;
 }
 
 /* --- what is taken ---------------------------------------------------------------------------- */
 
-static enum status refused(const struct backend_tensor *t, const char *what, struct error *err) {
+struct name {
+    enum tensor_role role;
+    uint32_t layer;
+};
+
+static enum status refused(struct name name, const char *what, struct error *err) {
     return error_set(err, ST_UNSUPPORTED, "weight %s, layer %u: %s: use --backend cpu",
-                     host_role_name(t->role), t->layer, what);
+                     host_role_name(name.role), name.layer, what);
+}
+
+/* A tensor that begins at row `first` of its matrix. */
+static enum status check_format(struct name name, const struct matrix_format *f, uint32_t first,
+                                uint32_t k, struct error *err) {
+    if (f->group_k < k && f->group_k % QUANT_STEP)
+        return refused(name, "the cuda backend takes groups of a multiple of 32 inputs", err);
+    if (f->group_k && first % QUANT_ROWS)
+        return refused(name, "the cuda backend takes gate and up of a multiple of 16 rows", err);
+    return ST_OK;
+}
+
+/* Of a tensor and of the first in its matrix, which has k inputs. */
+static enum status check_alike(struct name name, const struct matrix_format *f,
+                               const struct matrix_format *first, uint32_t k, struct error *err) {
+    if (!f->group_k != !first->group_k || f->dtype != first->dtype)
+        return refused(name, "it has another type than the matrix it is multiplied with at once",
+                       err);
+    if (MIN(f->group_k, k) != MIN(first->group_k, k) ||
+        (f->inputs == QUANT_INPUTS_I8) != (first->inputs == QUANT_INPUTS_I8))
+        return refused(name, "it has other groups than the matrix it is multiplied with at once",
+                       err);
+    return ST_OK;
+}
+
+static struct matrix_format format_of(const struct backend_tensor *t) {
+    if (!t->quant) return (struct matrix_format){0};
+    return (struct matrix_format){t->dtype, t->quant->inputs, t->quant->group_k};
+}
+static struct matrix_format format_of_packed(const struct packed_matrix *w) {
+    if (!w->codes) return (struct matrix_format){0};
+    return (struct matrix_format){w->dtype, w->inputs, w->group_k};
+}
+
+enum status cuda_check_formats(const struct geometry *g, const struct matrix_format *format,
+                               struct error *err) {
+    static const struct {
+        enum tensor_role role, first;
+    } matrices[] = {{ROLE_Q, ROLE_Q},       {ROLE_K, ROLE_Q},
+                    {ROLE_V, ROLE_Q},       {ROLE_O, ROLE_O},
+                    {ROLE_GATE, ROLE_GATE}, {ROLE_UP, ROLE_GATE},
+                    {ROLE_DOWN, ROLE_DOWN}, {ROLE_LM_HEAD, ROLE_LM_HEAD}};
+    enum status st = ST_OK;
+
+    if (!format) return ST_OK;
+    for (size_t i = 0; i < g->n_layers * ARRAY_LEN(matrices) && st == ST_OK; i++) {
+        uint32_t layer = (uint32_t)(i / ARRAY_LEN(matrices));
+        enum tensor_role role = matrices[i % ARRAY_LEN(matrices)].role;
+        const struct matrix_format *of_layer = format + (size_t)layer * ROLE_COUNT;
+        const struct matrix_format *first = of_layer + matrices[i % ARRAY_LEN(matrices)].first;
+        uint32_t k = inputs_to(g, role);
+
+        st = check_format((struct name){role, layer}, of_layer + role, first_row_of(g, role), k,
+                          err);
+        if (st == ST_OK)
+            st = check_alike((struct name){role, layer}, of_layer + role, first, k, err);
+    }
+    return st;
 }
 
 static enum status check_new(const struct backend_tensor *t, const struct place *p,
                              struct error *err) {
-    uint32_t group_k = t->quant->group_k;
+    struct matrix_format f = format_of(t);
 
-    if (group_k < p->k && group_k % QUANT_STEP)
-        return refused(t, "the cuda backend takes groups of a multiple of 32 inputs", err);
-    if (p->first % QUANT_ROWS)
-        return refused(t, "the cuda backend takes gate and up of a multiple of 16 rows", err);
-    return ST_OK;
+    return check_format((struct name){t->role, t->layer}, &f, p->first, p->k, err);
 }
 
 /* Orders are compared by hash: the first is on the device. */
@@ -88,15 +159,15 @@ static enum quant_inputs inputs_of(const struct backend_tensor *t) {
 static enum status check_part(const struct backend_tensor *t, const struct packed_matrix *w,
                               uint64_t hash, struct error *err) {
     const struct backend_quant *q = t->quant;
+    struct matrix_format f = format_of(t), first = format_of_packed(w);
+    struct name name = {t->role, t->layer};
+    enum status st = check_alike(name, &f, &first, w->k, err);
 
-    if (!q || w->dtype != t->dtype)
-        return refused(t, "it has another type than the matrix it is multiplied with at once", err);
-    if (MIN(q->group_k, w->k) != MIN(w->group_k, w->k) || w->inputs != inputs_of(t))
-        return refused(t, "it has other groups than the matrix it is multiplied with at once", err);
+    if (st != ST_OK) return st;
     if ((q->zero && !w->zero) || (quant_has_row_scales(q) && !w->has_row_scales))
-        return refused(t, "it has zeros or scales that the matrix beside it lacks", err);
+        return refused(name, "it has zeros or scales that the matrix beside it lacks", err);
     if (hash != w->order_hash)
-        return refused(t, "its inputs have another order (desc_act) than those beside it", err);
+        return refused(name, "its inputs have another order (desc_act) than those beside it", err);
     return ST_OK;
 }
 

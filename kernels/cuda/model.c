@@ -352,7 +352,8 @@ enum status cuda_check_model(const struct backend_config *config, const struct g
     if (st != ST_OK) return st;
     own = tp_shard_geometry(&shard, g);
     shape = cuda_attend_shape(&own, limits, n_sm);
-    return attend_check(&shape, err);
+    st = attend_check(&shape, err);
+    return st == ST_OK ? cuda_check_formats(&own, g->format, err) : st;
 }
 
 enum status cuda_load_begin(struct backend_device *dev, struct backend_model **out,
@@ -368,6 +369,7 @@ enum status cuda_load_begin(struct backend_device *dev, struct backend_model **o
         m->g = tp_shard_geometry(&m->shard, &m->host.g);
         st = check_geometry(&m->g, &m->host.limits, err);
     }
+    if (st == ST_OK) st = cuda_check_formats(&m->g, g->format, err);
     if (st != ST_OK) goto fail;
     set_widths(m);
     if (m->g.quant_types) quant_prepare();

@@ -198,6 +198,7 @@ enum status host_init_checks(struct host_model *h, struct host_device *dev,
     h->g.inv_freq = inv_freq = mem_calloc(g->head_dim / 2, sizeof(float));
     memcpy(inv_freq, g->inv_freq, g->head_dim / 2 * sizeof(float));
     h->g.layer_kind = NULL;
+    h->g.format = NULL;
     if (g->layer_kind) {
         uint8_t *kind = mem_alloc(g->n_layers);
 

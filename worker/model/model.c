@@ -35,6 +35,7 @@ struct model {
     struct model_config config;
     struct geometry geometry;
     float *inv_freq;
+    struct matrix_format *format; /* the geometry's */
     struct weights *weights;
     struct quant_config *quant; /* NULL: plain */
     struct bound_tensor *bound; /* in load order */
@@ -218,6 +219,7 @@ static enum status bind_quantised(struct model *m, enum tensor_role role, uint32
     for (uint32_t i = 0; i < found.n_all; i++)
         m->used[m->n_used++] = found.all[i];
     m->geometry.quant_types |= 1u << found.dtype;
+    m->format[layer * ROLE_COUNT + role] = quant_module_format(&found);
     if (role == ROLE_O) add_group(&m->geometry.o_group, &found);
     if (role == ROLE_DOWN) add_group(&m->geometry.down_group, &found);
     return ST_OK;
@@ -271,6 +273,8 @@ static enum status bind_all(struct model *m, struct error *err) {
     const struct architecture *a = m->config.architecture;
 
     m->bound = mem_calloc((size_t)ROLE_COUNT * m->config.n_layers, sizeof(*m->bound));
+    m->format = mem_calloc((size_t)ROLE_COUNT * m->config.n_layers, sizeof(*m->format));
+    m->geometry.format = m->format;
     m->used = mem_calloc((size_t)ROLE_COUNT * m->config.n_layers * QUANT_MODULE_TENSORS,
                          sizeof(const struct safetensor *));
     for (uint32_t layer = 0; layer < m->config.n_layers; layer++) {
@@ -414,6 +418,7 @@ void model_close(struct model *m) {
     mem_free(m->bound);
     mem_free(m->used);
     mem_free(m->inv_freq);
+    mem_free(m->format);
     mem_free(m->folder);
     mem_free(m->name);
     mem_free(m);

@@ -34,6 +34,9 @@ MUST_USE enum status quant_module_find(struct quant_module *out, bool *is_quanti
                                        const char *module, uint64_t n, uint64_t k,
                                        struct error *err);
 
+/* For a backend that is asked before the weights are read. */
+struct matrix_format quant_module_format(const struct quant_module *m);
+
 /* Bytes on a device: codes, scales, zeros. */
 uint64_t quant_module_bytes(const struct quant_module *m);
 

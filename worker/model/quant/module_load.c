@@ -176,6 +176,10 @@ static uint32_t inputs_in_group(const struct quant_module *m) {
     return s->block_k ? s->block_k : s->group_size ? s->group_size : (uint32_t)m->k;
 }
 
+struct matrix_format quant_module_format(const struct quant_module *m) {
+    return (struct matrix_format){m->dtype, m->scheme.inputs, inputs_in_group(m)};
+}
+
 uint32_t quant_module_input_group(const struct quant_module *m) {
     uint32_t group = inputs_in_group(m);
 

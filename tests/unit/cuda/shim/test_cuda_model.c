@@ -246,9 +246,36 @@ static void models_of_both_kinds_of_matrices_agree(void **state) {
     check_shape(&shape);
 }
 
+/* As worker/model lists them. */
+static void fill_formats(const struct tiny_shape *s, struct matrix_format *format) {
+    uint32_t all = 1u << 20;
+
+    memset(format, 0, 2 * ROLE_COUNT * sizeof(*format));
+    for (uint32_t i = 0; i < 2 * ROLE_COUNT; i++) {
+        if (s->plain_roles >> i % ROLE_COUNT & 1) continue;
+        format[i] = (struct matrix_format){s->quant->dtype, s->quant->inputs,
+                                           s->quant->group_k ? s->quant->group_k : all};
+    }
+}
+
+static enum status check_formats(const struct tiny_shape *shape, struct error *err) {
+    float inv_freq[32];
+    uint8_t layer_kind[2];
+    struct matrix_format format[2 * ROLE_COUNT];
+    struct geometry g = tiny_geometry(shape, inv_freq, layer_kind);
+    struct backend_limits limits = cuda_fixture_limits(&setup, shape);
+
+    fill_formats(shape, format);
+    g.format = format;
+    return backend_cuda.check(&(struct backend_config){0}, &g, &limits, err);
+}
+
+/* Before the weights are read where the formats are known, by check and at load; else when the
+ * tensor comes. */
 static void check_refused(const struct tiny_shape *shape, const char *sentence) {
     float inv_freq[32];
     uint8_t layer_kind[2];
+    struct matrix_format format[2 * ROLE_COUNT];
     struct geometry g = tiny_geometry(shape, inv_freq, layer_kind);
     struct backend_limits limits = cuda_fixture_limits(&setup, shape);
     struct backend_config config = {0};
@@ -256,7 +283,14 @@ static void check_refused(const struct tiny_shape *shape, const char *sentence) 
     struct backend_model *model;
     struct error err = {0};
 
+    assert_int_equal(check_formats(shape, &err), ST_UNSUPPORTED);
+    if (!strstr(err.message, sentence)) fail_msg("%s", err.message);
     assert_int_equal(backend_cuda.open(&dev, &config, &err), ST_OK);
+    fill_formats(shape, format);
+    g.format = format;
+    assert_int_equal(backend_cuda.load_begin(dev, &model, &g, &limits, &err), ST_UNSUPPORTED);
+    if (!strstr(err.message, sentence)) fail_msg("%s", err.message);
+    g.format = NULL;
     assert_int_equal(backend_cuda.load_begin(dev, &model, &g, &limits, &err), ST_OK);
     assert_int_equal(tiny_load(&backend_cuda, model, shape, 1, ROLE_COUNT, &err), ST_UNSUPPORTED);
     if (!strstr(err.message, sentence)) fail_msg("%s", err.message);
@@ -276,6 +310,7 @@ static void matrices_that_cannot_be_multiplied_at_once_are_refused(void **state)
     shape.d_ff = 88;
     check_refused(&shape, "weight up, layer 0: the cuda backend takes gate and up of");
     shape.d_ff = 96;
+    assert_int_equal(check_formats(&shape, NULL), ST_OK);
     shape.quant = &thin;
     check_refused(&shape, "takes groups of a multiple of 32 inputs");
 }

@@ -101,6 +101,9 @@ static void a_quantised_folder_is_bound_counted_and_loaded(void **state) {
     char folder[SPEC_FOLDER];
     struct geometry g;
     struct model *m;
+    static const uint32_t seven[ROLE_COUNT] = {
+        [ROLE_Q] = 8,    [ROLE_K] = 8,  [ROLE_V] = 8,    [ROLE_O] = 8,
+        [ROLE_GATE] = 8, [ROLE_UP] = 8, [ROLE_DOWN] = 16};
     uint64_t codes = 8 * 8 + 2 * 4 * 8 + 8 * 8 + 3 * 16 * 8, scales = 8 + 4 + 4 + 8 + 16 + 16 + 8;
 
     (void)state;
@@ -110,6 +113,9 @@ static void a_quantised_folder_is_bound_counted_and_loaded(void **state) {
     assert_int_equal(model_dtype(m), DTYPE_BF16);
     model_geometry(m, &g);
     assert_true(g.o_group == 1 && g.down_group == 1);
+    for (int role = 0; role < ROLE_COUNT; role++) /* the seven matrices, whose groups are rows */
+        assert_int_equal(g.format[role].group_k, seven[role]);
+    assert_true(g.format[ROLE_Q].dtype == DTYPE_F8E4M3);
     assert_int_equal(model_n_params(m), 2 * 32 * 8 + 3 * 8 + codes);
     assert_int_equal(model_weight_bytes(m, DTYPE_BF16),
                      codes + 4 * scales + 2 * 2 * 32 * 8 + 4 * 24);
