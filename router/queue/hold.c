@@ -82,7 +82,9 @@ enum status hold_place(struct hold *h, struct route_request *rq, struct route_ti
     st = routing_offer(h->routing, rq, &offer, err);
     if (st != ST_OK) return st;
     *reason = HOLD_BACKLOG;
-    if (offer.wait_s > load_of(h)->hold_s[offer.worker]) return ST_AGAIN;
+    if (offer.wait_s > load_of(h)->hold_s[offer.worker] &&
+        load_backlog_share(load_of(h), rq->now_us) >= HOLD_BUSY_SHARE)
+        return ST_AGAIN;
     routing_accept(h->routing, rq, ticket);
     return ST_OK;
 }

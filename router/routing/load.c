@@ -202,6 +202,15 @@ bool load_get_ready(const struct load *l, struct worker_mask *ready, uint64_t no
     return any != 0;
 }
 
+double load_backlog_share(const struct load *l, uint64_t now_us) {
+    uint32_t n = 0;
+
+    WORKER_MASK_FOR_EACH(w, l->eligible.words, l->n_words) {
+        n += load_wait_s(&l->workers[w], now_us) > l->hold_s[w];
+    }
+    return (double)n / MAX(l->n_eligible, 1u);
+}
+
 void load_set_speed(struct load *l, uint32_t w, double tokens_per_s) {
     l->tokens_per_s[w] = tokens_per_s;
     l->workers[w].s_per_token = 1 / tokens_per_s;
@@ -268,19 +277,19 @@ double load_wait_shorter_s(const struct load *l, uint32_t w, double work_s, uint
                            uint32_t *n_longer) {
     const struct load_worker *k = &l->workers[w];
     const struct sorted_work *q = &l->sorted[w];
-    double wait_s, served_s;
+    double served_s, left_s;
     uint32_t rank;
 
     *n_longer = 0;
     if (!k->n_pending) return 0;
     rank = sorted_work_rank(q, work_s);
-    wait_s = sorted_work_sum(q, rank);
     *n_longer = k->n_pending - rank;
-    served_s = MIN(seconds_since(k->service_began_us, now_us), k->head_work_s);
-    if (k->head_work_s <= work_s) return MAX(wait_s - served_s, 0);
-    if (k->head_work_s - served_s > work_s) return wait_s;
+    served_s = MIN(seconds_since(k->service_began_us, now_us), q->work_s[0]);
+    if (rank) return sorted_work_sum(q, rank) - served_s;
+    left_s = q->work_s[0] - served_s;
+    if (left_s > work_s) return 0;
     --*n_longer;
-    return wait_s + k->head_work_s - served_s;
+    return left_s;
 }
 
 double load_wait_in_order_s(const struct load *l, uint32_t w, double work_s, uint64_t now_us) {

@@ -141,7 +141,7 @@ double load_prefill_s(const struct load_worker *w, double cached_tokens, double 
 double load_wait_s(const struct load_worker *w, uint64_t now_us);
 
 /* The same for a request of work_s on a worker that computes the shortest first: the remaining work
- * of those that are shorter. *n_longer: those that it passes. */
+ * of those that are shorter, the shortest being computed. *n_longer: those that it passes. */
 double load_wait_shorter_s(const struct load *l, uint32_t w, double work_s, uint64_t now_us,
                            uint32_t *n_longer);
 
@@ -168,6 +168,9 @@ void load_set_hold(struct load *l, double fcfs_s, double srpt_s);
 /* Writes the mask of eligible workers within their bound, those that compute the shortest first
  * always: something may be short enough. False: there is none. */
 bool load_get_ready(const struct load *l, struct worker_mask *ready, uint64_t now_us);
+
+/* Share of the eligible workers whose whole wait is above their bound. */
+double load_backlog_share(const struct load *l, uint64_t now_us);
 
 /* The first token of a request came late_s after the prediction; is_seen false: nothing was
  * reported. had_wait: others were pending on the worker when it was sent, so that the prediction

@@ -66,22 +66,29 @@ static uint32_t walk(struct bench *b) {
     return n;
 }
 
-/* As a registry does it. True: placed at once. */
-static bool ask(struct bench *b, struct asked *a) {
+/* As one that finds others waiting. True: placed at once. */
+static bool queue_up(struct bench *b, struct asked *a) {
     struct hold_request *displaced;
-    enum hold_reason reason;
-    enum status st;
 
     a->rq.now_us = b->now_us;
     a->q.since_us = b->now_us;
-    st = hold_place(b->hold, &a->rq, &a->ticket, &reason, NULL);
-    if (st == ST_OK) return true;
-    assert_int_equal(st, ST_AGAIN);
-    a->q.reason = reason;
     assert_int_equal(hold_wait(b->hold, &a->q, &displaced), ADMISSION_WAITS);
     assert_null(displaced);
     walk(b);
     return a->ticket.load.is_open;
+}
+
+/* As a registry does it. True: placed at once. */
+static bool ask(struct bench *b, struct asked *a) {
+    enum hold_reason reason;
+    enum status st;
+
+    a->rq.now_us = b->now_us;
+    st = hold_place(b->hold, &a->rq, &a->ticket, &reason, NULL);
+    if (st == ST_OK) return true;
+    assert_int_equal(st, ST_AGAIN);
+    a->q.reason = reason;
+    return queue_up(b, a);
 }
 
 static void first(struct bench *b, struct asked *a) {
@@ -161,6 +168,34 @@ static void longer_prompts_of_an_srpt_worker_are_no_wait(void **state) {
     bench_fini(&b);
 }
 
+/* Case 1, in small: the worker with room is the wrong one, and a queue would not change that. */
+static void a_backlog_of_few_workers_holds_nothing(void **state) {
+    (void)state;
+    for (uint32_t n_busy = 1; n_busy <= 5; n_busy++) {
+        struct bench b = bench_of(5, 0.1, 0.1);
+        struct asked busy[5], a;
+        bool is_placed;
+
+        for (uint32_t w = 0; w < 5; w++)
+            routing_set_reason(b.routing, w, WORKER_DISABLED, true);
+        for (uint32_t w = 0; w < n_busy; w++) {
+            routing_set_reason(b.routing, w, WORKER_DISABLED, false);
+            load_with(&b, &busy[w], PROMPT_S(60));
+            routing_set_reason(b.routing, w, WORKER_DISABLED, true);
+        }
+        for (uint32_t w = 0; w < 5; w++)
+            routing_set_reason(b.routing, w, WORKER_DISABLED, false);
+        describe(&a, 77, 0, 1, 60, 9); /* the busy ones have it */
+        is_placed = ask(&b, &a);
+        assert_int_equal(is_placed, n_busy < 4);
+        if (is_placed) end(&b, &a, true);
+        if (!is_placed) hold_leave(b.hold, &a.q);
+        for (uint32_t w = 0; w < n_busy; w++)
+            end(&b, &busy[w], true);
+        bench_fini(&b);
+    }
+}
+
 /* Case 3. */
 static void the_cheapest_worker_counts_and_not_the_idle_one(void **state) {
     struct bench b = bench_of(2, H_S, H_S);
@@ -184,7 +219,7 @@ static void the_cheapest_worker_counts_and_not_the_idle_one(void **state) {
     for (uint32_t w = 0; w < 2; w++)
         routing_set_reason(b.routing, w, WORKER_DISABLED, false);
     describe(&a, 5, 64, 1, 64, 1);
-    assert_false(ask(&b, &a)); /* 0.5 s here cost less than prefill there */
+    assert_false(queue_up(&b, &a)); /* 0.5 s here cost less than prefill there */
     describe(&other, 8, 0, 1, 4, 1);
     assert_true(ask(&b, &other)); /* its own worker is the idle one */
     assert_int_equal(other.ticket.load.worker, 1 - warm.ticket.load.worker);
@@ -302,7 +337,7 @@ static void a_walk_ends_after_its_tries(void **state) {
     routing_set_reason(b.routing, 1 - warm.ticket.load.worker, WORKER_DISABLED, false);
     for (int i = 0; i < N; i++) { /* all at home on the busy worker */
         describe(&all[i], 5, 64, 1, 64, 1);
-        assert_false(ask(&b, &all[i]));
+        assert_false(queue_up(&b, &all[i]));
     }
     describe(&other, 8, 0, 1, 64, 1);
     other.rq.prompt_bytes = 40000 * 4;
@@ -481,6 +516,7 @@ static void arrive(struct random_model *m, uint32_t i) {
     struct hold_request *displaced;
     enum hold_reason reason = HOLD_FULL;
     enum status st = ST_AGAIN;
+    double busy_share = load_backlog_share(routing_load(m->b.routing), m->b.now_us);
 
     describe(a, rng_below(&m->rng, 4), 16, rng_below(&m->rng, 30),
              16 + (uint32_t)rng_below(&m->rng, 48), rng_below(&m->rng, 5) * rng_below(&m->rng, 2));
@@ -496,7 +532,7 @@ static void arrive(struct random_model *m, uint32_t i) {
         st = hold_place(m->b.hold, &a->rq, &a->ticket, &reason, NULL);
     if (st == ST_OK) {
         assert_int_equal(m->n_waiting, 0);
-        assert_true(is_within_h(m, a));
+        assert_true(is_within_h(m, a) || busy_share < HOLD_BUSY_SHARE);
         m->state[i] = OPEN;
         m->n_open++;
     }
@@ -616,6 +652,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_wait_just_below_h_places_and_just_above_holds),
         cmocka_unit_test(longer_prompts_of_an_srpt_worker_are_no_wait),
+        cmocka_unit_test(a_backlog_of_few_workers_holds_nothing),
         cmocka_unit_test(the_cheapest_worker_counts_and_not_the_idle_one),
         cmocka_unit_test(the_least_price_goes_first_and_an_arrival_overtakes_nobody),
         cmocka_unit_test(the_price_is_taken_again_at_each_try),

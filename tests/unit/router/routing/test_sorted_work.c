@@ -15,14 +15,19 @@ static const struct worker_spec spec = {.prefill_tokens_per_s = 100, .order = WO
 static double wait_of_list(const struct load *l, double work_s, uint64_t now_us,
                            uint32_t *n_longer) {
     const struct load_worker *k = &l->workers[0];
-    double served_s = fmin((double)(now_us - k->service_began_us) * 1e-6, k->head_work_s);
-    double wait_s = 0;
+    double served_s = (double)(now_us - k->service_began_us) * 1e-6, wait_s = 0;
+    struct list *head = NULL; /* what is computed: one of the shortest */
 
     *n_longer = 0;
     LIST_FOR_EACH(it, &k->pending) {
         double left_s = LIST_ENTRY(it, struct load_ticket, link)->work_s;
 
-        if (list_first(&k->pending) == it) left_s -= served_s;
+        if (!head || left_s < LIST_ENTRY(head, struct load_ticket, link)->work_s) head = it;
+    }
+    LIST_FOR_EACH(it, &k->pending) {
+        double left_s = LIST_ENTRY(it, struct load_ticket, link)->work_s;
+
+        if (it == head) left_s -= fmin(served_s, left_s);
         if (left_s > work_s)
             ++*n_longer;
         else
