@@ -67,6 +67,7 @@ static bool grow(struct kv_ledger *l) {
 
 static void count(struct kv_ledger *l, enum kv_tier tier, const struct kv_slot *s, bool is_more) {
     l->n_blocks[tier] += is_more ? 1 : UINT64_MAX;
+    l->digest[tier] ^= s->hash;
     l->n_tokens[tier] += is_more ? s->tokens : -(uint64_t)s->tokens;
 }
 
@@ -81,6 +82,7 @@ bool kv_ledger_store(struct kv_ledger *l, uint64_t hash, enum kv_tier tier, uint
         s = find(l, hash);
         *s = (struct kv_slot){.hash = hash, .tokens = tokens};
         l->n++;
+        l->tokens += tokens;
     }
     s->tiers |= bit;
     count(l, tier, s, true);
@@ -110,6 +112,7 @@ bool kv_ledger_remove(struct kv_ledger *l, uint64_t hash, enum kv_tier tier) {
     s->tiers &= ~bit;
     if (s->tiers) return true;
     l->n--;
+    l->tokens -= s->tokens;
     close_hole(l, (uint32_t)(s - l->slots));
     return true;
 }
@@ -119,7 +122,9 @@ bool kv_ledger_has(const struct kv_ledger *l, uint64_t hash, enum kv_tier tier) 
 }
 
 void kv_ledger_check(const struct kv_ledger *l) {
-    uint64_t n_blocks[KV_TIER_COUNT] = {0}, n_tokens[KV_TIER_COUNT] = {0};
+    uint64_t n_blocks[KV_TIER_COUNT] = {0}, n_tokens[KV_TIER_COUNT] = {0},
+             xors[KV_TIER_COUNT] = {0};
+    uint64_t tokens = 0;
     uint32_t n = 0;
 
     assert((l->n_slots & (l->n_slots - 1)) == 0 && (l->n_slots > 0) == (l->slots != NULL));
@@ -129,13 +134,16 @@ void kv_ledger_check(const struct kv_ledger *l) {
 
         if (!s->tiers) continue;
         n++;
+        tokens += s->tokens;
         assert(find(l, s->hash) == s);
         for (uint32_t tier = 0; tier < KV_TIER_COUNT; tier++) {
+            xors[tier] ^= (s->tiers >> tier) & 1 ? s->hash : 0;
             n_blocks[tier] += (s->tiers >> tier) & 1;
             n_tokens[tier] += (s->tiers >> tier) & 1 ? s->tokens : 0;
         }
     }
-    assert(n == l->n && l->n <= l->n_slots);
+    assert(n == l->n && tokens == l->tokens && l->n <= l->n_slots);
     assert(memcmp(n_blocks, l->n_blocks, sizeof(n_blocks)) == 0);
+    assert(memcmp(xors, l->digest, sizeof(xors)) == 0);
     assert(memcmp(n_tokens, l->n_tokens, sizeof(n_tokens)) == 0);
 }

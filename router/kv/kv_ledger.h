@@ -30,9 +30,11 @@ struct kv_ledger {
     struct kv_slot *slots;
     uint32_t n_slots; /* 0 or a power of two */
     uint32_t n;       /* blocks, in whichever tier */
+    uint64_t tokens;  /* of them */
     uint64_t seed;
     struct kv_budget *budget;
     uint64_t n_blocks[KV_TIER_COUNT], n_tokens[KV_TIER_COUNT];
+    uint64_t digest[KV_TIER_COUNT]; /* XOR of the hashes: to compare with an engine's */
 };
 
 void kv_ledger_init(struct kv_ledger *l, struct kv_budget *budget, uint64_t seed);

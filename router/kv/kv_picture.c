@@ -53,9 +53,8 @@ static void take_stored(struct kv_picture *p, struct kv_event *e) {
     }
 }
 
-static void note_eviction(struct kv_picture *p) {
-    double held = (double)p->ledger.n_tokens[KV_DEVICE];
-
+/* A block has left the last tier that had it; before, `held` tokens were held. */
+static void note_eviction(struct kv_picture *p, double held) {
     p->n_evictions++;
     if (held > p->capacity_tokens)
         p->capacity_tokens = held;
@@ -63,15 +62,19 @@ static void note_eviction(struct kv_picture *p) {
         p->capacity_tokens += (held - p->capacity_tokens) * CAPACITY_DECAY;
 }
 
+static void remove_block(struct kv_picture *p, uint64_t hash, enum kv_tier tier) {
+    uint64_t held = p->ledger.tokens;
+
+    p->n_known_run = kv_ledger_remove(&p->ledger, hash, tier) ? p->n_known_run + 1 : 0;
+    if (p->is_complete && p->ledger.tokens < held) note_eviction(p, (double)held);
+}
+
 static void take_removed(struct kv_picture *p, struct kv_event *e) {
     uint64_t hash;
     bool is_gone;
 
     while (kv_event_hash(e, &hash, &is_gone)) {
-        if (!is_gone) continue;
-        if (e->tier == KV_DEVICE && p->is_complete && kv_ledger_has(&p->ledger, hash, KV_DEVICE))
-            note_eviction(p);
-        p->n_known_run = kv_ledger_remove(&p->ledger, hash, e->tier) ? p->n_known_run + 1 : 0;
+        if (is_gone) remove_block(p, hash, e->tier);
     }
     if (!p->is_complete && p->ledger.n > 0 && p->n_known_run >= p->ledger.n) p->is_complete = true;
 }

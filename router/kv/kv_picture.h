@@ -1,7 +1,7 @@
 /* router/kv/kv_picture.h - what a worker's events add up to: its cache now, and what it can hold.
  *
  *      batch ─▶ kv_batch ─▶ group? ─▶ kv_ledger ─▶ blocks and tokens per tier
- *                                        └─▶ capacity: what the device held when it evicted
+ *                                        └─▶ capacity: what was held when a block was dropped
  *
  * Which events count. A model with several kinds of attention has a group of blocks per kind, and
  * one event for each; only the first group of full attention seen is counted, whose blocks stand
@@ -29,12 +29,12 @@ struct kv_picture_counts {
 struct kv_picture {
     struct kv_ledger ledger;
     bool is_complete;
-    int64_t group;                   /* that counts; KV_GROUP_NONE: those without a group */
-    bool has_group;                  /* it is known */
-    uint32_t hash_kind;              /* enum kv_hash_kind; 0: none seen */
-    uint64_t n_known_run;            /* removals since the last of a block that was not known */
-    uint64_t n_evictions;            /* removals from the device, since the start of the process */
-    double capacity_tokens;          /* of the device, as seen at evictions; 0: none yet */
+    int64_t group;          /* that counts; KV_GROUP_NONE: those without a group */
+    bool has_group;         /* it is known */
+    uint32_t hash_kind;     /* enum kv_hash_kind; 0: none seen */
+    uint64_t n_known_run;   /* removals since the last of a block that was not known */
+    uint64_t n_evictions;   /* blocks that left their last tier, since the process's start */
+    double capacity_tokens; /* of all tiers, as seen at evictions; 0: none yet */
     struct kv_picture_counts counts; /* of the stream, whatever happened to the picture */
 };
 
@@ -56,7 +56,7 @@ void kv_picture_reset(struct kv_picture *p, bool is_first, bool is_new);
 MUST_USE enum status kv_picture_take(struct kv_picture *p, struct str batch,
                                      struct kv_picture_change *change);
 
-/* Tokens that the device can keep, once that is certain enough; else 0. */
+/* Tokens that the worker can keep, once that is certain enough; else 0. */
 double kv_picture_capacity(const struct kv_picture *p);
 
 void kv_picture_check(const struct kv_picture *p);
