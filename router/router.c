@@ -38,6 +38,7 @@
 #include "router/fleet/scrape.h"
 #include "router/fleet/supervisor.h"
 #include "router/frontend.h"
+#include "router/kv/kv_events.h"
 #include "router/launch.h"
 #include "router/metrics/router_metrics.h"
 #include "router/options/router_options.h"
@@ -378,6 +379,9 @@ static enum status create_keys(struct keys **out, const char *flag, const char *
 static enum status build_control(struct router *r, struct error *err) {
     const struct router_options *o = r->options;
     struct scrape_config scrape = router_scrape_config(r);
+    const struct kv_events_config kv = {.mode = (enum kv_events_mode)o->kv_events,
+                                        .memory_bytes = o->kv_events_memory,
+                                        .max_workers = o->max_workers};
     struct health_config health = router_health_config(r);
     char worker_key[KEYS_TEXT_MAX];
     const struct http_client_trust trust = {.ca = o->worker_ca,
@@ -425,6 +429,7 @@ static enum status build_control(struct router *r, struct error *err) {
     if (o->engine_metrics_interval_ms) {
         r->scrape = scrape_create(r->loop, r->client, r->registry, r->log, &scrape);
     }
+    r->kv_events = kv_events_create(r->loop, r->client, r->registry, r->metrics, r->log, &kv);
     st = router_build_sharing(r, err);
     if (st != ST_OK) return st;
     r->started_us = loop_now_us(r->loop);
@@ -597,6 +602,7 @@ void router_destroy(struct router *r) {
     takeover_close(r->takeover);
     http_server_destroy(r->admin_server);
     scrape_destroy(r->scrape);
+    kv_events_destroy(r->kv_events);
     admin_commands_destroy(r->commands);
     worker_sources_destroy(r->sources);
     fleet_destroy(r->fleet);

@@ -19,6 +19,7 @@
 #include "router/admin/admin_commands.h"
 #include "router/fleet/fleet.h"
 #include "router/frontend.h"
+#include "router/kv/kv_events.h"
 #include "router/metrics/router_metrics.h"
 #include "router/options/router_options.h"
 #include "router/prompt/prompt_hash.h"
@@ -515,6 +516,7 @@ static void configure_parts(struct router *r) {
     registry_change(r->registry, &registry);
     health_configure(r->health, &health);
     configure_scrape(r);
+    kv_events_set_mode(r->kv_events, (enum kv_events_mode)o->kv_events);
     fleet_set_drain_timeout(r->fleet, (uint64_t)o->drain_timeout_ms * 1000);
     poison_set_memory(r->poison, (uint64_t)o->poison_memory_ms * 1000);
     body_budget_set_total(r->bodies, body_memory(o));

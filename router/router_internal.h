@@ -38,6 +38,7 @@ struct router {
     char worker_key[KEYS_TEXT_MAX]; /* "": workers need none */
     struct health *health;
     struct scrape *scrape;
+    struct kv_events *kv_events;
     struct follow *follow;          /* NULL: nothing is shared */
     struct share *share;            /* NULL: no --share-redis */
     struct decision_log *decisions; /* NULL: not kept */

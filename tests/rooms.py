@@ -43,7 +43,7 @@ ARROWS = {
     "router/admin": COMMON + " router/metrics router/access router/registry router/fleet",
     "router/options": COMMON + " router/routing router/registry router/proxy router/fleet router/fleet/discovery router/sharing",
     "router": COMMON + " router/prompt router/metrics router/access router/registry router/proxy router/fleet "
-              "router/fleet/discovery router/sharing router/upgrade router/admin router/options",
+              "router/fleet/discovery router/kv router/sharing router/upgrade router/admin router/options",
 
     # backend.h is all that a worker knows of devices.
     "kernels": "common/base",

@@ -252,6 +252,34 @@ static void put_load(struct json_writer *w, const struct wire_load *load) {
     json_end_object(w);
 }
 
+static void put_tiers(struct json_writer *w, const char *name, const uint64_t *values) {
+    static const char *const tiers[REGISTRY_KV_TIERS] = {"device", "host", "disk", "remote"};
+
+    json_put_key(w, name);
+    json_begin_object(w);
+    for (uint32_t i = 0; i < REGISTRY_KV_TIERS; i++)
+        json_field_u64(w, tiers[i], values[i]);
+    json_end_object(w);
+}
+
+static void put_kv(struct json_writer *w, const struct registry_kv *kv) {
+    char digest[17];
+
+    snprintf(digest, sizeof(digest), "%016llx", (unsigned long long)kv->digest);
+    json_put_key(w, "kv_events");
+    json_begin_object(w);
+    json_field_bool(w, "is_followed", kv->is_followed);
+    json_field_bool(w, "is_complete", kv->is_complete);
+    put_tiers(w, "blocks", kv->n_blocks);
+    put_tiers(w, "tokens", kv->n_tokens);
+    json_field_f64(w, "capacity_tokens", kv->capacity_tokens);
+    json_field_z(w, "digest", digest);
+    json_field_u64(w, "events", kv->n_events);
+    json_field_u64(w, "gaps", kv->n_gaps);
+    json_field_u64(w, "restarts", kv->n_restarts);
+    json_end_object(w);
+}
+
 /* smg's word for it. */
 static const char *status_of(const struct registry_view *view) {
     if (view->reasons & WORKER_DRAINING) return "draining";
@@ -280,6 +308,7 @@ void admin_put_worker(struct json_writer *w, const struct registry_view *view) {
     json_field_u64(w, "requests_total", view->n_sent);
     json_field_u64(w, "failures_total", view->n_failed);
     if (view->has_load) put_load(w, &view->load);
+    if (view->kv.is_followed || view->kv.n_events) put_kv(w, &view->kv);
     json_field_u64(w, "max_in_flight", view->max_in_flight);
     put_labels(w, view->labels);
     json_field_z(w, "connection_mode", "http");

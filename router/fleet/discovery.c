@@ -76,6 +76,20 @@ static enum status set_max_in_flight(struct discovery_worker *worker, struct str
     return ST_OK;
 }
 
+/* Where the engine publishes its KV events (kv_endpoint.h): kept as labels, checked here. */
+static enum status check_kv_setting(struct str key, struct str value, struct error *err) {
+    bool is_ranks = str_eq(key, STR("kv_events_ranks"));
+    uint64_t n, max = is_ranks ? 16 : 65519;
+
+    if (!is_ranks && !str_eq(key, STR("kv_events")) && !str_eq(key, STR("kv_events_replay")))
+        return ST_OK;
+    if (str_to_u64(value, &n) == ST_OK && n >= 1 && n <= max) return ST_OK;
+    return error_set_param(err, ST_INVALID, "labels", "%.*s=%.*s: use a %s from 1 to %u",
+                           STR_ARG(key), (int)MIN(value.len, 40), value.ptr,
+                           is_ranks ? "number of ranks" : "port at the worker's address",
+                           (unsigned)max);
+}
+
 enum status discovery_worker_set(struct discovery_worker *worker, struct str setting,
                                  struct error *err) {
     const char *eq = setting.len ? memchr(setting.ptr, '=', setting.len) : NULL;
@@ -90,6 +104,7 @@ enum status discovery_worker_set(struct discovery_worker *worker, struct str set
                                (int)MIN(setting.len, 80), setting.len ? setting.ptr : "");
     }
     if (str_eq(key, STR("max_in_flight"))) return set_max_in_flight(worker, value, err);
+    if (check_kv_setting(key, value, err) != ST_OK) return ST_INVALID;
     if (n + (n > 0) + setting.len >= sizeof(worker->labels)) {
         return error_set_param(err, ST_TOO_LARGE, "labels",
                                "the labels of a worker have room for %d bytes: \"%.*s\" has none",

@@ -16,8 +16,8 @@
  *                         continues at that number
  *
  * After a reconnection the last batch applied is asked for as well: if it is there with the bytes
- * that it had, the process is the same one. Waiting batches are limited in number and bytes; when they are
- * too many, the replay is given up.
+ * that it had, the process is the same one. Waiting batches are limited in number and bytes; when
+ * they are too many, the replay is given up.
  *
  * LIMITS. A process that was restarted and, without a replay, is first heard of by just the number
  * that its predecessor would have used next, is taken for that one.

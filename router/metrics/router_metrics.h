@@ -147,6 +147,11 @@ extern const double router_decision_buckets[ROUTER_DECISION_BUCKETS]; /* 500 ns 
       "disconnected for too long.")                                                                \
     X(HISTOGRAM, shared_lag_seconds, "",                                                           \
       "Delay of request events received from workers, beyond the delay of the fastest event.")     \
+    X(GAUGE, kv_event_streams, "", "Connected streams of KV events.")                              \
+    X(GAUGE, kv_event_bytes, "", "Memory of blocks in KV events (--kv-events-memory).")            \
+    X(COUNTER, kv_events_total, "kind",                                                            \
+      "KV events by kind: stored, removed, cleared, ignored; and of their streams: gap, lost "     \
+      "(gap without replay), restart, refused (blocks without room).")                             \
     X(GAUGE, redis_connected, "", "1 while the stream at --share-redis is written to and read.")   \
     X(COUNTER, redis_events_total, "",                                                             \
       "Request events received from other routers through --share-redis.")                         \
@@ -227,6 +232,10 @@ extern const double router_decision_buckets[ROUTER_DECISION_BUCKETS]; /* 500 ns 
       "Prefill speed of the worker in tokens per second: as the worker reports, corrected by "     \
       "the speed learned from first tokens, relative to the model's other workers.",               \
       "", v->routing.tokens_per_s)                                                                 \
+    X(GAUGE, worker_kv_event_blocks,                                                               \
+                                                                                                   \
+      "Blocks on the worker's device, by its KV events.", "",                                      \
+      v->kv.is_followed ? (double)v->kv.n_blocks[0] : -1)                                          \
     X(GAUGE, worker_index_blocks,                                                                  \
                                                                                                    \
       "Blocks of prompts and answers that the worker holds, according to the prefix index.", "",   \

@@ -31,6 +31,7 @@ static const char *const level_aliases[] = {"warning", "warn", NULL};
 static const char *const no_limit[] = {"-1", "0", NULL};
 
 static const char *const order_aware_names[] = {"auto", "on", "off", NULL}; /* enum order_aware */
+static const char *const kv_events_names[] = {"off", "auto", "on", NULL};   /* kv_events_mode */
 static const char *const share_names[] = {"none", "workers", NULL};
 static const char *const discovery_names[] = {"none", "k8s", "dns", NULL};
 static const char *const discovery_aliases[] = {"static", "none", "kubernetes", "k8s", NULL};
@@ -360,6 +361,17 @@ static const struct option_def rows[] = {
      .group = "Routing", .is_hidden = true,
      .help = "Time between reads of /metrics of vLLM and SGLang workers, which report their cache "
              "size and cache hits. Shorter follows changes sooner; 0 turns the reads off."},
+    {"kv-events", OPT_ENUM, LIVE(kv_events), .def = "auto", .names = kv_events_names,
+     .group = "Routing",
+     .help = "Subscribes to the KV events of vLLM and SGLang workers (ZeroMQ): the size of a cache "
+             "is counted, and a cache that was emptied is noticed at once. auto: workers with the "
+             "setting kv_events=PORT (--worker-file, admin API, annotation incipit.dev/kv-events), "
+             "and SGLang workers that report a port; on: also all others, at ports 5557 and 5558; "
+             "off: none."},
+    {"kv-events-memory", OPT_BYTES, FIELD(kv_events_memory), .def = "256MiB", .min = "1MiB",
+     .max = "64GiB", .group = "Routing", .is_hidden = true,
+     .help = "Most memory for the blocks that KV events report, of all workers together; a block "
+             "takes 16 to 43 bytes. Blocks beyond are not counted."},
     {"slow-start", OPT_MS, LIVE(slow_start_ms), .def = "10s", .max = "1h", .group = "Failures",
      .help =
          "Time over which a worker that is new or returned to service grows from a tenth to all of "

@@ -60,6 +60,8 @@ struct router_options {
     uint32_t probe_interval_ms, probe_timeout_ms, probe_misses, probe_hits;
     const char *probe_path;
     uint32_t engine_metrics_interval_ms;
+    int kv_events; /* enum kv_events_mode */
+    uint64_t kv_events_memory;
     uint32_t max_retries, connect_timeout_ms, request_timeout_ms;
     struct option_list retry_on; /* words of retry.h */
     uint32_t first_byte_timeout_ms, stream_idle_timeout_ms, poison_memory_ms;

@@ -416,6 +416,7 @@ void registry_replace(struct registry *r, uint32_t id) {
         w->incarnation++;
         w->info.generation[0] = '\0';
         w->has_load = w->is_followed = false;
+        w->kv = (struct registry_kv){0};
         w->reported = (struct registry_report){.running = -1, .waiting = -1, .kv_usage = -1};
         worker_acquit(w, id);
         worker_set_draining(w, id, DRAIN_WORKER, false);

@@ -13,6 +13,7 @@
  *      registry_workers.h   workers arrive, are described, drained and removed          control loop
  *      registry_route.h     requests arrive, are sent and end                           router loops
  *      registry_remote.h    requests of other routers                                   control loop
+ *      registry_kv.h        caches that workers report by KV events                control loop
  *      registry_state.h     state of a worker for a successor                           control loop
  *      registry_view.h      copies for readers                                          any thread
  *

@@ -4,6 +4,7 @@
  *   registry.c        workers and models: the control loop
  *   registry_route.c  requests that are sent, wait and end: the router loops
  *   registry_remote.c requests that other routers sent: the control loop
+ *   registry_kv.c     caches of third-party workers, from their events: the control loop
  *   registry_outbox.c events of our requests to third-party workers, for other routers
  *   registry_view.c   copies for any thread */
 #ifndef ROUTER_REGISTRY_REGISTRY_INTERNAL_H
@@ -12,6 +13,7 @@
 #include <pthread.h>
 
 #include "router/registry/registry.h"
+#include "router/registry/registry_kv.h"
 #include "router/registry/registry_remote.h"
 #include "router/registry/registry_route.h"
 #include "router/registry/registry_state.h"
@@ -42,6 +44,7 @@ struct worker {
     struct wire_load load;
     bool has_load;
     char labels[REGISTRY_LABELS_MAX];
+    struct registry_kv kv; /* from its events; zero: none */
 };
 
 struct model {

@@ -45,6 +45,7 @@ bool registry_get(struct registry *r, uint32_t id, struct registry_view *out) {
             .draining = w->draining,
             .load = w->load,
             .has_load = w->has_load,
+            .kv = w->kv,
         };
         if (w->model) view_load(w->model->routing, id, out);
         memcpy(out->n_ejected, w->n_ejected, sizeof(out->n_ejected));

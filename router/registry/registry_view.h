@@ -4,6 +4,7 @@
 
 #include "common/protocol/wire.h"
 #include "router/registry/registry.h"
+#include "router/registry/registry_kv.h"
 #include "router/routing/breaker.h"
 
 struct registry_view { /* a copy */
@@ -30,6 +31,7 @@ struct registry_view { /* a copy */
     uint32_t n_pending;     /* in flight without a first token */
     double resident_tokens; /* predicted for requests in flight */
     struct routing_worker_stats routing;
+    struct registry_kv kv; /* from its KV events; zero: none are followed */
 };
 
 /* Copies worker `id`; false when there is none. Ids are below REGISTRY_MAX_WORKERS. */

@@ -110,6 +110,7 @@ struct cache_state {
     double rest_bytes;          /* of ended requests: less than one block */
     double missed_prompts;      /* beyond the allowed share, at most MISSED_PROMPTS_MAX */
     uint32_t n_search;          /* requests left of a search */
+    bool is_counted;            /* the factor is the worker's own count: nothing to learn */
     struct report_sums reports; /* decayed */
 };
 
@@ -254,6 +255,7 @@ static void weigh_report(struct cache_state *c, uint32_t n, double predicted, do
                          double tolerance) {
     double excess = found - predicted, n_prompts = MIN(n, REPORT_REQUESTS_MAX);
 
+    if (c->is_counted) return;
     c->missed_prompts = MAX(c->missed_prompts - MISSED_SHARE_ALLOWED * predicted * n_prompts, 0);
     if (excess >= MAX(tolerance, HIT_SURPLUS_MIN)) {
         c->capacity_factor *= pow(CAPACITY_GROWTH, fmax(excess * n_prompts, 1));
@@ -374,6 +376,18 @@ void routing_worker_report(struct routing *r, uint32_t w, const struct route_rep
 static void forget_cache(struct routing *r, uint32_t w) {
     prefix_lru_drop_worker(r->lru, w);
     r->caches[w] = (struct cache_state){.epoch = r->caches[w].epoch + 1, .capacity_factor = 1};
+}
+
+void routing_note_capacity(struct routing *r, uint32_t w, double tokens) {
+    struct cache_state *c = &r->caches[w];
+    double declared = r->load.workers[w].cache_tokens;
+
+    c->is_counted = tokens > 0 && declared > 0;
+    if (!c->is_counted) return;
+    c->capacity_factor = MIN(MAX(tokens / declared, CAPACITY_MIN), CAPACITY_MAX);
+    c->missed_prompts = 0;
+    c->n_search = 0;
+    fit_cache(r, w, 0);
 }
 
 /* Declared speeds, corrected by what was learned. */

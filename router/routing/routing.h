@@ -105,6 +105,10 @@ void routing_worker_down(struct routing *r, uint32_t w);
 /* The worker's cache was emptied: so is its part of the index. */
 void routing_forget_cache(struct routing *r, uint32_t w);
 
+/* The tokens that w's cache holds when it is full, counted by its events: takes the place of the
+ * learned factor until the cache is lost or 0 is noted. */
+void routing_note_capacity(struct routing *r, uint32_t w, double tokens);
+
 /* The worker is new, or has come back: see load_begin_slow_start. */
 void routing_slow_start(struct routing *r, uint32_t w, uint64_t now_us);
 

@@ -112,7 +112,7 @@ OTHER = {
     "max-prefix-blocks-to-match": 100, "aibrix-imbalance-abs-count": 4, "aibrix-stddev-factor": 2,
     "aibrix-eviction-duration": "10m",
     "probe-interval": "300ms", "probe-timeout": "5s", "probe-misses": 5, "probe-hits": 1, "probe-path": "/livez",
-    "engine-metrics-interval": 0, "slow-start": "1s", "max-retries": 3, "retry-on": ["connect", "reset"],
+    "engine-metrics-interval": 0, "kv-events": "on", "slow-start": "1s", "max-retries": 3, "retry-on": ["connect", "reset"],
     "connect-timeout": "2s", "first-byte-timeout": "30s", "stream-idle-timeout": "4m", "poison-memory": "10s",
     "request-timeout": "10m", "sse-keepalive-s": 7,
     "api-keys-file": "FOLDER/keys2", "api-key": "sk-two", "worker-api-key-file": "FOLDER/worker",

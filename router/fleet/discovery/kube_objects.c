@@ -278,12 +278,24 @@ static void read_role(struct kube_pod *pod, const struct json *labels, const cha
     }
 }
 
+static void put_kv_events(struct discovery_worker *words, const struct json *labels,
+                          const struct json *annotations) {
+    struct str port = text_at(annotations, "incipit.dev/kv-events");
+
+    if (!port.ptr && str_eq(text_at(labels, "model.aibrix.ai/kv-events-enabled"), STR("true")))
+        port = STR("5557");
+    put_label(words, "kv_events", port);
+    put_label(words, "kv_events_replay", text_at(annotations, "incipit.dev/kv-events-replay"));
+    put_label(words, "kv_events_ranks", text_at(annotations, "incipit.dev/kv-events-ranks"));
+}
+
 static void read_labels(struct kube_pod *pod, const struct json *root, const struct json *labels,
                         const struct json *annotations, const char *role_label) {
     struct discovery_worker words = {0};
     struct str model = text_at(annotations, "incipit.dev/model");
 
     if (!model.ptr) model = text_at(labels, "model.aibrix.ai/name");
+    put_kv_events(&words, labels, annotations); /* first: these are used */
     put_label(&words, "pod", str_of(pod->name));
     put_label(&words, "namespace", str_of(pod->namespace));
     put_label(&words, "node", text_at(json_get(root, "spec"), "nodeName"));

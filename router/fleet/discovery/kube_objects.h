@@ -23,6 +23,8 @@
  *      role      --k8s-role-label (l), llm-d.ai/role (l), role-name (l) of an AIBrix StormService: pods that
  *                compute only prompts, only answers or only images are not used
  *      asleep    sleeping=true (l), of production-stack: drains
+ *      events    incipit.dev/kv-events, -replay, -ranks (a): ports and ranks of KV events;
+ *                model.aibrix.ai/kv-events-enabled=true (l): port 5557
  *      model     incipit.dev/model (a), model.aibrix.ai/name (l): shown, not used
  *
  * Pure; any thread. Objects are outside input: sizes and numbers are checked, an address is a

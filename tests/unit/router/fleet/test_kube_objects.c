@@ -64,6 +64,28 @@ static void every_field_of_a_pod_is_read(void **state) {
     kube_object_fini(&o);
 }
 
+static void ports_of_kv_events_become_labels(void **state) {
+    static const struct {
+        const char *annotations, *labels, *words;
+    } rows[] = {
+        {"\"incipit.dev/kv-events\":\"6000\",\"incipit.dev/kv-events-replay\":\"6010\","
+         "\"incipit.dev/kv-events-ranks\":\"2\"",
+         NULL, "kv_events=6000 kv_events_replay=6010 kv_events_ranks=2 pod=w-0"},
+        {NULL, "\"model.aibrix.ai/kv-events-enabled\":\"true\"", "kv_events=5557 pod=w-0"},
+        {NULL, "\"model.aibrix.ai/kv-events-enabled\":\"false\"", "pod=w-0"},
+        {"\"incipit.dev/kv-events\":\"99999\"", NULL, "pod=w-0"}, /* no port */
+    };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        struct kube_object o = read_pod(&(struct pod_text){
+            .ip = "10.1.2.3", .annotations = rows[i].annotations, .labels = rows[i].labels});
+
+        assert_int_equal(str_find(str_of(o.pods->labels), str_of(rows[i].words)), 0);
+        kube_object_fini(&o);
+    }
+}
+
 static void phase_and_conditions_decide_readiness(void **state) {
     static const struct {
         struct pod_text text;
@@ -305,6 +327,7 @@ static void a_pool_that_would_select_anything_is_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_field_of_a_pod_is_read),
+        cmocka_unit_test(ports_of_kv_events_become_labels),
         cmocka_unit_test(phase_and_conditions_decide_readiness),
         cmocka_unit_test(ports_are_named_in_the_ways_of_several_routers),
         cmocka_unit_test(one_half_of_a_pair_is_left_out),

@@ -237,6 +237,31 @@ static void frequent_misses_shrink_the_capacity(void **state) {
     routing_destroy(r);
 }
 
+/* What the worker counts by its events needs no learning, until it stops to count. */
+static void a_counted_capacity_is_not_learned(void **state) {
+    struct routing *r = fleet(1, "prefix");
+    struct prompt p = prompt_of(5, 50, 0, 50);
+    double declared = routing_load(r)->workers[0].cache_tokens;
+    (void)state;
+
+    routing_note_capacity(r, 0, declared * 0.75);
+    for (uint32_t i = 0; i < 200; i++)
+        report(r, &p, i % 4 ? 1584 : 0);
+    assert_float_equal(routing_capacity_factor(r, 0), 0.75, 0);
+    routing_note_capacity(r, 0, declared * 1e9);
+    assert_float_equal(routing_capacity_factor(r, 0), 64, 0);
+    routing_note_capacity(r, 0, declared);
+    routing_note_capacity(r, 0, 0);
+    for (uint32_t i = 0; i < 200; i++)
+        report(r, &p, i % 4 ? 1584 : 0);
+    assert_true(routing_capacity_factor(r, 0) < 0.6);
+    routing_note_capacity(r, 0, declared / 2);
+    routing_forget_cache(r, 0);
+    assert_float_equal(routing_capacity_factor(r, 0), 1, 0);
+    routing_check(r);
+    routing_destroy(r);
+}
+
 static void an_unpredicted_hit_opens_a_search_that_a_miss_ends(void **state) {
     struct routing *r = fleet(1, "prefix");
     struct prompt p = prompt_of(5, 50, 0, 50), unknown = prompt_of(6, 50, 0, 50);
@@ -419,6 +444,7 @@ int main(void) {
         cmocka_unit_test(a_wrong_ratio_does_not_look_like_a_miss),
         cmocka_unit_test(rare_misses_leave_the_capacity_alone),
         cmocka_unit_test(frequent_misses_shrink_the_capacity),
+        cmocka_unit_test(a_counted_capacity_is_not_learned),
         cmocka_unit_test(an_unpredicted_hit_opens_a_search_that_a_miss_ends),
         cmocka_unit_test(a_half_predicted_hit_leaves_the_capacity),
         cmocka_unit_test(a_partial_block_is_counted_with_the_next),

@@ -1,0 +1,180 @@
+/* router/kv/kv_follower.c - see the header. */
+#include "router/kv/kv_follower.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "common/base/rng.h"
+#include "common/net/loop.h"
+#include "common/telemetry/log.h"
+
+#define BACKOFF_FIRST_US UINT64_C(100000)
+#define BACKOFF_MAX_US   UINT64_C(5000000)
+#define WRONG_US         UINT64_C(60000000)
+
+static uint64_t now_of(const struct kv_follower *f) {
+    return loop_now_us(f->shared->loop);
+}
+
+static void change(struct kv_follower *f) {
+    loop_defer(f->shared->loop, &f->change);
+}
+
+static void on_changed(void *arg) {
+    struct kv_follower *f = arg;
+
+    f->on_change(f);
+    f->was_cleared = false;
+}
+
+/* --- batches ---------------------------------------------------------------------------------- */
+
+static void on_reset(enum kv_reset why, void *arg) {
+    struct kv_follower *f = arg;
+    bool is_new = why == KV_RESET_RESTART || why == KV_RESET_RESTART_LATE;
+
+    kv_picture_reset(&f->picture, why == KV_RESET_BEGIN || why == KV_RESET_RESTART, is_new);
+    f->n_restarts += is_new;
+    f->was_cleared = f->was_cleared || is_new;
+    log_event(f->shared->log, LOG_INFO, "kv_events_reset", log_u64("worker", f->config.worker),
+              log_u64("rank", f->config.rank), log_z("why", kv_reset_names[why]),
+              log_u64("batch", f->sequence.next));
+    change(f);
+}
+
+static void on_apply(struct str batch, void *arg) {
+    struct kv_follower *f = arg;
+    struct kv_picture_change did;
+
+    if (kv_picture_take(&f->picture, batch, &did) != ST_OK) {
+        f->n_unreadable++;
+        kv_picture_reset(&f->picture, false, false); /* a removal may have been in it */
+    }
+    f->was_cleared = f->was_cleared || did.was_cleared || did.is_other;
+    change(f);
+}
+
+static void on_ask(uint64_t from, void *arg) {
+    struct kv_follower *f = arg;
+
+    kv_stream_open(&f->replay, ZMTP_DEALER, &f->config.replay, from);
+}
+
+static const struct kv_sequence_ops sequence_ops = {on_apply, on_reset, on_ask};
+
+/* --- replays ---------------------------------------------------------------------------------- */
+
+static void replay_up(void *arg) {
+    (void)arg;
+}
+
+static void replay_batch(uint64_t number, struct str batch, void *arg) {
+    struct kv_follower *f = arg;
+
+    kv_sequence_replayed(&f->sequence, number, batch, now_of(f));
+    if (!f->sequence.is_replaying) kv_stream_close(&f->replay);
+}
+
+static void replay_lost(const char *why, bool is_wrong, void *arg) {
+    struct kv_follower *f = arg;
+
+    (void)is_wrong; /* the stream goes on without */
+    if (f->sequence.is_replaying) {
+        log_event(f->shared->log, LOG_INFO, "kv_events_lost", log_u64("worker", f->config.worker),
+                  log_u64("rank", f->config.rank), log_z("socket", "replay"), log_z("why", why));
+    }
+    kv_sequence_replay_failed(&f->sequence, now_of(f));
+}
+
+static const struct kv_stream_events replay_events = {replay_up, replay_batch, replay_lost};
+
+/* --- the stream ------------------------------------------------------------------------------- */
+
+static void connect_stream(void *arg) {
+    struct kv_follower *f = arg;
+
+    kv_stream_open(&f->stream, ZMTP_SUB, &f->config.stream, 0);
+}
+
+static void stream_up(void *arg) {
+    struct kv_follower *f = arg;
+
+    f->n_failures = 0;
+    f->is_connected = true;
+    f->was_reported_wrong = false;
+    log_event(f->shared->log, LOG_INFO, "kv_events_connected", log_u64("worker", f->config.worker),
+              log_u64("rank", f->config.rank));
+    kv_sequence_connected(&f->sequence, now_of(f));
+    change(f);
+}
+
+static void stream_batch(uint64_t number, struct str batch, void *arg) {
+    struct kv_follower *f = arg;
+
+    kv_sequence_take(&f->sequence, number, batch, now_of(f));
+}
+
+/* The first of several failures alone is logged. */
+static void log_lost(struct kv_follower *f, const char *why, bool is_wrong) {
+    if (is_wrong ? f->was_reported_wrong : !f->is_connected && f->n_failures > 0) return;
+    f->was_reported_wrong = f->was_reported_wrong || is_wrong;
+    log_event(f->shared->log, is_wrong ? LOG_WARN : LOG_INFO,
+              is_wrong ? "kv_events_unusable" : "kv_events_lost",
+              log_u64("worker", f->config.worker), log_u64("rank", f->config.rank),
+              log_z("socket", "stream"), log_z("why", why));
+}
+
+static void stream_lost(const char *why, bool is_wrong, void *arg) {
+    struct kv_follower *f = arg;
+    uint64_t pause_us = MIN(BACKOFF_FIRST_US << MIN(f->n_failures, 10u), BACKOFF_MAX_US);
+
+    log_lost(f, why, is_wrong);
+    kv_stream_close(&f->replay);
+    kv_sequence_disconnected(&f->sequence);
+    f->n_failures++;
+    f->is_connected = false;
+    if (is_wrong) pause_us = WRONG_US;
+    loop_timer_start(&f->retry, pause_us + rng_at(f->shared->seed, now_of(f)) % (pause_us / 4));
+    change(f);
+}
+
+static const struct kv_stream_events stream_events = {stream_up, stream_batch, stream_lost};
+
+/* --- its life --------------------------------------------------------------------------------- */
+
+void kv_follower_start(struct kv_follower *f, struct kv_shared *shared,
+                       const struct kv_follower_config *config,
+                       void (*on_change)(struct kv_follower *f), void *owner) {
+    *f = (struct kv_follower){
+        .shared = shared, .config = *config, .on_change = on_change, .owner = owner};
+    kv_stream_init(&f->stream, shared->loop, &shared->room, &stream_events, f);
+    kv_stream_init(&f->replay, shared->loop, &shared->room, &replay_events, f);
+    kv_sequence_init(&f->sequence, config->has_replay, &sequence_ops, f);
+    kv_picture_init(&f->picture, &shared->ledgers, shared->seed);
+    loop_timer_init(&f->retry, shared->loop, connect_stream, f);
+    loop_task_init(&f->change, on_changed, f);
+    connect_stream(f);
+}
+
+void kv_follower_stop(struct kv_follower *f) {
+    if (!f->shared) return;
+    kv_stream_fini(&f->stream);
+    kv_stream_fini(&f->replay);
+    kv_sequence_fini(&f->sequence);
+    kv_picture_fini(&f->picture);
+    loop_timer_fini(&f->retry);
+    loop_defer_cancel(&f->change);
+    f->shared = NULL;
+}
+
+void kv_follower_tick(struct kv_follower *f) {
+    if (f->is_connected) kv_sequence_tick(&f->sequence, now_of(f));
+    if (!f->sequence.is_replaying) kv_stream_close(&f->replay); /* given up */
+}
+
+void kv_follower_check(const struct kv_follower *f) {
+    kv_sequence_check(&f->sequence);
+    kv_picture_check(&f->picture);
+    assert(!f->sequence.is_replaying || f->replay.is_open);
+    assert(!f->is_connected || f->stream.is_open);
+}

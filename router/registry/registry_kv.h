@@ -1,0 +1,39 @@
+/* router/registry/registry_kv.h - what third-party workers report of their caches by KV events.
+ * Thread: control. */
+#ifndef ROUTER_REGISTRY_REGISTRY_KV_H
+#define ROUTER_REGISTRY_REGISTRY_KV_H
+
+#include "router/registry/registry.h"
+#include "router/registry/worker_kind.h"
+
+/* A described worker that is not ours. */
+struct registry_engine {
+    uint32_t id, incarnation;
+    enum worker_kind kind;
+    struct address addr; /* with the port of its HTTP server */
+    char url[REGISTRY_URL_MAX];
+    char labels[REGISTRY_LABELS_MAX];
+};
+bool registry_engine(struct registry *r, uint32_t id, struct registry_engine *out);
+
+#define REGISTRY_KV_TIERS 4 /* device, host, disk, remote */
+
+/* A cache as its worker's events picture it. */
+struct registry_kv {
+    bool is_followed; /* its stream is connected */
+    bool is_complete; /* nothing is missing: see kv_picture.h */
+    uint64_t n_blocks[REGISTRY_KV_TIERS], n_tokens[REGISTRY_KV_TIERS];
+    uint64_t digest; /* XOR of the hashes of the device's blocks */
+    uint64_t n_events, n_gaps, n_restarts;
+    double capacity_tokens; /* of all tiers, as seen when a block is dropped; 0: unknown */
+};
+
+/* Stores it for readers; a capacity that is known takes the place of the learned one. Ignored when
+ * the worker is gone. */
+void registry_kv_note(struct registry *r, uint32_t id, uint32_t incarnation,
+                      const struct registry_kv *kv);
+
+/* Its cache was emptied: so is its part of the index. */
+void registry_kv_cleared(struct registry *r, uint32_t id, uint32_t incarnation);
+
+#endif
