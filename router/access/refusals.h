@@ -29,6 +29,7 @@ enum refusal {
     REFUSAL_KEY_LIMIT, /* limits of a known key: rps, tokens_per_s, max_concurrent */
     REFUSAL_QUEUE_SIZE,
     REFUSAL_QUEUE_TIMEOUT,
+    REFUSAL_DEADLINE,
     REFUSAL_KEY_MISSING,
     REFUSAL_KEY_UNKNOWN,
     REFUSAL_ADMIN_KEY_MISSING,

@@ -68,6 +68,9 @@ extern const double router_decision_buckets[ROUTER_DECISION_BUCKETS]; /* 500 ns 
       "Requests that began to wait in this router, by reason: backlog (the predicted wait at "     \
       "their worker was above --hold-ms), behind (other requests of the model waited), or full "   \
       "(every worker was at its limit or out of service).")                                        \
+    X(COUNTER, deadlines_total, "outcome",                                                         \
+      "Requests with a deadline for their first token (x-slo-ttft-ms), by outcome: met, missed, "  \
+      "refused (429), or left (the client disconnected before it).")                               \
     X(COUNTER, stream_comments_total, "kind",                                                      \
       "Comments that this router added to streams, by kind: keepalive (--sse-keepalive-s) or "     \
       "position (in the queue).")                                                                  \

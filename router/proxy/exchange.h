@@ -157,6 +157,7 @@ struct exchange {
     uint32_t n_accused;        /* workers that answered it with an error, or with nothing */
     struct registry_accused accused[MAX_ATTEMPTS];
     struct key_use key;             /* by which it was admitted */
+    struct hold_due due;            /* by_us 0: it has no deadline */
     struct str tenant;              /* ""; or the name of the tenant that sent it */
     struct isolation_splice splice; /* if is_salted: for workers that take no x-incipit-salt */
     char salt[ISOLATION_SALT_CHARS + 1];
@@ -177,6 +178,7 @@ struct exchange {
     bool is_salted;         /* its tenant shares no cache with others */
     bool cuts_noise;        /* by --strip-client-noise, for its path */
     bool is_refused;        /* its refusal has been counted, with a reason */
+    bool is_late;           /* refused because of its deadline */
     bool wants_comments;    /* before its worker's head: x-incipit-queue-comments */
     bool has_early_head;  /* its client has a stream's head and comments: it may be retried still */
     bool is_amid_comment; /* of a worker, the last that the client has */

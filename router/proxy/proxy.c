@@ -344,6 +344,10 @@ static void retry_elsewhere(struct exchange *x, bool is_free) {
     }
     exclude_tried(x);
     st = p->config.holds ? proxy_route_or_queue(x, &err) : route(x);
+    if (x->is_late) {
+        proxy_fail(x, st, &err);
+        return;
+    }
     if (st == ST_AGAIN) { /* QUEUED, with the time of its first arrival */
         x->is_requeued = true;
         return;
@@ -609,7 +613,9 @@ static struct exchange *exchange_open(struct proxy *p) {
     x->max_lost = POISON_LOST;
     x->try.up = NULL;
     x->is_salted = x->is_refused = x->cuts_noise = x->try.is_retry = false;
-    x->wants_comments = x->has_early_head = x->is_amid_comment = x->is_route_due = false;
+    x->due.by_us = 0;
+    x->is_late = x->wants_comments = x->has_early_head = x->is_amid_comment = x->is_route_due =
+        false;
     x->tenant = STR_NULL;
     reset_attempt(&x->try, false);
     exchange_move(x, EXCHANGE_OPEN);
@@ -642,6 +648,7 @@ void proxy_start(struct proxy *p, struct http_request *req) {
     if (st != ST_OK) x->scan = (struct body_scan){0}; /* not that of an earlier request */
     if (st == ST_OK) st = proxy_permit_body(x, &err);
     if (st == ST_OK) proxy_choose_comments(x);
+    if (st == ST_OK) st = proxy_read_deadline(x, &err);
     if (st == ST_OK && p->identifies_clients) st = proxy_admit(x, &err);
     if (st == ST_OK && proxy_is_poison(x)) {
         proxy_fail_poison(x, false);

@@ -212,6 +212,8 @@ void proxy_put_route(struct exchange *x, struct buf *out) {
     buf_appendf(out, " held_ms=%llu", (unsigned long long)x->waited_us / 1000);
     if (x->held_position)
         buf_appendf(out, " position=%u held_by=%s", x->held_position, proxy_held_by(x));
+    if (x->due.by_us)
+        buf_appendf(out, " deadline_ms=%llu", (unsigned long long)proxy_deadline_ms(x));
     explain_append(out, &x->why, x->try.target.worker);
 }
 

@@ -175,8 +175,21 @@ void proxy_send_collected(struct exchange *x);
 void proxy_fail_stream(struct exchange *x, enum status st, const struct error *err);
 void proxy_fail_stream_json(struct exchange *x, int code, struct str json);
 
+/* --- proxy_deadline.c ------------------------------------------------------------------------- */
+
+/* From its headers. ST_INVALID, counted. */
+MUST_USE enum status proxy_read_deadline(struct exchange *x, struct error *err);
+
+/* Before it is routed or waits. ST_BUSY, counted: it would miss it. */
+MUST_USE enum status proxy_judge_deadline(struct exchange *x, struct error *err);
+void proxy_note_late(struct exchange *x, uint64_t retry_us);   /* it is about to be refused */
+void proxy_refuse_late(struct exchange *x, uint64_t retry_us); /* one that waited */
+uint64_t proxy_deadline_ms(const struct exchange *x);          /* since it arrived; 0: none */
+void proxy_count_deadline(struct exchange *x, int code);       /* at its end */
+
 /* --- proxy_queue.c ---------------------------------------------------------------------------- */
 
+void proxy_note_claim(struct exchange *x); /* tenant and priority: x->due, x->waiter.held */
 void proxy_on_queue_timeout(void *x);
 void proxy_on_walk(void *p);
 void proxy_queue_fini(struct proxy *p); /* no exchange is open */

@@ -6,6 +6,7 @@
  *         ├─ displaced by another request (admission.h): a mail   ──▶ 429
  *         ├─ the last worker has left for good: a mail            ──▶ 503
  *         ├─ --queue-timeout                                      ──▶ 503
+ *         ├─ its deadline can no longer be met: a mail, or time   ──▶ 429
  *         └─ the client leaves: out of the queue at once
  *
  * The thread whose event lets a request go routes it under the registry's lock; the loop of that
@@ -58,6 +59,7 @@ static void enter_queue(struct exchange *x, uint64_t now_us) {
     struct proxy *p = x->proxy;
     uint64_t left_us = p->config.queue_timeout_us - MIN(x->waited_us, p->config.queue_timeout_us);
 
+    if (x->due.by_us) left_us = MIN(left_us, x->due.by_us - MIN(x->due.by_us, now_us));
     exchange_move(x, EXCHANGE_QUEUED);
     x->queued_us = now_us;
     x->held_position = x->waiter.held.n_before + 1;
@@ -106,6 +108,10 @@ static void on_queue_decision(struct mail *mail, void *arg) {
                    "again later");
         return;
     }
+    if (str_eq(str_of(w->limit), STR(REGISTRY_DEADLINE))) {
+        proxy_refuse_late(x, w->retry_us);
+        return;
+    }
     count_refusal(x, w->limit);
     PROXY_FAIL(x, ST_BUSY,
                "all workers are at their limit, the queue is full (--queue-size), and a request of "
@@ -118,11 +124,23 @@ void proxy_on_queue_timeout(void *arg) {
 
     if (!registry_leave(x->proxy->registry, &x->waiter)) return; /* the decision is on its way */
     leave_queue(x, EXCHANGE_CHOOSING);
+    if (x->due.by_us && loop_now_us(x->proxy->loop) >= x->due.by_us) {
+        proxy_refuse_late(x, 0);
+        return;
+    }
     count_refusal(x, "queue-timeout");
     PROXY_FAIL(x, ST_UNAVAILABLE,
                "no worker could start the request within the %.1f s of --queue-timeout: all had "
                "too much to do, or were at their limit or out of service: try again later",
                (double)x->proxy->config.queue_timeout_us * 1e-6);
+}
+
+void proxy_note_claim(struct exchange *x) {
+    struct hold_request *held = &x->waiter.held;
+
+    held->priority = x->due.priority = priority_of(x);
+    held->tenant = x->due.tenant =
+        hash_64(x->tenant.ptr ? x->tenant.ptr : "", x->tenant.len, x->proxy->config.hash_secret);
 }
 
 /* Tenant, priority and mailbox: needed only when there is no room. */
@@ -134,10 +152,9 @@ static enum status prepare_to_wait(struct exchange *x, struct error *err) {
     if (!p->mailbox) st = mailbox_open(&p->mailbox, p->loop, on_queue_decision, p, err);
     w->box = p->mailbox;
     w->limit = NULL;
-    w->held.priority = priority_of(x);
     w->held.since_us = x->start_us;
-    w->held.tenant =
-        hash_64(x->tenant.ptr ? x->tenant.ptr : "", x->tenant.len, p->config.hash_secret);
+    w->held.by_us = x->due.by_us;
+    proxy_note_claim(x);
     return st;
 }
 
@@ -148,6 +165,10 @@ enum status proxy_route_or_queue(struct exchange *x, struct error *err) {
 
     x->rq.now_us = now_us;
     x->waiter.limit = NULL;
+    if (x->due.by_us) {
+        st = proxy_judge_deadline(x, err);
+        if (st != ST_OK) return st;
+    }
     if (x->wants_explanation || p->config.decisions) proxy_explain(x);
     st = registry_enter(p->registry, x->scan.model, &x->rq, &x->try.ticket, &x->try.target, NULL,
                         err);
@@ -161,6 +182,9 @@ enum status proxy_route_or_queue(struct exchange *x, struct error *err) {
         exchange_move(x, EXCHANGE_SENDING);
     } else if (st == ST_AGAIN) {
         enter_queue(x, now_us);
+    } else if (x->waiter.limit && x->waiter.held.by_us &&
+               str_eq(str_of(x->waiter.limit), STR(REGISTRY_DEADLINE))) {
+        proxy_note_late(x, x->waiter.retry_us);
     } else if (x->waiter.limit) {
         x->retry_after_us = MAX(x->waiter.held.wait_us, 1000000u);
         count_refusal(x, x->waiter.limit);

@@ -107,8 +107,8 @@ static void log_request(const struct exchange *x, int code, double duration_s) {
               log_u64("attempts", x->n_attempts), log_bool("stream", x->try.form == ANSWER_SSE),
               log_f64("duration_s", duration_s), log_f64("ttft_s", ttft_s(x)),
               log_f64("held_s", (double)x->waited_us * 1e-6), log_z("held_by", proxy_held_by(x)),
-              log_u64("position", x->held_position), log_u64("body_bytes", x->req->body.len),
-              log_u64("answer_bytes", x->try.sent_bytes),
+              log_u64("position", x->held_position), log_u64("deadline_ms", proxy_deadline_ms(x)),
+              log_u64("body_bytes", x->req->body.len), log_u64("answer_bytes", x->try.sent_bytes),
               log_i64("prompt_tokens", x->try.feedback.prompt_tokens),
               log_i64("cached_tokens", x->try.feedback.cached_tokens),
               log_f64("predicted_cached_tokens", was_sent ? x->try.ticket.cached_tokens : 0),
@@ -163,6 +163,7 @@ void proxy_report(struct exchange *x, int code) {
 
     count_request(p, x->req->path, code);
     count_tokens(x);
+    proxy_count_deadline(x, code);
     metric_observe(p->counts.duration, duration_s);
     if (x->try.first_token_us) metric_observe(p->counts.ttft, ttft_s(x));
     if (is_logged(p, code)) log_request(x, code, duration_s);

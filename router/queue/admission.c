@@ -445,6 +445,15 @@ uint32_t admission_n_before(const struct admission *a, const struct admission_cl
                                   fmax(claim->work_s, WORK_MIN_S));
 }
 
+double admission_fair_share(const struct admission *a, const struct admission_claim *claim) {
+    uint32_t band = band_of(claim->priority);
+    const struct band *b = &a->bands[band];
+    const struct admission_flow *f = map_find(&a->flows, flow_key(claim->tenant, band));
+    uint64_t n_own = f ? f->n : 0, n_turns = (n_own + 1) * (b->longest.n + (n_own == 0)) - 1;
+
+    return b->n > n_turns ? (double)n_turns / b->n : 1;
+}
+
 /* It is counted itself, once more than those before it. */
 uint32_t admission_position(const struct admission *a, const struct admission_ticket *t) {
     uint64_t n = count_before(a, t->flow, t->flow->band, t->work_s);

@@ -136,6 +136,10 @@ uint32_t admission_n_waiting(const struct admission *a);
 
 /* How many tickets are before a newcomer with this claim: by price, roughly. */
 uint32_t admission_n_before(const struct admission *a, const struct admission_claim *claim);
+/* Of what costs no more than a newcomer, the share that is before it: 1 of one tenant alone, less
+ * where tenants take turns. */
+double admission_fair_share(const struct admission *a, const struct admission_claim *claim);
+
 /* The place of a waiting ticket, from 1; by price, those of equal bins count as before it. */
 uint32_t admission_position(const struct admission *a, const struct admission_ticket *t);
 void admission_check(const struct admission *a); /* asserts the invariants; O(n) */

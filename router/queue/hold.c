@@ -5,10 +5,18 @@
 #include <math.h>
 
 #include "common/base/mem.h"
+#include "common/base/rng.h"
 
 /* A price that rose by less keeps its place for this try. */
 #define PRICE_MARGIN   1.01
 #define PRICE_MARGIN_S 0.001
+/* When a refused request is to come again: when one a little shorter would have its turn. */
+#define RETRY_PRICE   0.95
+#define RETRY_TIMES   2 /* in bursts 67 % are accepted then, 54 % after once that time */
+#define RETRY_LEAST_S 1.0
+#define RETRY_MOST_S  600.0
+#define RETRY_JITTER  0.2
+#define LEARN_US      100000 /* between two looks at what workers have done */
 
 struct hold {
     struct routing *routing;
@@ -20,6 +28,9 @@ struct hold {
     struct worker_mask ready;   /* when the last walk left requests waiting beside them */
     uint64_t walked_us;         /* then; 0: no walk has */
     uint64_t full_walk_us;      /* the last of HOLD_TRIES */
+    uint64_t learned_us;        /* deadlines_learn */
+    struct deadlines due;
+    struct rng rng; /* of retry times */
 };
 
 static struct admission_options queue_options(const struct hold_options *o) {
@@ -37,6 +48,8 @@ struct hold *hold_create(struct routing *routing, const struct hold_options *opt
     h->routing = routing;
     h->queue = admission_create(&queue);
     list_init(&h->waiting);
+    deadlines_init(&h->due);
+    rng_seed(&h->rng, 1);
     hold_configure(h, options);
     return h;
 }
@@ -69,6 +82,86 @@ static struct hold_request *request_of(struct admission_ticket *t) {
     return CONTAINER_OF(t, struct hold_request, place);
 }
 
+/* --- deadlines -------------------------------------------------------------------------------- */
+
+static uint32_t band_of(int32_t priority) {
+    return (uint32_t)(MIN(MAX(priority, -DEADLINE_BANDS / 2), DEADLINE_BANDS / 2 - 1) +
+                      DEADLINE_BANDS / 2);
+}
+
+static void learn_share(struct hold *h, uint64_t now_us) {
+    double work_s, busy_s;
+
+    if (now_us < h->learned_us + LEARN_US) return;
+    h->learned_us = now_us;
+    load_get_done(load_of(h), &work_s, &busy_s, now_us);
+    deadlines_learn(&h->due, work_s, busy_s, h->n_waiting > 0);
+}
+
+static void note_arrival(struct hold *h, int32_t priority, double price_s, uint64_t now_us) {
+    learn_share(h, now_us);
+    deadlines_arrived(&h->due, band_of(priority), price_s, now_us);
+}
+
+static double least_wait_s(const struct hold *h, double price_s, uint64_t now_us) {
+    const struct load *l = load_of(h);
+    double least_s = INFINITY;
+
+    WORKER_MASK_FOR_EACH(w, l->eligible.words, l->n_words) {
+        least_s = fmin(least_s, load_wait_in_order_s(l, w, price_s, now_us));
+    }
+    return least_s;
+}
+
+/* Of requests that wait and arrive, how much goes before it: turns of other tenants aside. */
+static double queue_s(const struct hold *h, uint64_t tenant, int32_t priority, double price_s) {
+    struct admission_claim claim = {.tenant = tenant, .priority = priority, .work_s = price_s};
+
+    return deadlines_wait_s(
+        &h->due, &(struct deadline_claim){.band = band_of(priority),
+                                          .work_s = price_s,
+                                          .n_workers = load_of(h)->n_eligible,
+                                          .fair = admission_fair_share(h->queue, &claim)});
+}
+
+/* Others that obey must not all come back together. */
+static uint64_t retry_us(struct hold *h, uint64_t tenant, int32_t priority, double price_s) {
+    double s = RETRY_TIMES * queue_s(h, tenant, priority, RETRY_PRICE * price_s);
+
+    s = fmin(fmax(s, RETRY_LEAST_S), RETRY_MOST_S);
+
+    return (uint64_t)(s * (1 - RETRY_JITTER + 2 * RETRY_JITTER * rng_f64(&h->rng)) * 1e6);
+}
+
+enum status hold_judge(struct hold *h, const struct route_request *rq, struct hold_due *due,
+                       struct error *err) {
+    double left_s = due->by_us > rq->now_us ? (double)(due->by_us - rq->now_us) * 1e-6 : 0;
+    struct route_offer offer;
+    double price_s, start_s;
+
+    if (routing_offer(h->routing, rq, &offer, NULL) != ST_OK) return ST_OK; /* no worker */
+    price_s = routing_offer_price(h->routing);
+    start_s =
+        least_wait_s(h, price_s, rq->now_us) + queue_s(h, due->tenant, due->priority, price_s);
+    due->predicted_s = start_s + price_s;
+    if (start_s <= left_s && price_s <= left_s) return ST_OK;
+    due->retry_us = retry_us(h, due->tenant, due->priority, price_s);
+    return error_set(err, ST_BUSY,
+                     "the first token is predicted in %.1f s, and its deadline is in %.1f s: send "
+                     "the request again in %.1f s, or with a later deadline",
+                     due->predicted_s, left_s, (double)due->retry_us * 1e-6);
+}
+
+struct hold_request *hold_hopeless(struct hold *h, uint64_t now_us, uint64_t *retry) {
+    struct deadline_entry *e = deadlines_hopeless(&h->due, now_us);
+    struct hold_request *q;
+
+    if (!e) return NULL;
+    q = CONTAINER_OF(e, struct hold_request, due);
+    *retry = retry_us(h, q->tenant, q->priority, e->work_s);
+    return q;
+}
+
 /* --- placing ---------------------------------------------------------------------------------- */
 
 enum status hold_place(struct hold *h, struct route_request *rq, struct route_ticket *ticket,
@@ -76,7 +169,11 @@ enum status hold_place(struct hold *h, struct route_request *rq, struct route_ti
     struct route_offer offer;
     enum status st;
 
-    if (!hold_is_on(h)) return routing_route(h->routing, rq, ticket, err);
+    if (!hold_is_on(h)) {
+        st = routing_route(h->routing, rq, ticket, err);
+        if (st == ST_OK) note_arrival(h, 0, ticket->load.work_s, rq->now_us);
+        return st;
+    }
     *reason = HOLD_BEHIND;
     if (h->n_waiting) return ST_AGAIN;
     st = routing_offer(h->routing, rq, &offer, err);
@@ -85,12 +182,14 @@ enum status hold_place(struct hold *h, struct route_request *rq, struct route_ti
     if (offer.wait_s > load_of(h)->hold_s[offer.worker] &&
         load_backlog_share(load_of(h), rq->now_us) >= HOLD_BUSY_SHARE)
         return ST_AGAIN;
+    note_arrival(h, 0, routing_offer_price(h->routing), rq->now_us);
     routing_accept(h->routing, rq, ticket);
     return ST_OK;
 }
 
 static void forget(struct hold *h, struct hold_request *q) {
     list_remove(&q->link);
+    deadlines_leave(&h->due, &q->due);
     h->n_waiting--;
     if (h->fresh == q) h->fresh = NULL;
 }
@@ -113,6 +212,8 @@ enum admission_verdict hold_wait(struct hold *h, struct hold_request *q,
     }
     list_push_back(&h->waiting, &q->link);
     h->n_waiting++;
+    note_arrival(h, q->priority, claim.work_s, q->rq->now_us);
+    deadlines_enter(&h->due, &q->due, band_of(q->priority), claim.work_s, q->by_us);
     q->tried_us = 0;
     h->fresh = q;
     return verdict;
@@ -182,6 +283,7 @@ static enum attempt attempt(struct hold *h, struct hold_request *q, uint64_t now
 
 static void put_back(struct hold *h, struct hold_request *q, double price_s) {
     admission_put_back(h->queue, &q->place, price_s);
+    deadlines_reprice(&h->due, &q->due, price_s);
     list_remove(&q->link);
     list_push_back(&h->waiting, &q->link);
 }
@@ -266,7 +368,10 @@ static void reprice_oldest(struct hold *h) {
     while (n--) {
         struct hold_request *q = LIST_ENTRY(list_first(&h->waiting), struct hold_request, link);
 
-        admission_reprice(h->queue, &q->place, routing_price(h->routing, q->rq, &home));
+        double price_s = routing_price(h->routing, q->rq, &home);
+
+        admission_reprice(h->queue, &q->place, price_s);
+        deadlines_reprice(&h->due, &q->due, price_s);
         list_remove(&q->link);
         list_push_back(&h->waiting, &q->link);
     }
@@ -325,6 +430,7 @@ void hold_check(const struct hold *h) {
     uint32_t n = 0;
 
     admission_check(h->queue);
+    deadlines_check(&h->due, h->n_waiting);
     LIST_FOR_EACH(it, &h->waiting) {
         assert(hold_is_waiting(LIST_ENTRY(it, struct hold_request, link)));
         n++;

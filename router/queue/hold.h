@@ -37,6 +37,7 @@
 #define ROUTER_QUEUE_HOLD_H
 
 #include "router/queue/admission.h"
+#include "router/queue/deadline.h"
 #include "router/routing/routing.h"
 
 #define HOLD_WALK_US    5000
@@ -68,16 +69,18 @@ enum hold_reason {
 struct hold_request {
     struct list link; /* among those that wait, or in the caller's list of placed ones */
     struct admission_ticket place; /* zero: does not wait */
-    struct route_request *rq;      /* now_us is set at each try */
-    struct route_ticket *ticket;   /* opened when it is placed */
-    uint64_t tenant;               /* hash */
-    double weight;                 /* of the tenant; 0 is 1 */
-    int32_t priority;              /* see admission.h */
-    uint64_t since_us;             /* when it first arrived: a retry keeps its place in the order */
-    uint64_t wait_us;              /* predicted by hold_wait */
-    uint32_t n_before;             /* in the order when it began to wait; by price roughly */
-    enum hold_reason reason;       /* why it began to wait */
-    uint32_t tried_worker;         /* of the last try, with its time; 0: none yet */
+    struct deadline_entry due;
+    struct route_request *rq;    /* now_us is set at each try */
+    struct route_ticket *ticket; /* opened when it is placed */
+    uint64_t tenant;             /* hash */
+    double weight;               /* of the tenant; 0 is 1 */
+    int32_t priority;            /* see admission.h */
+    uint64_t since_us;           /* when it first arrived: a retry keeps its place in the order */
+    uint64_t by_us;              /* its first token is due; 0: no deadline */
+    uint64_t wait_us;            /* predicted by hold_wait */
+    uint32_t n_before;           /* in the order when it began to wait; by price roughly */
+    enum hold_reason reason;     /* why it began to wait */
+    uint32_t tried_worker;       /* of the last try, with its time; 0: none yet */
     uint64_t tried_us;
 };
 
@@ -87,6 +90,18 @@ void hold_destroy(struct hold *h); /* nothing may wait; NULL is fine */
 
 /* New options; those that wait stay, in the new order. */
 void hold_configure(struct hold *h, const struct hold_options *options);
+
+/* Of a request with a deadline, before it is placed or waits. */
+struct hold_due {
+    uint64_t tenant, by_us;
+    int32_t priority;
+    double predicted_s; /* until its first token */
+    uint64_t retry_us;  /* after which it would probably be accepted; see deadline.h */
+};
+
+/* ST_BUSY: it would miss its deadline. Nothing changes. */
+MUST_USE enum status hold_judge(struct hold *h, const struct route_request *rq,
+                                struct hold_due *due, struct error *err);
 
 /* Places a request that does not wait. ST_AGAIN: it has to wait; *reason is why. ST_UNAVAILABLE:
  * no worker is eligible and not excluded. */
@@ -101,6 +116,9 @@ MUST_USE enum admission_verdict hold_wait(struct hold *h, struct hold_request *q
 /* Places what can be placed, at most n_max, and appends it to `placed`, with open tickets. One that
  * excludes all workers that there are is placed as if it excluded none. */
 void hold_walk(struct hold *h, uint32_t n_max, uint64_t now_us, struct list *placed);
+
+/* One that waits and can no longer meet its deadline, or NULL. *retry_us: as of hold_due. */
+struct hold_request *hold_hopeless(struct hold *h, uint64_t now_us, uint64_t *retry_us);
 
 /* It leaves without being placed, and its tenant is not charged. It must be waiting. */
 void hold_leave(struct hold *h, struct hold_request *q);

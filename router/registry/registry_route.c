@@ -228,9 +228,27 @@ static uint32_t n_free(const struct registry *r) {
     return r->config.max_concurrent - MIN(r->n_open, r->config.max_concurrent);
 }
 
+static void refuse_hopeless(struct registry *r, struct model *m, uint64_t now_us,
+                            struct list *decided) {
+    struct hold_request *q;
+    uint64_t retry_us;
+
+    while ((q = hold_hopeless(m->hold, now_us, &retry_us)) != NULL) {
+        struct registry_waiter *w = waiter_of(q);
+
+        hold_leave(m->hold, q);
+        r->n_waiting--;
+        w->is_granted = false;
+        w->limit = REGISTRY_DEADLINE;
+        w->retry_us = retry_us;
+        list_push_back(decided, &w->mail.link);
+    }
+}
+
 static void grant(struct registry *r, struct model *m, uint64_t now_us, struct list *decided) {
     struct list placed, *link;
 
+    refuse_hopeless(r, m, now_us, decided);
     list_init(&placed);
     hold_walk(m->hold, n_free(r), now_us, &placed);
     while ((link = list_pop_front(&placed)) != NULL) {
@@ -342,8 +360,11 @@ static enum status wait_for_place(struct registry *r, struct model *m, struct re
     }
     if (hold_is_on(m->hold)) grant(r, m, now_us, decided);
     if (hold_is_waiting(&w->held)) return ST_AGAIN;
-    list_remove(&w->mail.link); /* placed at once: no mail */
-    return ST_OK;
+    list_remove(&w->mail.link); /* decided at once: no mail */
+    if (w->is_granted) return ST_OK;
+    return error_set(err, ST_BUSY,
+                     "the request cannot be computed before its deadline: send it "
+                     "with a later one");
 }
 
 enum status registry_enter(struct registry *r, struct str model, struct route_request *rq,
@@ -376,6 +397,18 @@ enum status registry_enter(struct registry *r, struct str model, struct route_re
 done:
     pthread_mutex_unlock(&r->lock);
     registry_notify(&decided);
+    return st;
+}
+
+enum status registry_judge(struct registry *r, struct str model, const struct route_request *rq,
+                           struct hold_due *due, struct error *err) {
+    struct model *m;
+    enum status st;
+
+    lock_and_measure(r);
+    st = choose_model(r, model, &m, NULL);
+    st = st == ST_OK ? hold_judge(m->hold, rq, due, err) : ST_OK; /* registry_enter reports it */
+    pthread_mutex_unlock(&r->lock);
     return st;
 }
 

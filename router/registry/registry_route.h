@@ -64,12 +64,14 @@ MUST_USE enum status registry_explain(struct registry *r, struct str model,
  * too; err and w->limit name the limit. With w NULL, ST_AGAIN reports that the request would have
  * to wait. A request that failed on other workers, which `rq` excludes, keeps its place by
  * since_us; it waits only where requests are held back for a backlog. */
+#define REGISTRY_DEADLINE "deadline"
 struct registry_waiter {
     struct mail mail;         /* sent once for each ST_AGAIN, unless registry_leave returned true */
     struct mailbox *box;      /* the caller's, as are the next two */
-    struct hold_request held; /* tenant, weight, priority and since_us are the caller's. With
+    struct hold_request held; /* tenant, weight, priority, since_us and by_us are the caller's. With
                                * ST_AGAIN: wait_us (with ST_BUSY too), n_before and reason */
     const char *limit;        /* on refusal: the option that set the limit, or NULL */
+    uint64_t retry_us;        /* with the limit "deadline": as hold_due has it */
     bool is_granted;   /* valid with the mail: `ticket` is open; else it is refused: displaced
                           * when `limit` is set, or every worker has left for good */
     struct hold *hold; /* for the registry, with the next one */
@@ -78,6 +80,13 @@ struct registry_waiter {
 MUST_USE enum status registry_enter(struct registry *r, struct str model, struct route_request *rq,
                                     struct route_ticket *ticket, struct registry_target *out,
                                     struct registry_waiter *w, struct error *err);
+
+/* Before registry_enter, for a request with a deadline: see hold_judge. ST_BUSY: it would miss it.
+ * One that waits and can no longer meet it (held.by_us) is refused by mail, with the limit
+ * "deadline". */
+MUST_USE enum status registry_judge(struct registry *r, struct str model,
+                                    const struct route_request *rq, struct hold_due *due,
+                                    struct error *err);
 
 /* Stops waiting. False: it is already decided and the mail is on its way. */
 bool registry_leave(struct registry *r, struct registry_waiter *w);

@@ -303,8 +303,20 @@ static double quiet_s_at(const struct load_worker *w, uint64_t now_us) {
     return w->quiet_s + (w->n_pending ? 0 : seconds_since(w->quiet_as_of_us, now_us));
 }
 
+static double busy_s_at(const struct load_worker *w, uint64_t now_us) {
+    return w->busy_s + (w->n_pending ? seconds_since(w->quiet_as_of_us, now_us) : 0);
+}
+
+void load_get_done(const struct load *l, double *work_s, double *busy_s, uint64_t now_us) {
+    *work_s = l->first_work_s;
+    *busy_s = 0;
+    for (uint32_t w = 0; w < MIN(l->n_words * 64, l->n_workers); w++)
+        *busy_s += busy_s_at(&l->workers[w], now_us);
+}
+
 /* Before n_pending changes. */
 static void count_quiet(struct load_worker *w, uint64_t now_us) {
+    w->busy_s = busy_s_at(w, now_us);
     w->quiet_s = quiet_s_at(w, now_us);
     w->quiet_as_of_us = MAX(w->quiet_as_of_us, now_us);
 }
@@ -500,6 +512,7 @@ void load_first_token(struct load *l, struct load_ticket *t, uint64_t now_us) {
     k->sum_first_s += to_seconds(now_us);
     k->sum_first_quiet_s += t->first_quiet_s;
     k->n_first++;
+    l->first_work_s += t->work_s;
     l->mean_prefill_s += MEAN_WEIGHT * (t->work_s - l->mean_prefill_s);
     l->mean_running += MEAN_WEIGHT * (k->in_flight - k->n_pending - l->mean_running);
 }

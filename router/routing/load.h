@@ -74,6 +74,7 @@ struct load_worker {
     struct worker_spec spec;            /* defaults filled in */
     uint64_t n_sent, n_first, n_closed; /* since creation */
     double report_delay_s;              /* of first tokens, learned: see load_learn_report */
+    double busy_s;                      /* seconds with a pending ticket, as quiet_s */
     double unseen_share;                /* of the latest first tokens: predicted, not reported */
 };
 
@@ -117,6 +118,7 @@ struct load {
     double mean_decode_s;      /* first token to end */
     double mean_prefill_s;     /* predicted work of those that got their first token, */
     double mean_running;       /* and how many then ran on the worker */
+    double first_work_s;       /* predicted prefill of all that ever had a first token */
     struct load_speed speed;
 };
 
@@ -154,6 +156,10 @@ void load_set_speed(struct load *l, uint32_t w, double tokens_per_s);
 
 /* Mean tokens of prefill per second of the workers in a mask, which is not empty. */
 double load_mean_speed(const struct load *l, const uint64_t *mask);
+
+/* Since creation, of all workers: predicted prefill that is done, and seconds in which a worker had
+ * some to do. */
+void load_get_done(const struct load *l, double *work_s, double *busy_s, uint64_t now_us);
 
 /* Share of a worker's time that answers take, the rest being prompts: by the means of requests. */
 double load_decode_share(const struct load *l);

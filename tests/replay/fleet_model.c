@@ -147,10 +147,23 @@ static void on_ended(void *ctx, struct model_request *q) {
     if (q->in->next) schedule_next(f, q);
 }
 
+/* It comes again once, if its client obeys. */
+static void refuse(struct fleet *f, struct model_request *q) {
+    q->is_refused = true;
+    model_request_fini(q);
+    if (q->n_refused++ || !f->options->comes_again) return;
+    q->arrival_s = f->now_s + router_models_retry_s(f->routers, q->number);
+    heap_push(&f->returns, &q->later);
+}
+
 static void on_placed(void *ctx, uint32_t request, uint32_t worker) {
     struct fleet *f = ctx;
     struct model_request *q = &f->requests[request];
 
+    if (worker == ROUTER_MODEL_REFUSED) {
+        refuse(f, q);
+        return;
+    }
     q->worker = worker;
     q->held_s = f->now_s - q->arrival_s;
     if (f->routers) router_models_sent(f->routers, q, f->now_s);
@@ -166,9 +179,14 @@ static void place(struct fleet *f, struct model_request *q) {
 
 static void begin(struct fleet *f, uint32_t number, double arrival_s) {
     struct model_request *q = &f->requests[number];
+    const struct fleet_options *o = f->options;
+    uint32_t n_refused = q->n_refused;
 
     model_request_init(q, &f->workload->requests[number], number, &f->workers[0]);
+    q->n_refused = n_refused;
     q->arrival_s = arrival_s;
+    if (o->due_s > 0)
+        q->by_s = arrival_s + o->due_s + o->due_prefills * worker_prefill_s(0, q->in->n_prompt);
     place(f, q);
 }
 
@@ -319,6 +337,7 @@ static void open_routers(struct fleet *f) {
         .is_final_told = o->is_final_told,
         .has_tenants = o->has_tenants,
         .odd_weight = o->odd_weight,
+        .refuses = o->due_s > 0 && !o->is_never_refused,
         .n_routers = o->n_routers,
         .is_shared = o->is_shared,
         .delay_s = o->delay_s,

@@ -43,6 +43,10 @@ struct fleet_options {
     bool is_admitting, is_final_told;
     bool has_tenants;             /* routers know of them; else all are one */
     double odd_weight;            /* of every second tenant */
+    double due_s;                 /* deadlines: so long and due_prefills x the prefill of */
+    double due_prefills;          /* the whole prompt after a request came; 0: none */
+    bool is_never_refused;        /* deadlines are only counted */
+    bool comes_again;             /* a refused request, once, when the router asks for it */
     uint32_t n_routers;           /* requests are spread over them at random */
     bool is_shared;               /* routers read each other's requests in workers' logs */
     double delay_s, late_delay_s; /* so much later: accepted requests, all else */
@@ -81,6 +85,9 @@ struct fleet_result {
     double odd_by_even; /* prefill of every second tenant, by that of the others, between the
                          * warm-up and the last arrival */
     uint32_t n_lost;    /* requests, by crashes after their first token */
+    double refused_share, missed_share; /* deadlines: refused; of those accepted, too late */
+    double due_share;                   /* of all: in time */
+    double again_share;                 /* of those that came again: accepted then */
     struct fleet_sessions sessions;
     double window_hit_of_pooled, window_ttft_s; /* of five minutes after window_share */
 };

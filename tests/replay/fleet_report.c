@@ -99,7 +99,7 @@ static void report_requests(const struct fleet_record *f, struct fleet_result *r
     for (uint32_t i = 0; i < f->workload->n; i++) {
         const struct model_request *q = &f->requests[i];
 
-        if (!q->in || q->arrival_s < warm_s) continue;
+        if (!q->in || q->arrival_s < warm_s || q->is_refused) continue;
         sample_add(&ttft, ttft_s(q));
         if (q->in->n_output > 1) sample_add(&itl, itl_s(q));
         count_tenant(&tenants, q);
@@ -131,6 +131,7 @@ static void report_held(const struct fleet_record *f, struct fleet_result *r) {
         const struct model_request *q = &f->requests[i];
 
         if (!q->in) continue;
+        if (q->is_refused) continue;
         if (q->first_s >= warm_s && q->first_s <= end_s)
             prefill_s[q->in->tenant % 2] += worker_prefill_s(q->cached, q->in->n_prompt);
         if (q->arrival_s < warm_s || !(q->held_s > 0)) continue;
@@ -141,6 +142,28 @@ static void report_held(const struct fleet_record *f, struct fleet_result *r) {
     r->held_share = (double)n / MAX(r->n, 1u);
     r->mean_held_s /= MAX(n, 1u);
     r->odd_by_even = prefill_s[1] / fmax(prefill_s[0], 1e-9);
+}
+
+/* --- deadlines ------------------------------------------------------------------------------- */
+
+static void report_deadlines(const struct fleet_record *f, struct fleet_result *r) {
+    double warm_s = f->options->warm_share * workload_span_s(f->workload);
+    double n = 0, n_refused = 0, n_missed = 0, n_again = 0, n_accepted = 0;
+
+    for (uint32_t i = 0; i < f->workload->n; i++) {
+        const struct model_request *q = &f->requests[i];
+
+        if (!q->in || !(q->by_s > 0) || q->arrival_s < warm_s) continue;
+        n++;
+        n_refused += q->is_refused;
+        n_missed += !q->is_refused && q->first_s > q->by_s;
+        n_again += q->n_refused > 0 && f->options->comes_again;
+        n_accepted += q->n_refused == 1 && !q->is_refused;
+    }
+    r->refused_share = n_refused / fmax(n, 1);
+    r->missed_share = n_missed / fmax(n - n_refused, 1);
+    r->due_share = (n - n_refused - n_missed) / fmax(n, 1);
+    r->again_share = n_accepted / fmax(n_again, 1);
 }
 
 /* --- sessions -------------------------------------------------------------------------------- */
@@ -244,6 +267,7 @@ void fleet_report(const struct fleet_record *f, struct fleet_result *r) {
     *r = (struct fleet_result){0};
     report_requests(f, r);
     report_held(f, r);
+    report_deadlines(f, r);
     report_sessions(f, &r->sessions);
     report_window(f, r);
     report_workers(f, r);

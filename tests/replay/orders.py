@@ -101,6 +101,18 @@ def tenants(t):
     t.add("fair", "hold: prefill at weights 2:1", "1.9 to 2.1", lambda: mean(fair, "odd_by_even"), lambda x: 1.9 <= x <= 2.1)
 
 
+def deadlines(t):
+    due = dict(**LATE, due=3, due_prefills=2)
+    with_it, kept = t.at("over", **due), t.at("over", **due, never=1)
+    t.add("over", "deadlines: in time", ">= 0.985", lambda: mean(with_it, "in_time"), lambda x: x >= 0.985,
+          lambda: mean(kept, "in_time"))
+    t.least("over", "deadlines: refused", 0.015, with_it, "refused")
+    t.least("over", "deadlines: accepted and late", 0.005, with_it, "missed", kept)
+    t.least("G1", "deadlines: refused", 0.001, t.at("G1", **due), "refused")
+    again = t.at("over", **due, again=1)
+    t.add("over", "deadlines: accepted when again", "", lambda: mean(again, "again"))
+
+
 def unequal_fleets(t):
     for scene, bar in dict(x2=1.68, x4=2.05).items():
         t.least(scene, "speeds unknown: TTFT mean", bar, t.at(scene))
@@ -137,7 +149,7 @@ def agents(t):
 def main():
     runs, is_quick = options(__doc__)
     table, failed = Table(runs, 1 if is_quick else 3), 0
-    for part in order_in_the_worker, late_binding, tenants, unequal_fleets, agents:
+    for part in order_in_the_worker, late_binding, tenants, deadlines, unequal_fleets, agents:
         part(table)
     print(f"{'scene':8} {'what':32} {'bar':>12} {'without':>9} {'figure':>8}  holds", flush=True)
     for scene, what, bar, figure, holds, without, of_trace in table.rows:

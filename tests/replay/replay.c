@@ -27,6 +27,8 @@
  *     sessions N, admit 1, final 1   routers join turns to sessions (router/sessions), by the names
  *                        of requests (1) or their prompts (2); whole sessions wait; the last
  *                        request of one is marked
+ *     due S, due_prefills N, never 1, again 1   deadlines: S and N x its whole prefill; only
+ *                        counted; refused requests come again once
  *     crash N, late_first_ms MS   workers crash at half time, for a tenth of it; routers learn
  *                        of first tokens so much later
  *     routers N, shared 1, delay_ms MS, late_ms MS    (1, 0, 5, 25)
@@ -121,6 +123,8 @@ static bool set_real(struct replay *r, const char *name, double x) {
         {"hold_ms", &r->fleet.hold_s, 1e-3},
         {"walk_ms", &r->fleet.walk_s, 1e-3},
         {"weight", &r->fleet.odd_weight, 1},
+        {"due", &r->fleet.due_s, 1},
+        {"due_prefills", &r->fleet.due_prefills, 1},
         {"late_first_ms", &r->fleet.late_first_s, 1e-3},
         {"late_ms", &r->fleet.late_delay_s, 1e-3},
         {"window", &r->fleet.window_share, 1},
@@ -153,6 +157,10 @@ static bool set_whole(struct replay *r, const char *name, double x) {
         r->fleet.n_crashes = (uint32_t)x;
     else if (strcmp(name, "tenants") == 0)
         r->fleet.has_tenants = x != 0;
+    else if (strcmp(name, "never") == 0)
+        r->fleet.is_never_refused = x != 0;
+    else if (strcmp(name, "again") == 0)
+        r->fleet.comes_again = x != 0;
     else if (strcmp(name, "aware") == 0)
         r->fleet.is_order_told = x != 0;
     else if (strcmp(name, "sessions") == 0)
@@ -206,6 +214,7 @@ static void read_arguments(struct replay *r, int argc, char **argv) {
         fail("too many crashes, or routers that share, with crash", "");
     if (r->fleet.hold_s > 0 && r->fleet.is_restarted) fail("no restart with hold_ms", "");
     if (r->fleet.sessions && r->fleet.is_restarted) fail("no restart with sessions", "");
+    if (r->fleet.due_s > 0 && !(r->fleet.hold_s > 0)) fail("due without hold_ms", "");
     if (argc % 2 == 0) fail("no value for", argv[argc - 1]);
     if (!fleet_choose_by_name(&r->fleet, r->policy)) fail("no policy", r->policy);
 }
@@ -277,6 +286,10 @@ static void print(const struct replay *r, const struct fleet_result *f) {
     json_field_f64(&j, "held_max_s", f->longest_held_s);
     json_field_f64(&j, "odd_by_even", f->odd_by_even);
     json_field_u64(&j, "lost", f->n_lost);
+    json_field_f64(&j, "refused", f->refused_share);
+    json_field_f64(&j, "missed", f->missed_share);
+    json_field_f64(&j, "in_time", f->due_share);
+    json_field_f64(&j, "again", f->again_share);
     json_field_f64(&j, "turns_per_s", f->sessions.turns_per_s);
     json_field_f64(&j, "turn_tokens", f->sessions.mean_prompt_tokens);
     json_field_f64(&j, "cached_of_known", f->sessions.hit_of_known);

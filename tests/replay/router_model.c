@@ -47,6 +47,7 @@ struct router_models {
     struct hold_request *held; /* by request; the next too. NULL: requests never wait */
     struct route_request *descriptions;
     const struct model_request **asked; /* by request, of sessions */
+    double *retry_s;                    /* by request, of those refused */
 };
 
 static uint64_t us(double s) {
@@ -222,6 +223,7 @@ struct router_models *router_models_create(const struct router_model_options *op
     if (options->hold_s > 0) {
         all->held = mem_calloc((size_t)options->n_requests + 1, sizeof(*all->held));
         all->descriptions = mem_calloc((size_t)options->n_requests + 1, sizeof(*all->descriptions));
+        all->retry_s = mem_calloc((size_t)options->n_requests + 1, sizeof(*all->retry_s));
     }
     if (options->sessions != SESSIONS_OFF)
         all->asked = mem_calloc((size_t)options->n_requests + 1, sizeof(void *));
@@ -242,6 +244,7 @@ void router_models_destroy(struct router_models *all) {
         event_ring_destroy(all->logs[w]);
     mem_free(all->asked);
     mem_free(all->held);
+    mem_free(all->retry_s);
     mem_free(all->descriptions);
     mem_free(all->n_crashes);
     mem_free(all->logs);
@@ -282,17 +285,31 @@ static struct route_request describe(const struct router_models *all, const stru
 
 /* --- waiting --------------------------------------------------------------------------------- */
 
+static uint64_t tenant_of(const struct router_model *r, const struct model_request *q) {
+    return r->all->options.has_tenants ? q->in->tenant + 1 : 0;
+}
+
 static void begin_wait(struct router_model *r, const struct model_request *q) {
     struct hold_request *held = &r->all->held[q->number], *displaced;
 
     *held = (struct hold_request){
         .rq = &r->all->descriptions[q->number],
         .ticket = &r->tickets[q->number],
-        .tenant = r->all->options.has_tenants ? q->in->tenant + 1 : 0,
+        .tenant = tenant_of(r, q),
         .weight = q->in->tenant % 2 ? r->all->options.odd_weight : 0,
         .since_us = us(q->arrival_s),
+        .by_us = r->all->options.refuses ? us(q->by_s) : 0,
     };
     if (hold_wait(r->hold, held, &displaced) != ADMISSION_WAITS || displaced) abort();
+}
+
+static bool is_refused(struct router_model *r, const struct model_request *q,
+                       const struct route_request *rq) {
+    struct hold_due due = {.tenant = tenant_of(r, q), .by_us = us(q->by_s)};
+
+    if (hold_judge(r->hold, rq, &due, NULL) == ST_OK) return false;
+    r->all->retry_s[q->number] = (double)due.retry_us * 1e-6;
+    return true;
 }
 
 static uint32_t place(struct router_model *r, const struct model_request *q, double now_s) {
@@ -302,6 +319,7 @@ static uint32_t place(struct router_model *r, const struct model_request *q, dou
     enum status st;
 
     *rq = describe(r->all, q, now_s);
+    if (r->all->options.refuses && is_refused(r, q, rq)) return ROUTER_MODEL_REFUSED;
     st = hold_place(r->hold, rq, t, &reason, NULL);
     if (st == ST_OK) return t->load.worker;
     if (st != ST_AGAIN) abort();
@@ -309,9 +327,27 @@ static uint32_t place(struct router_model *r, const struct model_request *q, dou
     return WORKER_NONE;
 }
 
+static void refuse_hopeless(struct router_model *r, double now_s, placed_fn *on_placed, void *ctx) {
+    struct hold_request *held;
+    uint64_t retry_us;
+
+    while ((held = hold_hopeless(r->hold, us(now_s), &retry_us)) != NULL) {
+        uint32_t request = (uint32_t)(held - r->all->held);
+
+        hold_leave(r->hold, held);
+        r->all->retry_s[request] = (double)retry_us * 1e-6;
+        on_placed(ctx, request, ROUTER_MODEL_REFUSED);
+    }
+}
+
+double router_models_retry_s(const struct router_models *all, uint32_t request) {
+    return all->retry_s[request];
+}
+
 static void walk(struct router_model *r, double now_s, placed_fn *on_placed, void *ctx) {
     struct list placed;
 
+    refuse_hopeless(r, now_s, on_placed, ctx);
     list_init(&placed);
     hold_walk(r->hold, UINT32_MAX, us(now_s), &placed);
     for (struct list *it; (it = list_pop_front(&placed));) {

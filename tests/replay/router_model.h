@@ -49,6 +49,7 @@ struct router_model_options {
     bool is_final_told;            /* requests say which is the last of its session */
     bool has_tenants;              /* else all requests are of one */
     double odd_weight;             /* of every second tenant; 0: 1, as the others have */
+    bool refuses;                  /* what will miss its deadline (hold.h); else all are kept */
     uint64_t seed;
 };
 
@@ -60,6 +61,11 @@ void router_models_destroy(struct router_models *all); /* no request may be open
 /* The worker that the request's router chooses, or WORKER_NONE: it waits until a walk places it. A
  * request's `number` is below n_requests. */
 uint32_t router_models_pick(struct router_models *all, const struct model_request *q, double now_s);
+/* Chosen too: no worker, because the request would miss its deadline. When its client is to send it
+ * again. */
+#define ROUTER_MODEL_REFUSED (WORKER_NONE - 1)
+double router_models_retry_s(const struct router_models *all, uint32_t request);
+
 /* All routers place what waits and can be placed now. To be called when anything has happened to a
  * worker, when a request begins to wait, and every HOLD_WALK_US while one does. */
 typedef void placed_fn(void *ctx, uint32_t request, uint32_t worker);

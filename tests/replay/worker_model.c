@@ -61,6 +61,12 @@ void model_request_init(struct model_request *q, const struct workload_request *
     if (kv_seq_init(&q->seq, any->kv, q->n_units, NULL, false, &err) != ST_OK) abort();
 }
 
+void model_request_fini(struct model_request *q) {
+    kv_seq_fini(&q->seq);
+    mem_free(q->tokens);
+    q->tokens = NULL;
+}
+
 static struct kv_hit look_up(struct worker_model *w, struct model_request *q) {
     return kv_manager_lookup(w->kv, &q->seq, q->tokens, q->n_prompt);
 }

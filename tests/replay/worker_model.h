@@ -80,6 +80,9 @@ struct model_request {
     double arrival_s, added_s;   /* when it came, and when it came to this worker */
     double first_s, end_s;       /* when its first token was there, and its last */
     double held_s;               /* waited in a router */
+    double by_s;                 /* its first token is due; 0: no deadline */
+    uint32_t n_refused;          /* for that, so many times */
+    bool is_refused;             /* the last time; it has no first token */
     bool is_lost;                /* its worker crashed after the first */
     struct heap_link later;      /* of a closed loop: until it comes */
 };
@@ -121,6 +124,8 @@ void worker_model_crash(struct worker_model *w, const struct worker_model_events
 /* `any`: one of the workers it may be sent to; all are alike. `number`: no other request has it. */
 void model_request_init(struct model_request *q, const struct workload_request *in, uint32_t number,
                         const struct worker_model *any);
+
+void model_request_fini(struct model_request *q); /* of one that no worker has got */
 
 void worker_model_add(struct worker_model *w, struct model_request *q, double now_s);
 

@@ -483,7 +483,7 @@ struct random_model {
     struct asked *all;
     enum { IDLE, WAITING, OPEN, RUNNING } state[N_ASKED];
     uint32_t n_waiting, n_open;
-    uint64_t n_placed, n_held, n_left, n_in_debt;
+    uint64_t n_placed, n_held, n_left, n_in_debt, n_refused, n_hopeless;
 };
 
 /* Of a worker that computes the shortest first the ticket's wait is more than counted. */
@@ -511,6 +511,30 @@ static void note_placed(struct random_model *m) {
     }
 }
 
+static bool is_refused(struct random_model *m, struct asked *a) {
+    struct hold_due due = {.tenant = a->q.tenant, .by_us = a->q.by_us, .priority = a->q.priority};
+
+    if (hold_judge(m->b.hold, &a->rq, &due, NULL) == ST_OK) return false;
+    assert_true(due.retry_us >= SECOND / 2);
+    m->n_refused++;
+    return true;
+}
+
+static void refuse_hopeless(struct random_model *m) {
+    struct hold_request *q;
+    uint64_t retry_us;
+
+    while ((q = hold_hopeless(m->b.hold, m->b.now_us, &retry_us)) != NULL) {
+        ptrdiff_t i = (struct asked *)(void *)q - m->all;
+
+        assert_true(q->by_us && (double)m->b.now_us > (double)q->by_us - q->due.work_s * 1e6);
+        hold_leave(m->b.hold, q);
+        m->state[i] = IDLE;
+        m->n_waiting--;
+        m->n_hopeless++;
+    }
+}
+
 static void arrive(struct random_model *m, uint32_t i) {
     struct asked *a = &m->all[i];
     struct hold_request *displaced;
@@ -528,6 +552,8 @@ static void arrive(struct random_model *m, uint32_t i) {
         a->rq.exclude = a->exclude;
         a->rq.n_exclude = 1;
     }
+    a->q.by_us = rng_below(&m->rng, 4) ? 0 : m->b.now_us + rng_below(&m->rng, 2 * SECOND);
+    if (a->q.by_us && is_refused(m, a)) return;
     if (load_has_room(routing_load(m->b.routing), m->b.now_us))
         st = hold_place(m->b.hold, &a->rq, &a->ticket, &reason, NULL);
     if (st == ST_OK) {
@@ -594,6 +620,7 @@ static void step(struct random_model *m) {
         m->state[i] = IDLE;
         m->n_open--;
     }
+    refuse_hopeless(m);
     walk(&m->b);
     note_placed(m);
 }
@@ -638,6 +665,7 @@ static void no_wake_up_is_lost_in_random_events(void **state) {
         hold_check(m->b.hold);
         if (i % 1000 == 0) routing_check(m->b.routing);
     }
+    assert_true(m->n_refused > 100 && m->n_hopeless > 20);
     assert_true(m->n_held > 3000 && m->n_placed > 3000 && m->n_left > 100 && m->n_in_debt > 20);
     for (uint32_t i = 0; i < N_ASKED; i++) {
         if (m->state[i] == WAITING) hold_leave(m->b.hold, &m->all[i].q);
@@ -646,6 +674,45 @@ static void no_wake_up_is_lost_in_random_events(void **state) {
     bench_fini(&m->b);
     mem_free(m->all);
     mem_free(m);
+}
+
+static enum status judge(struct bench *b, struct asked *a, double due_s, struct hold_due *due) {
+    *due = (struct hold_due){.tenant = a->q.tenant, .by_us = b->now_us + (uint64_t)(due_s * 1e6)};
+    a->rq.now_us = b->now_us;
+    return hold_judge(b->hold, &a->rq, due, NULL);
+}
+
+/* Cases 32 to 34. */
+static void what_would_be_late_is_refused_and_accepted_after_the_time_given(void **state) {
+    struct bench b = bench_of(1, H_S, H_S);
+    struct asked busy, waits, late;
+    struct hold_due due;
+    uint64_t retry_us;
+    double wait_s;
+
+    (void)state;
+    load_with(&b, &busy, 10);
+    wait_s = load_wait_s(&routing_load(b.routing)->workers[0], b.now_us);
+    describe(&late, 1, 0, 1, 60, 1);
+    late.rq.prompt_bytes = 4 * 30000;                                /* 3 s, and attention */
+    assert_int_equal(judge(&b, &late, 2, &due), ST_BUSY);            /* itself is longer */
+    assert_int_equal(judge(&b, &late, wait_s - 0.1, &due), ST_BUSY); /* it could not begin */
+    assert_true(due.predicted_s > wait_s + 3 && due.retry_us >= SECOND * 8 / 10);
+    assert_int_equal(judge(&b, &late, wait_s + 1, &due), ST_OK);
+    describe(&waits, 2, 0, 2, 30, 1);
+    assert_false(ask(&b, &waits));
+    assert_int_equal(judge(&b, &late, wait_s - 0.1, &due), ST_BUSY);
+    pass(&b, (double)due.retry_us * 1e-6);
+    assert_int_equal(judge(&b, &late, wait_s - 0.1, &due), ST_OK);
+    late.q.by_us = due.by_us;
+    assert_false(ask(&b, &late));
+    assert_null(hold_hopeless(b.hold, due.by_us - SECOND * 6, &retry_us));
+    assert_ptr_equal(hold_hopeless(b.hold, due.by_us - SECOND * 3, &retry_us), &late.q);
+    hold_leave(b.hold, &late.q);
+    assert_null(hold_hopeless(b.hold, UINT64_MAX, &retry_us)); /* the other has no deadline */
+    hold_leave(b.hold, &waits.q);
+    end(&b, &busy, true);
+    bench_fini(&b);
 }
 
 int main(void) {
@@ -662,6 +729,7 @@ int main(void) {
         cmocka_unit_test(what_is_placed_without_waiting_is_charged),
         cmocka_unit_test(h_is_at_least_what_reports_allow),
         cmocka_unit_test(h_of_zero_places_on_any_backlog),
+        cmocka_unit_test(what_would_be_late_is_refused_and_accepted_after_the_time_given),
         cmocka_unit_test(no_wake_up_is_lost_in_random_events),
     };
 
