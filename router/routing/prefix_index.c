@@ -20,7 +20,7 @@
 #include "common/base/rng.h"
 #include "router/routing/prefix_index_internal.h"
 
-#define HEADS_PER_WORKER 3u
+#define HEADS_PER_WORKER 4u
 #define FULL_PERCENT     89 /* of the slots at n_max records: keeps displacements short */
 #define MOVES_DEEP       4  /* records displaced per insertion; 3 always sufficed at 89 % */
 #define ROW_BYTES_SHARE  2  /* half a byte of mask pool per record */
@@ -267,6 +267,7 @@ static void carry(struct prefix_index *x, uint32_t from, uint32_t to, enum prefi
     t->kind = kind;
     t->epoch = f->epoch;
     t->is_computed = f->is_computed;
+    t->has_copy = f->has_copy;
     t->worker = f->worker;
     t->pins = f->pins;
     t->prev = f->prev;
@@ -373,7 +374,7 @@ uint32_t prefix_index_insert_run(struct prefix_index *x, uint32_t w, uint32_t n_
     if (n == PREFIX_NONE) return n;
     init_record(x, &x->records[n], PREFIX_RUN, w);
     x->records[n].is_computed = true;
-    x->records[n].pins = (uint16_t)n_blocks;
+    x->records[n].pins = n_blocks & PREFIX_PINS_MAX;
     return n;
 }
 
@@ -411,7 +412,7 @@ bool prefix_index_is_dead(const struct prefix_index *x, const struct prefix_reco
 
 void prefix_index_revive(struct prefix_index *x, struct prefix_record *r) {
     r->epoch = worker_mask_has(x->odd.words, r->worker);
-    r->is_computed = false;
+    r->is_computed = r->has_copy = false;
     r->pins = 0;
 }
 

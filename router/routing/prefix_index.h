@@ -21,7 +21,7 @@
  * prediction. prev and next are the links of prefix_lru.h's rings; the index updates them when a
  * record moves.
  *
- * The table begins with half a megabyte or less, and 48 bytes of ring heads per possible worker. It
+ * The table begins with half a megabyte or less, and 64 bytes of ring heads per possible worker. It
  * grows by a few lines at each insertion, so that a small fleet's walks stay in the caches. It
  * never shrinks.
  *
@@ -42,11 +42,12 @@
 #include "router/routing/worker_mask.h"
 
 #define PREFIX_NONE     UINT32_MAX
-#define PREFIX_PINS_MAX UINT16_MAX
+#define PREFIX_PINS_MAX INT16_MAX
 
 enum prefix_kind { PREFIX_FREE, PREFIX_RUN, PREFIX_PART, PREFIX_LONE, PREFIX_SET };
 
-/* prefix_lru reads and writes pins, is_computed, prev and next; the index alone the rest. */
+/* prefix_lru reads and writes pins, has_copy, is_computed, prev and next; the index alone the
+ * rest. */
 struct prefix_record {
     union {
         struct {
@@ -54,9 +55,10 @@ struct prefix_record {
             uint32_t kind : 3;        /* enum prefix_kind */
             uint32_t is_alt : 1;      /* in its other line, not at home */
             uint32_t epoch : 1;       /* dead unless it is its worker's */
-            uint32_t is_computed : 1; /* the worker has it */
+            uint32_t is_computed : 1; /* the worker's device has it */
             uint32_t worker : 10;
-            uint32_t pins : 16; /* open requests that use it; of a RUN: its blocks */
+            uint32_t has_copy : 1; /* below the device too */
+            uint32_t pins : 15;    /* open requests that use it; of a RUN: its blocks */
         };
         uint64_t head; /* all of the above, compared at once */
     };
@@ -71,7 +73,7 @@ struct prefix_record {
 struct prefix_index;
 
 /* Room for n_records (a shared block takes one more than it has workers) of n_workers workers, and
- * for three ring heads per worker. NULL when memory is refused. */
+ * for four ring heads per worker. NULL when memory is refused. */
 struct prefix_index *prefix_index_create(uint32_t n_records, uint32_t n_workers) MUST_USE;
 void prefix_index_destroy(struct prefix_index *x);
 
@@ -82,7 +84,7 @@ uint64_t prefix_index_bytes_used(const struct prefix_index *x);
 
 /* Valid until the next insert or remove. */
 struct prefix_record *prefix_index_at(const struct prefix_index *x, uint32_t number);
-/* The number of worker w's i-th ring head, i < 3; it never moves. */
+/* The number of worker w's i-th ring head, i < 4; it never moves. */
 uint32_t prefix_index_head(const struct prefix_index *x, uint32_t w, uint32_t i);
 
 /* The record of (block, w), dead or alive; PREFIX_NONE when there is none. */

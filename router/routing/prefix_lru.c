@@ -1,7 +1,8 @@
-/* router/routing/prefix_lru.c - three rings of records per worker.
+/* router/routing/prefix_lru.c - four rings of records per worker.
  *
  *     pinned   in use by open requests
- *     cold     computed and unpinned, oldest first
+ *     cold     on the device and unpinned, oldest first
+ *     below    below the device, oldest first: by neither a pin nor is_computed
  *     dead     of a dropped worker
  *
  * A record's number may change with every insertion and removal, so none is kept across one: each
@@ -84,6 +85,7 @@ static void leave_cold(struct prefix_lru *l, uint32_t w, uint32_t e) {
 /* Neighbouring entries of one worker, as those of a chain are; they change rings together. */
 struct run {
     uint32_t first, last, n; /* n 0: none */
+    bool is_below;           /* on that ring */
 };
 
 /* The deepest block is first on either ring, so the next block of a chain is before the last
@@ -110,13 +112,21 @@ static void run_move(struct prefix_lru *l, const struct run *run, uint32_t prev)
     lru_at(l, prev)->next = run->first;
 }
 
-/* Moves the run from cold to pinned, at the front. */
+/* Moves the run from cold or below to pinned, at the front. */
 static void run_pin(struct prefix_lru *l, uint32_t w, struct run *run) {
+    struct lru_worker *k = &l->workers[w];
+
     if (!run->n) return;
     run_move(l, run, lru_head(l, w, RING_PINNED));
-    l->workers[w].n_pinned += run->n;
-    l->workers[w].n_cold -= run->n;
+    k->n_pinned += run->n;
     l->n_cold -= run->n;
+    if (UNLIKELY(run->is_below)) {
+        lru_count_below(l, w, -(int32_t)run->n, -(int64_t)run->n);
+        k->n_held += run->n;
+        if (k->keeps_copies) k->n_copies += run->n;
+    } else {
+        k->n_cold -= run->n;
+    }
     run->n = 0;
 }
 
@@ -161,13 +171,45 @@ static uint32_t blocks_of(const struct prefix_record *r) {
     return r->kind == PREFIX_RUN ? r->pins : 1;
 }
 
-static void remove_coldest(struct prefix_lru *l, uint32_t w) {
-    uint32_t e = first_of(l, w, RING_COLD);
+static void remove_lowest(struct prefix_lru *l, uint32_t w) {
+    uint32_t e = first_of(l, w, RING_BELOW);
 
     l->n_evicted++;
-    l->workers[w].n_held -= blocks_of(lru_at(l, e));
-    leave_cold(l, w, e);
+    unlink_entry(l, e);
+    l->n_cold--;
+    lru_count_below(l, w, -1, -(int64_t)blocks_of(lru_at(l, e)));
     remove_entry(l, e);
+}
+
+/* Takes the coldest entry off the device. */
+static uint32_t take_coldest(struct prefix_lru *l, uint32_t w) {
+    struct lru_worker *k = &l->workers[w];
+    uint32_t e = first_of(l, w, RING_COLD);
+
+    k->n_held -= blocks_of(lru_at(l, e));
+    k->n_copies -= lru_at(l, e)->has_copy;
+    leave_cold(l, w, e);
+    return e;
+}
+
+static void remove_coldest(struct prefix_lru *l, uint32_t w) {
+    if (l->workers[w].n_below) {
+        remove_lowest(l, w);
+        return;
+    }
+    l->n_evicted++;
+    remove_entry(l, take_coldest(l, w));
+}
+
+/* Moves the coldest entry from the device to below. */
+static void demote_coldest(struct prefix_lru *l, uint32_t w) {
+    uint32_t e = take_coldest(l, w);
+    struct prefix_record *r = lru_at(l, e);
+
+    r->is_computed = r->has_copy = false;
+    lru_link_after(l, lru_at(l, lru_head(l, w, RING_BELOW))->prev, e);
+    lru_count_below(l, w, 1, blocks_of(r));
+    l->n_cold++;
 }
 
 /* Removes up to n dead entries. */
@@ -181,35 +223,62 @@ static void bury(struct prefix_lru *l, uint64_t n) {
     }
 }
 
-static void forget_excess(struct prefix_lru *l, uint32_t w, uint32_t n_max) {
+/* Takes `excess` blocks off a run that has more. */
+static bool shorten_run(struct prefix_record *r, uint64_t excess) {
+    if (r->kind != PREFIX_RUN || r->pins <= excess) return false;
+    r->pins = (r->pins - (uint32_t)excess) & PREFIX_PINS_MAX;
+    return true;
+}
+
+/* What is above the capacity of the device goes below, a run of output as a whole. */
+static void shed_excess(struct prefix_lru *l, uint32_t w, uint32_t n_max) {
     struct lru_worker *k = &l->workers[w];
 
     for (; k->n_held > k->capacity && k->n_cold && n_max; n_max--) {
-        struct prefix_record *r = lru_at(l, first_of(l, w, RING_COLD));
         uint64_t excess = k->n_held - k->capacity;
 
-        if (r->kind == PREFIX_RUN && r->pins > excess) {
-            r->pins = (uint16_t)(r->pins - excess);
+        if (k->below_capacity)
+            demote_coldest(l, w);
+        else if (k->n_below)
+            return; /* the capacity below is gone: what is there goes first */
+        else if (shorten_run(lru_at(l, first_of(l, w, RING_COLD)), excess))
             k->n_held -= excess;
-        } else {
+        else
             remove_coldest(l, w);
-        }
     }
 }
 
-/* Evicts the coldest blocks of w until the rest fits, at most n_max entries. */
+static void forget_below(struct prefix_lru *l, uint32_t w, uint32_t n_max) {
+    struct lru_worker *k = &l->workers[w];
+
+    for (; k->n_held_below + k->n_copies > k->below_capacity && k->n_below && n_max; n_max--) {
+        uint64_t excess = k->n_held_below + k->n_copies - k->below_capacity;
+
+        if (shorten_run(lru_at(l, first_of(l, w, RING_BELOW)), excess))
+            k->n_held_below -= excess;
+        else
+            remove_lowest(l, w);
+    }
+}
+
+/* Evicts the coldest blocks of w until the rest fits, at most n_max entries of each list. */
 static inline void trim(struct prefix_lru *l, uint32_t w, uint32_t n_max) {
-    if (UNLIKELY(l->workers[w].n_held > l->workers[w].capacity)) forget_excess(l, w, n_max);
+    if (UNLIKELY(l->workers[w].n_held > l->workers[w].capacity)) shed_excess(l, w, n_max);
+    if (UNLIKELY(l->workers[w].n_below)) forget_below(l, w, n_max);
+}
+
+static uint32_t n_evictable(const struct lru_worker *k) {
+    return k->n_cold + k->n_below;
 }
 
 /* The worker that gives up its coldest entry when w needs room. Some worker has one. */
 static uint32_t choose_victim(struct prefix_lru *l, uint32_t w) {
     do {
         l->next_in_turn = (l->next_in_turn + 1) % l->n_workers;
-        if (l->workers[l->next_in_turn].n_cold > l->workers[l->largest].n_cold)
+        if (n_evictable(&l->workers[l->next_in_turn]) > n_evictable(&l->workers[l->largest]))
             l->largest = l->next_in_turn;
-    } while (!l->workers[l->largest].n_cold);
-    return l->workers[w].n_cold >= l->workers[l->largest].n_cold ? w : l->largest;
+    } while (!n_evictable(&l->workers[l->largest]));
+    return n_evictable(&l->workers[w]) >= n_evictable(&l->workers[l->largest]) ? w : l->largest;
 }
 
 /* Evicts one entry. False: all are pinned. */
@@ -248,6 +317,43 @@ static void add_run(struct prefix_lru *l, uint32_t w, uint32_t n_blocks) {
         enter_cold(l, w, e);
         n_blocks -= n;
     }
+}
+
+/* --- the second list ------------------------------------------------------------------------- */
+
+/* The entry of block i of a chain on w, which holds it. */
+static uint32_t held_entry(const struct prefix_lru *l, uint32_t w, const uint64_t *chain,
+                           uint32_t i, const uint32_t *guesses) {
+    const struct prefix_index *x = l->index;
+    uint32_t seen = guesses ? guesses[i] : PREFIX_NONE;
+
+    if (seen == PREFIX_NONE) return prefix_index_find(x, chain[i], w);
+    if (x->records[seen].kind != PREFIX_SET) return seen;
+    return prefix_find_part(x, prefix_place_of(x, chain[i]), w);
+}
+
+void prefix_lru_ask_device(const struct prefix_lru *l, uint32_t w, const uint64_t *chain,
+                           uint32_t n, const uint32_t *guesses) {
+    const struct prefix_index *x = l->index;
+    struct prefix_place block;
+
+    if (!n || !guesses || x->records[guesses[n - 1]].kind != PREFIX_SET) return;
+    block = prefix_part_place(prefix_place_of(x, chain[n - 1]), w);
+    __builtin_prefetch(&x->records[(size_t)prefix_home_line(x, block) * PREFIX_LINE]);
+}
+
+uint32_t prefix_lru_on_device(const struct prefix_lru *l, uint32_t w, const uint64_t *chain,
+                              uint32_t n, const uint32_t *guesses) {
+    uint32_t from = 0, i = n ? n - 1 : 0; /* those before `from` are on the device */
+
+    while (from < n) {
+        if (lru_is_below(lru_at(l, held_entry(l, w, chain, i, guesses))))
+            n = i;
+        else
+            from = i + 1;
+        i = from + (n - from) / 2;
+    }
+    return n;
 }
 
 /* --- events ---------------------------------------------------------------------------------- */
@@ -324,6 +430,17 @@ static inline bool is_seen(const struct prefix_lru *l, uint32_t seen, uint64_t h
     return true;
 }
 
+/* An unpinned block is used: one that is below comes back to the device. */
+static void run_add_used(const struct prefix_lru *l, uint32_t w, struct run *run, uint32_t e) {
+    struct prefix_record *r = lru_at(l, e);
+
+    if (!run->n) run->is_below = !r->is_computed;
+    run_add_before(run, e);
+    if (LIKELY(r->is_computed)) return;
+    r->is_computed = true;
+    r->has_copy = l->workers[w].keeps_copies;
+}
+
 /* The walks below keep a run on its old ring until it cannot grow, or until an insertion or a
  * removal may move records. `last` is the entry of the block before, or PREFIX_NONE. While no
  * record of w moves, guesses are right; guesses[n] is n_moves of w when they were made. */
@@ -361,7 +478,7 @@ uint32_t prefix_lru_sent(struct prefix_lru *l, uint32_t w, const uint64_t *chain
             break;
         } else if (!r->pins++) {
             if (run.n && lru_at(l, run.first)->prev != e) run_pin(l, w, &run);
-            run_add_before(&run, e);
+            run_add_used(l, w, &run, e);
         }
         last = e;
         if (guesses) guesses[i] = e;
@@ -436,14 +553,16 @@ void prefix_lru_drop_worker(struct prefix_lru *l, uint32_t w) {
 
     while (k->n_dead)
         bury(l, l->n_dead);
-    if (!k->n_cold && !k->n_pinned) return;
+    if (!n_evictable(k) && !k->n_pinned) return;
+    splice(l, w, RING_BELOW, RING_DEAD);
     splice(l, w, RING_COLD, RING_DEAD);
     splice(l, w, RING_PINNED, RING_DEAD);
-    k->n_dead = k->n_cold + k->n_pinned;
+    k->n_dead = n_evictable(k) + k->n_pinned;
     l->n_dead += k->n_dead;
-    l->n_cold -= k->n_cold;
-    k->n_cold = k->n_pinned = 0;
-    k->n_held = 0;
+    l->n_cold -= n_evictable(k);
+    k->n_cold = k->n_pinned = k->n_below = 0;
+    k->n_held = k->n_held_below = k->n_copies = 0;
+    worker_mask_drop(l->below.words, w);
     worker_mask_add(l->lost.words, w);
     prefix_index_drop(l->index, w);
     bury(l, PREFIX_LRU_TIDY_MAX);
@@ -454,8 +573,22 @@ void prefix_lru_set_capacity(struct prefix_lru *l, uint32_t w, uint64_t n_blocks
     trim(l, w, PREFIX_LRU_TIDY_MAX);
 }
 
+void prefix_lru_set_below(struct prefix_lru *l, uint32_t w, uint64_t n_blocks, bool keeps_copies) {
+    l->workers[w].below_capacity = n_blocks;
+    l->workers[w].keeps_copies = keeps_copies;
+    trim(l, w, PREFIX_LRU_TIDY_MAX);
+}
+
+const uint64_t *prefix_lru_below(const struct prefix_lru *l) {
+    return l->below.words;
+}
+
 uint64_t prefix_lru_n_held(const struct prefix_lru *l, uint32_t w) {
-    return l->workers[w].n_held;
+    return l->workers[w].n_held + l->workers[w].n_held_below;
+}
+
+uint64_t prefix_lru_n_below(const struct prefix_lru *l, uint32_t w) {
+    return l->workers[w].n_held_below;
 }
 
 uint32_t prefix_lru_n_pinned(const struct prefix_lru *l, uint32_t w) {
@@ -476,8 +609,8 @@ uint64_t prefix_lru_n_evicted(const struct prefix_lru *l) {
 
 /* --- checking -------------------------------------------------------------------------------- */
 
-static uint32_t check_ring(const struct prefix_lru *l, uint32_t w, enum ring ring,
-                           uint64_t *n_held) {
+static uint32_t check_ring(const struct prefix_lru *l, uint32_t w, enum ring ring, uint64_t *n_held,
+                           uint64_t *n_copies) {
     uint32_t n = 0, head = lru_head(l, w, ring);
 
     for (uint32_t e = lru_at(l, head)->next; e != head; e = lru_at(l, e)->next, n++) {
@@ -488,11 +621,10 @@ static uint32_t check_ring(const struct prefix_lru *l, uint32_t w, enum ring rin
         assert(r->kind == PREFIX_RUN || r->kind == PREFIX_LONE || r->kind == PREFIX_PART);
         if (ring == RING_DEAD) continue;
         *n_held += blocks_of(r);
-        assert(r->pins || r->is_computed);
-        if (r->kind == PREFIX_RUN)
-            assert(r->pins && ring == RING_COLD);
-        else
-            assert((r->pins > 0) == (ring == RING_PINNED));
+        *n_copies += r->has_copy;
+        assert(lru_ring_of(r) == ring);
+        assert(r->kind != PREFIX_RUN || (r->pins && !r->has_copy));
+        assert(!r->has_copy || r->is_computed);
     }
     return n;
 }
@@ -502,15 +634,17 @@ void prefix_lru_check(const struct prefix_lru *l) {
 
     for (uint32_t w = 0; w < l->n_workers; w++) {
         const struct lru_worker *k = &l->workers[w];
-        uint64_t n_held = 0;
+        uint64_t n_held = 0, n_below = 0, n_copies = 0;
 
-        assert(check_ring(l, w, RING_COLD, &n_held) == k->n_cold);
-        assert(check_ring(l, w, RING_PINNED, &n_held) == k->n_pinned);
-        assert(check_ring(l, w, RING_DEAD, &n_held) == k->n_dead);
+        assert(check_ring(l, w, RING_COLD, &n_held, &n_copies) == k->n_cold);
+        assert(check_ring(l, w, RING_PINNED, &n_held, &n_copies) == k->n_pinned);
+        assert(check_ring(l, w, RING_BELOW, &n_below, &n_copies) == k->n_below);
+        assert(check_ring(l, w, RING_DEAD, &n_held, &n_copies) == k->n_dead);
         assert(worker_mask_has(l->lost.words, w) == (k->n_dead > 0));
-        assert(n_held == k->n_held);
-        n_entries += k->n_cold + k->n_pinned + k->n_dead;
-        n_cold += k->n_cold;
+        assert(worker_mask_has(l->below.words, w) == (k->n_below > 0));
+        assert(n_held == k->n_held && n_below == k->n_held_below && n_copies == k->n_copies);
+        n_entries += n_evictable(k) + k->n_pinned + k->n_dead;
+        n_cold += n_evictable(k);
         n_dead += k->n_dead;
     }
     assert(n_entries == l->n_entries && n_cold == l->n_cold && n_dead == l->n_dead);

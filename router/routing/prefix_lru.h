@@ -9,13 +9,22 @@
  *                                       first one so that the deepest is evicted first
  *     aborted before the first token:   blocks that were never computed are removed
  *
+ * A worker with memory below its device (host, disk) has a second list. What is evicted from the
+ * first enters the second as its youngest, and matches as before; a request that uses it brings it
+ * back to the first. `keeps_copies`: a copy of that stays below and takes room there until the block
+ * leaves the device again.
+ *
+ *     sent ──▶ pinned ──▶ cold: capacity ──oldest──▶ below: below_capacity ──oldest──▶ forgotten
+ *                ▲            │                        │
+ *                └── sent ────┴────────────────────────┘
+ *
  * A block counts from the moment it is sent: when the next request reaches the head of the engine's
  * queue, the requests before it have taken their blocks. On a trace of 12,031 requests that
  * predicts the hit of each within 512 tokens, for any block sizes of either side (make
  * replay-engine).
  *
- * Invariant: an entry is on its worker's cold list iff it is computed and unpinned, and exists iff
- * it is computed or pinned. The entries are the records of the prefix index, which this module
+ * Invariant: an entry is on its worker's cold list iff it is on the device and unpinned, below iff
+ * it is neither, and each entry is computed or pinned. The entries are the records of the prefix index, which this module
  * alone inserts and removes. Output is kept as anonymous runs of blocks: they take room and age,
  * and match nothing.
  *
@@ -38,8 +47,10 @@ struct prefix_lru *prefix_lru_create(struct prefix_index *index, uint32_t n_work
 void prefix_lru_destroy(struct prefix_lru *l);
 uint64_t prefix_lru_bytes(uint32_t n_workers);
 
-/* Blocks that worker w can hold. Blocks above are evicted now and by later events. */
+/* Blocks that worker w can hold on its device. Blocks above are evicted now and by later events. */
 void prefix_lru_set_capacity(struct prefix_lru *l, uint32_t w, uint64_t n_blocks);
+/* The same of its memory below the device: 0 to begin with. */
+void prefix_lru_set_below(struct prefix_lru *l, uint32_t w, uint64_t n_blocks, bool keeps_copies);
 
 /* The events of a request: sent, then ended (it had its first token) or aborted (it had none).
  * `sent` returns how many leading blocks found room; the other calls take the same chain with that
@@ -58,8 +69,21 @@ void prefix_lru_aborted(struct prefix_lru *l, uint32_t w, const uint64_t *chain,
  * removed. */
 void prefix_lru_drop_worker(struct prefix_lru *l, uint32_t w);
 
-/* Blocks of w, pending and output included; blocks in use by open requests. */
+/* Workers that have blocks below their device. */
+const uint64_t *prefix_lru_below(const struct prefix_lru *l);
+
+/* Of the n leading blocks of a chain that w holds, those before the first that is below its device.
+ * `guesses`: what prefix_index_match wrote, or NULL. Looks at a few blocks: a chain is used from its
+ * beginning, so it leaves the device from its end. prefix_lru_ask_device prefetches the first. */
+uint32_t prefix_lru_on_device(const struct prefix_lru *l, uint32_t w, const uint64_t *chain,
+                              uint32_t n, const uint32_t *guesses);
+void prefix_lru_ask_device(const struct prefix_lru *l, uint32_t w, const uint64_t *chain,
+                           uint32_t n, const uint32_t *guesses);
+
+/* Blocks of w, pending and output included; of these below the device; blocks in use by open
+ * requests. */
 uint64_t prefix_lru_n_held(const struct prefix_lru *l, uint32_t w);
+uint64_t prefix_lru_n_below(const struct prefix_lru *l, uint32_t w);
 uint32_t prefix_lru_n_pinned(const struct prefix_lru *l, uint32_t w);
 
 uint64_t prefix_lru_n_entries(const struct prefix_lru *l); /* dead ones included */
@@ -70,14 +94,17 @@ uint64_t prefix_lru_n_evicted(const struct prefix_lru *l); /* the coldest, one a
  *
  * What a worker holds as a list of items of 64 bits, the youngest first: a block, by the high 48
  * bits of a hash that stands for it in any index, the low 16 zero; or n < 2^16 blocks without a
- * hash. Blocks in use count as youngest. Items come in pieces, with requests in between: a walk
- * resumes at a block that it has seen, and blocks used meanwhile may come twice or be missed. */
+ * hash. Blocks in use count as youngest, those below the device as oldest: the order alone has both
+ * lists, because the receiver fills the device first. Items come in pieces, with requests in between:
+ * a walk resumes at a block that it has seen, and blocks used meanwhile may come twice or be
+ * missed. */
 #define PREFIX_WALK_MARKS 8u
 struct prefix_walk {                   /* zero before the first piece */
     uint64_t marks[PREFIX_WALK_MARKS]; /* last blocks seen, the latest first */
     uint64_t n_items;                  /* so far */
     uint32_t n_marks;
-    bool is_cold, is_over; /* reached the cold list; reached its end */
+    uint32_t ring; /* reached: in use, cold, below */
+    bool is_over;  /* reached the end */
 };
 
 /* Writes at most `max` items, max >= 2; 0: the walk is over. */

@@ -224,6 +224,126 @@ static void a_lowered_capacity_is_worked_off(void **state) {
     books_close(&b);
 }
 
+/* --- below the device ------------------------------------------------------------------------ */
+
+static uint32_t on_device(const struct books *b, uint32_t w, const uint64_t *chain, uint32_t n) {
+    return prefix_lru_on_device(b->lru, w, chain, depth_of(b, w, chain, n), NULL);
+}
+
+static void what_leaves_the_device_stays_routable(void **state) {
+    struct books b = books_open(64, 1, 4);
+    (void)state;
+
+    prefix_lru_set_below(b.lru, 0, 4, true);
+    serve(&b, 0, A, 4, 0);
+    assert_int_equal(on_device(&b, 0, A, 4), 4);
+    serve(&b, 0, B, 3, 0); /* the device has turned over, but for the first block */
+    assert_int_equal(depth_of(&b, 0, A, 4), 4);
+    assert_int_equal(on_device(&b, 0, A, 4), 1);
+    assert_int_equal(on_device(&b, 0, B, 3), 3);
+    assert_int_equal(prefix_lru_n_below(b.lru, 0), 3);
+    assert_int_equal(prefix_lru_n_held(b.lru, 0), 7);
+    books_close(&b);
+}
+
+static void a_use_brings_blocks_back_to_the_device(void **state) {
+    struct books b = books_open(64, 1, 4);
+    static const uint64_t C[] = {301, 302};
+    (void)state;
+
+    prefix_lru_set_below(b.lru, 0, 6, false);
+    serve(&b, 0, A, 4, 0);
+    serve(&b, 0, B, 4, 0);
+    assert_int_equal(on_device(&b, 0, A, 4), 0);
+    serve(&b, 0, A, 4, 0);
+    assert_int_equal(on_device(&b, 0, A, 4), 4);
+    assert_int_equal(on_device(&b, 0, B, 4), 0);
+    serve(&b, 0, C, 2, 0);
+    assert_int_equal(on_device(&b, 0, A, 4), 2);
+    assert_int_equal(depth_of(&b, 0, A, 4), 4); /* B was before it below, and is next to go */
+    assert_int_equal(prefix_lru_n_below(b.lru, 0), 6);
+    books_close(&b);
+}
+
+static void an_abort_leaves_what_came_back_on_the_device(void **state) {
+    struct books b = books_open(64, 1, 4);
+    (void)state;
+
+    prefix_lru_set_below(b.lru, 0, 8, true);
+    serve(&b, 0, A, 3, 0);
+    serve(&b, 0, B, 4, 0);
+    assert_int_equal(prefix_lru_sent(b.lru, 0, A, 4, NULL), 4);
+    assert_int_equal(on_device(&b, 0, A, 4), 4);
+    prefix_lru_aborted(b.lru, 0, A, 4, NULL);
+    assert_int_equal(depth_of(&b, 0, A, 4), 3); /* the fourth was never computed */
+    assert_int_equal(on_device(&b, 0, A, 4), 3);
+    books_close(&b);
+}
+
+/* Four below: A's three came back and left copies, so B finds room for one block alone. */
+static void copies_take_room_below(void **state) {
+    for (int keeps = 0; keeps < 2; keeps++) {
+        struct books b = books_open(64, 1, 4);
+
+        prefix_lru_set_below(b.lru, 0, 4, keeps);
+        serve(&b, 0, A, 4, 0);
+        serve(&b, 0, B, 3, 0);
+        serve(&b, 0, A, 4, 0);
+        assert_int_equal(on_device(&b, 0, A, 4), 4);
+        assert_int_equal(depth_of(&b, 0, B, 3), keeps ? 1 : 3);
+        books_close(&b);
+    }
+    (void)state;
+}
+
+static void output_goes_below_whole(void **state) {
+    struct books b = books_open(64, 1, 6);
+    (void)state;
+
+    prefix_lru_set_below(b.lru, 0, 4, false);
+    serve(&b, 0, A, 2, 3);
+    serve(&b, 0, B, 2, 0); /* one block too many: the three of the output go */
+    assert_int_equal(prefix_lru_n_below(b.lru, 0), 3);
+    assert_int_equal(on_device(&b, 0, A, 2), 2);
+    prefix_lru_set_below(b.lru, 0, 1, false);
+    assert_int_equal(prefix_lru_n_below(b.lru, 0), 1); /* and shrink there */
+    books_close(&b);
+}
+
+static void memory_below_that_is_gone_is_forgotten(void **state) {
+    struct books b = books_open(64, 2, 4);
+    (void)state;
+
+    prefix_lru_set_below(b.lru, 0, 100, true);
+    serve(&b, 0, A, 4, 0);
+    serve(&b, 0, B, 4, 0);
+    assert_true(worker_mask_has(prefix_lru_below(b.lru), 0));
+    prefix_lru_set_below(b.lru, 0, 0, false);
+    assert_int_equal(depth_of(&b, 0, A, 4), 0);
+    assert_int_equal(depth_of(&b, 0, B, 4), 4);
+    assert_false(worker_mask_has(prefix_lru_below(b.lru), 0));
+    prefix_lru_set_below(b.lru, 0, 100, true);
+    serve(&b, 0, A, 4, 0);
+    prefix_lru_drop_worker(b.lru, 0);
+    assert_int_equal(depth_of(&b, 0, A, 4) + depth_of(&b, 0, B, 4), 0);
+    assert_int_equal(prefix_lru_n_held(b.lru, 0), 0);
+    books_close(&b);
+}
+
+static void a_full_pool_takes_from_below_first(void **state) {
+    struct books b = books_open(8, 2, 4);
+    static const uint64_t C[] = {301, 302};
+    (void)state;
+
+    prefix_lru_set_below(b.lru, 0, 100, false);
+    serve(&b, 0, A, 4, 0);
+    serve(&b, 0, B, 4, 0);
+    serve(&b, 1, C, 2, 0);
+    assert_int_equal(depth_of(&b, 0, A, 4), 2);
+    assert_int_equal(on_device(&b, 0, B, 4), 4);
+    books_close(&b);
+}
+
 /* --- the model: for each worker, blocks in order of age in a plain array --------------------- */
 
 #define N_WORKERS  7
@@ -234,9 +354,11 @@ static void a_lowered_capacity_is_worked_off(void **state) {
 
 struct model_worker {
     uint64_t cold[AGE_MAX]; /* oldest first; 0 is an anonymous block */
-    uint32_t n_cold, capacity;
+    uint64_t below[AGE_MAX];
+    uint32_t n_cold, capacity, n_below, below_capacity;
     uint32_t pins[N_BLOCKS + 1];
-    bool is_computed[N_BLOCKS + 1];
+    bool is_computed[N_BLOCKS + 1], is_below[N_BLOCKS + 1], has_copy[N_BLOCKS + 1];
+    bool keeps_copies;
 };
 
 struct model_request {
@@ -266,33 +388,62 @@ static uint32_t model_send(struct books *b, struct rng *r, struct model_request 
     return n;
 }
 
-static void model_unlist(struct model_worker *k, uint64_t block) {
-    for (uint32_t i = 0; i < k->n_cold; i++) {
-        if (k->cold[i] != block) continue;
-        memmove(k->cold + i, k->cold + i + 1, (--k->n_cold - i) * sizeof(k->cold[0]));
+static uint64_t model_take(uint64_t *list, uint32_t *n, uint32_t i) {
+    uint64_t block = list[i];
+
+    memmove(list + i, list + i + 1, (--*n - i) * sizeof(*list));
+    return block;
+}
+
+static void model_unlist(uint64_t *list, uint32_t *n, uint64_t block) {
+    for (uint32_t i = 0; i < *n; i++) {
+        if (list[i] != block) continue;
+        (void)model_take(list, n, i);
         return;
     }
     fail();
 }
 
 static void model_trim(struct model_worker *k) {
-    uint32_t n_pinned = 0;
+    uint32_t n_pinned = 0, n_copies = 0;
 
     for (uint32_t b = 1; b <= N_BLOCKS; b++)
         n_pinned += k->pins[b] > 0;
     while (k->n_cold && k->n_cold + n_pinned > k->capacity) {
-        k->is_computed[k->cold[0]] = false;
-        memmove(k->cold, k->cold + 1, --k->n_cold * sizeof(k->cold[0]));
+        uint64_t b = model_take(k->cold, &k->n_cold, 0);
+
+        k->is_computed[b] = k->has_copy[b] = false;
+        k->is_below[b] = k->below_capacity > 0;
+        if (k->below_capacity) k->below[k->n_below++] = b;
+    }
+    for (uint32_t b = 1; b <= N_BLOCKS; b++)
+        n_copies += k->has_copy[b];
+    while (k->n_below && k->n_below + n_copies > k->below_capacity)
+        k->is_below[model_take(k->below, &k->n_below, 0)] = false;
+}
+
+static void model_set_below(struct books *b, struct model_worker *k, uint32_t id, uint32_t n) {
+    k->below_capacity = n;
+    k->keeps_copies = n % 2;
+    prefix_lru_set_below(b->lru, id, n, k->keeps_copies);
+    model_trim(k);
+}
+
+/* A request takes block b. */
+static void model_pin(struct model_worker *k, uint64_t b) {
+    if (k->pins[b]++) return;
+    if (k->is_below[b]) {
+        model_unlist(k->below, &k->n_below, b);
+        k->is_below[b] = false;
+        k->is_computed[b] = true;
+        k->has_copy[b] = k->keeps_copies;
+    } else if (k->is_computed[b]) {
+        model_unlist(k->cold, &k->n_cold, b);
     }
 }
 
-static void model_unpin(struct model_worker *k, const struct model_request *q) {
-    for (uint32_t i = q->n; i-- > 0;) {
-        uint64_t b = q->chain[i];
-
-        if (--k->pins[b] == 0 && k->is_computed[b]) k->cold[k->n_cold++] = b;
-    }
-    model_trim(k);
+static bool model_has(const struct model_worker *k, uint64_t b) {
+    return k->pins[b] || k->is_computed[b] || k->is_below[b];
 }
 
 /* Chains are paths of a tree: the children of block b are 3b - 1, 3b and 3b + 1. */
@@ -304,8 +455,38 @@ static uint32_t random_chain(struct rng *r, uint64_t *chain) {
     return n;
 }
 
-/* The seven workers have the ids 0, stride, 2 x stride ... of a fleet of n_workers. */
-static void compare_with_arrays(uint32_t n_workers, uint32_t stride, int n_steps, uint64_t seed) {
+/* Also what a match has seen leads to the same answer. */
+static void same_on_device(const struct books *b, struct rng *r, const struct model_worker *k,
+                           uint32_t id) {
+    uint64_t chain[DEPTH + 1], mask[2] = {0};
+    uint32_t n, held = 0, expected = 0, depth[128], guesses[DEPTH + 1];
+
+    n = random_chain(r, chain);
+    worker_mask_add(mask, id);
+    prefix_index_match(b->index, chain, n, mask, depth, guesses);
+    while (held < n && model_has(k, chain[held]))
+        held++;
+    while (expected < held && !k->is_below[chain[expected]])
+        expected++;
+    assert_int_equal(depth[id], held);
+    prefix_lru_ask_device(b->lru, id, chain, held, guesses);
+    assert_int_equal(prefix_lru_on_device(b->lru, id, chain, held, guesses), expected);
+    assert_int_equal(prefix_lru_on_device(b->lru, id, chain, held, NULL), expected);
+}
+
+static void model_unpin(struct model_worker *k, const struct model_request *q) {
+    for (uint32_t i = q->n; i-- > 0;) {
+        uint64_t b = q->chain[i];
+
+        if (--k->pins[b] == 0 && k->is_computed[b]) k->cold[k->n_cold++] = b;
+    }
+    model_trim(k);
+}
+
+/* The seven workers have the ids 0, stride, 2 x stride ... of a fleet of n_workers. has_below: they
+ * have a second list; a run of output then has one block, as it goes there whole. */
+static void compare_with_arrays(uint32_t n_workers, uint32_t stride, bool has_below, int n_steps,
+                                uint64_t seed) {
     static struct model_worker model[N_WORKERS];
     struct model_request requests[N_REQUESTS] = {0};
     struct books b = books_open(2000, n_workers, 20);
@@ -313,8 +494,10 @@ static void compare_with_arrays(uint32_t n_workers, uint32_t stride, int n_steps
 
     rng_seed(&r, seed);
     memset(model, 0, sizeof(model));
-    for (uint32_t w = 0; w < N_WORKERS; w++)
+    for (uint32_t w = 0; w < N_WORKERS; w++) {
         model[w].capacity = 20;
+        if (has_below) model_set_below(&b, &model[w], w * stride, 12);
+    }
     for (int step = 0; step < n_steps; step++) {
         struct model_request *q = &requests[rng_below(&r, N_REQUESTS)];
         struct model_worker *k = &model[q->worker];
@@ -325,8 +508,9 @@ static void compare_with_arrays(uint32_t n_workers, uint32_t stride, int n_steps
             k = &model[w];
             if (rng_below(&r, 2)) {
                 prefix_lru_drop_worker(b.lru, w * stride);
-                uint32_t capacity = k->capacity;
-                *k = (struct model_worker){.capacity = capacity};
+                *k = (struct model_worker){.capacity = k->capacity,
+                                           .below_capacity = k->below_capacity,
+                                           .keeps_copies = k->keeps_copies};
                 for (int i = 0; i < N_REQUESTS; i++) {
                     if (requests[i].worker == w) requests[i].is_open = false;
                 }
@@ -334,6 +518,7 @@ static void compare_with_arrays(uint32_t n_workers, uint32_t stride, int n_steps
                 k->capacity = 5 + (uint32_t)rng_below(&r, 40);
                 prefix_lru_set_capacity(b.lru, w * stride, k->capacity);
                 model_trim(k);
+                if (has_below) model_set_below(&b, k, w * stride, 1 + (uint32_t)rng_below(&r, 40));
             }
         } else if (!q->is_open) {
             *q = (struct model_request){.is_open = true,
@@ -341,10 +526,8 @@ static void compare_with_arrays(uint32_t n_workers, uint32_t stride, int n_steps
             k = &model[q->worker];
             q->n = random_chain(&r, q->chain);
             assert_int_equal(model_send(&b, &r, q, 2000, stride), q->n);
-            for (uint32_t i = 0; i < q->n; i++) {
-                if (!k->pins[q->chain[i]]++ && k->is_computed[q->chain[i]])
-                    model_unlist(k, q->chain[i]);
-            }
+            for (uint32_t i = 0; i < q->n; i++)
+                model_pin(k, q->chain[i]);
             model_trim(k);
         } else if (!q->is_running && rng_below(&r, 4)) {
             q->is_running = true;
@@ -355,7 +538,7 @@ static void compare_with_arrays(uint32_t n_workers, uint32_t stride, int n_steps
             prefix_lru_aborted(b.lru, q->worker * stride, q->chain, q->n, q->where);
             model_unpin(k, q);
         } else {
-            uint32_t n_output = (uint32_t)rng_below(&r, 4);
+            uint32_t n_output = (uint32_t)rng_below(&r, has_below ? 2 : 4);
 
             q->is_open = q->is_running = false;
             prefix_lru_ended(b.lru, q->worker * stride, q->chain, q->n, q->where, n_output);
@@ -367,7 +550,9 @@ static void compare_with_arrays(uint32_t n_workers, uint32_t stride, int n_steps
         for (uint32_t w = 0; w < N_WORKERS; w++) {
             for (uint64_t block = 1; block <= N_BLOCKS; block++)
                 assert_int_equal(prefix_index_has(b.index, block, w * stride),
-                                 model[w].pins[block] || model[w].is_computed[block]);
+                                 model_has(&model[w], block));
+            assert_int_equal(prefix_lru_n_below(b.lru, w * stride), model[w].n_below);
+            same_on_device(&b, &r, &model[w], w * stride);
         }
         prefix_lru_check(b.lru);
     }
@@ -380,20 +565,22 @@ static void compare_with_arrays(uint32_t n_workers, uint32_t stride, int n_steps
 
 static void behaves_like_arrays_that_are_searched(void **state) {
     (void)state;
-    compare_with_arrays(N_WORKERS, 1, 200000, 3);
+    compare_with_arrays(N_WORKERS, 1, false, 200000, 3);
+    compare_with_arrays(N_WORKERS, 1, true, 200000, 3);
 }
 
 /* Where a set of workers is ids, or a row. */
 static void a_large_fleet_matches_the_model(void **state) {
     (void)state;
-    compare_with_arrays(100, 14, 50000, 3);
+    compare_with_arrays(100, 14, false, 50000, 3);
+    compare_with_arrays(100, 14, true, 50000, 4);
 }
 
 /* The first steps, many times: the index is growing in all of them. */
 static void an_index_that_grows_matches_the_model(void **state) {
     (void)state;
     for (uint64_t seed = 0; seed < 200; seed++)
-        compare_with_arrays(seed % 2 ? 100 : N_WORKERS, seed % 2 ? 14 : 1, 300, seed);
+        compare_with_arrays(seed % 2 ? 100 : N_WORKERS, seed % 2 ? 14 : 1, seed % 4 > 1, 300, seed);
 }
 
 /* Long chains, so that what a dropped worker leaves behind stays for many events: nothing of it is
@@ -515,6 +702,13 @@ int main(void) {
         cmocka_unit_test(a_dropped_worker_is_forgotten_alone),
         cmocka_unit_test(a_large_worker_is_forgotten_in_one_stroke),
         cmocka_unit_test(a_lowered_capacity_is_worked_off),
+        cmocka_unit_test(what_leaves_the_device_stays_routable),
+        cmocka_unit_test(a_use_brings_blocks_back_to_the_device),
+        cmocka_unit_test(an_abort_leaves_what_came_back_on_the_device),
+        cmocka_unit_test(copies_take_room_below),
+        cmocka_unit_test(output_goes_below_whole),
+        cmocka_unit_test(memory_below_that_is_gone_is_forgotten),
+        cmocka_unit_test(a_full_pool_takes_from_below_first),
         cmocka_unit_test(behaves_like_arrays_that_are_searched),
         cmocka_unit_test(a_large_fleet_matches_the_model),
         cmocka_unit_test(an_index_that_grows_matches_the_model),

@@ -46,6 +46,13 @@ static uint32_t depth_of(const struct books *b, uint32_t w, uint64_t c) {
     return depth[w];
 }
 
+static uint32_t device_depth_of(const struct books *b, uint32_t w, uint64_t c) {
+    uint64_t chain[CHAIN];
+
+    chain_of(c, chain);
+    return prefix_lru_on_device(b->lru, w, chain, depth_of(b, w, c), NULL);
+}
+
 static void serve(struct books *b, uint32_t w, uint64_t c, uint32_t n, uint32_t n_output) {
     uint64_t chain[CHAIN];
 
@@ -70,25 +77,34 @@ static uint32_t walk_all(const struct books *b, uint32_t w, uint32_t max, uint64
 static void same_matches(const struct books *a, const struct books *b, uint32_t n_workers) {
     for (uint32_t w = 0; w < n_workers; w++) {
         assert_int_equal(prefix_lru_n_held(a->lru, w), prefix_lru_n_held(b->lru, w));
-        for (uint64_t c = 0; c < N_CHAINS; c++)
+        assert_int_equal(prefix_lru_n_below(a->lru, w), prefix_lru_n_below(b->lru, w));
+        for (uint64_t c = 0; c < N_CHAINS; c++) {
             assert_int_equal(depth_of(a, w, c), depth_of(b, w, c));
+            assert_int_equal(device_depth_of(a, w, c), device_depth_of(b, w, c));
+        }
     }
 }
 
-/* Whatever the pieces; and then both forget alike, which shows their order. */
-static void carried_blocks_are_held_and_evicted_as_before(void **state) {
+/* Whatever the pieces; and then both forget alike, which shows their order. n_below: a second list,
+ * and no runs of output, which go there whole. */
+static void carry_and_compare(uint64_t n_below) {
     enum { N_WORKERS = 3, ROOM = 40000 };
     uint64_t *items = mem_calloc(ROOM, sizeof(*items));
 
-    (void)state;
     for (uint64_t round = 0; round < 60; round++) {
         struct books a = books_open(N_WORKERS, 700), b = books_open(N_WORKERS, 700);
         struct rng rng;
 
+        for (uint32_t w = 0; w < N_WORKERS; w++) {
+            prefix_lru_set_capacity(a.lru, w, 700 - n_below);
+            prefix_lru_set_capacity(b.lru, w, 700 - n_below);
+            prefix_lru_set_below(a.lru, w, n_below, false);
+            prefix_lru_set_below(b.lru, w, n_below, false);
+        }
         rng_seed(&rng, round);
         for (int i = 0; i < 200; i++) {
             serve(&a, (uint32_t)rng_below(&rng, N_WORKERS), rng_below(&rng, N_CHAINS),
-                  1 + (uint32_t)rng_below(&rng, CHAIN), (uint32_t)rng_below(&rng, 5));
+                  1 + (uint32_t)rng_below(&rng, CHAIN), (uint32_t)rng_below(&rng, n_below ? 1 : 5));
         }
         for (uint32_t w = 0; w < N_WORKERS; w++) {
             uint32_t max = 2 + (uint32_t)rng_below(&rng, 90);
@@ -115,6 +131,64 @@ static void carried_blocks_are_held_and_evicted_as_before(void **state) {
         books_close(&b);
     }
     mem_free(items);
+}
+
+static void carried_blocks_are_held_and_evicted_as_before(void **state) {
+    (void)state;
+    carry_and_compare(0);
+}
+
+static void both_lists_are_carried_over(void **state) {
+    (void)state;
+    carry_and_compare(300);
+    carry_and_compare(650);
+}
+
+/* The successor has evicted blocks of its own by then, which are younger. */
+static void what_is_carried_enters_below_what_is_there(void **state) {
+    struct books a = books_open(1, 2 * CHAIN), b = books_open(1, CHAIN);
+    uint64_t items[256];
+    uint32_t n;
+
+    (void)state;
+    prefix_lru_set_below(b.lru, 0, 2 * CHAIN, true);
+    serve(&a, 0, 0, CHAIN, 0);
+    serve(&a, 0, 8, CHAIN, 0);
+    n = walk_all(&a, 0, 100, items, ARRAY_LEN(items));
+    serve(&b, 0, 16, CHAIN, 0);
+    serve(&b, 0, 24, CHAIN, 0);
+    assert_int_equal(prefix_lru_restore(b.lru, 0, items, n), CHAIN); /* then it is full */
+    assert_int_equal(depth_of(&b, 0, 8), CHAIN);
+    assert_int_equal(device_depth_of(&b, 0, 8), 0);
+    prefix_lru_set_below(b.lru, 0, CHAIN, true);
+    assert_int_equal(depth_of(&b, 0, 8), 0);
+    assert_int_equal(depth_of(&b, 0, 16), CHAIN);
+    books_close(&a);
+    books_close(&b);
+}
+
+/* Blocks fall from the device while the walk is under way: it goes on behind them. */
+static void a_walk_follows_blocks_below(void **state) {
+    struct books a = books_open(1, 4 * CHAIN), b = books_open(1, 100 * CHAIN);
+    struct prefix_walk walk = {0};
+    uint64_t items[2048];
+    uint32_t n = 0, got;
+
+    (void)state;
+    prefix_lru_set_below(a.lru, 0, 100 * CHAIN, false);
+    for (uint64_t c = 0; c < 10; c++)
+        serve(&a, 0, 4 * c, CHAIN, 0);
+    for (uint64_t c = 10; (got = prefix_lru_walk(a.lru, 0, &walk, items + n, 32)) > 0; c++) {
+        n += got;
+        assert_true(n + 32 <= ARRAY_LEN(items));
+        serve(&a, 0, 4 * c, CHAIN, 0);
+    }
+    assert_true(n <= 11 * CHAIN); /* nothing twice */
+    assert_int_equal(prefix_lru_restore(b.lru, 0, items, n), n);
+    for (uint64_t c = 0; c < 10; c++)
+        assert_int_equal(depth_of(&b, 0, 4 * c), CHAIN);
+    books_close(&a);
+    books_close(&b);
 }
 
 /* Open requests count as youngest, and what they alone use is not lost. */
@@ -217,6 +291,9 @@ static void a_name_stands_for_its_block_and_for_no_other(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(carried_blocks_are_held_and_evicted_as_before),
+        cmocka_unit_test(both_lists_are_carried_over),
+        cmocka_unit_test(what_is_carried_enters_below_what_is_there),
+        cmocka_unit_test(a_walk_follows_blocks_below),
         cmocka_unit_test(blocks_in_use_are_carried_over_first),
         cmocka_unit_test(a_walk_bears_requests_between_its_pieces),
         cmocka_unit_test(blocks_already_held_are_younger),
