@@ -2,7 +2,7 @@
  * header.
  *
  *      accepted  [1, t_us, request, prompt_bytes, origin, scheme, blocks]     blocks: 6 bytes each
- *      first     [2, t_us, request, prompt_tokens, cached_tokens]
+ *      first     [2, t_us, request, prompt_tokens, cached_tokens, below_tokens]
  *      ended     [3, t_us, request, output_tokens, is_aborted]
  *      load      [4, t_us, running, waiting, queued_tokens, kv_free, kv_total, is_draining]
  *      cleared   [5, t_us]
@@ -66,8 +66,13 @@ static uint32_t n_elements(uint64_t kind) {
     }
 }
 
+/* Left out where it is not known, as it is by older readers. */
+static bool has_below(const struct request_event *e) {
+    return e->kind == REQUEST_FIRST && e->below_tokens >= 0;
+}
+
 static void put_payload(struct buf *out, const struct request_event *e) {
-    msgpack_begin_array(out, n_elements(e->kind));
+    msgpack_begin_array(out, n_elements(e->kind) + has_below(e));
     msgpack_put_u64(out, e->kind);
     msgpack_put_u64(out, e->t_us);
     switch (e->kind) {
@@ -82,6 +87,7 @@ static void put_payload(struct buf *out, const struct request_event *e) {
         msgpack_put_u64(out, e->request);
         msgpack_put_i64(out, e->prompt_tokens);
         msgpack_put_i64(out, e->cached_tokens);
+        if (has_below(e)) msgpack_put_i64(out, e->below_tokens);
         break;
     case REQUEST_ENDED:
         msgpack_put_u64(out, e->request);
@@ -190,7 +196,7 @@ static void take_generation(struct fields *f, char out[WIRE_GENERATION_MAX]) {
     if (s.len) memcpy(out, s.ptr, s.len);
 }
 
-static void take_rest(struct fields *f, uint64_t *blocks, struct request_event *e) {
+static void take_rest(struct fields *f, uint32_t n, uint64_t *blocks, struct request_event *e) {
     switch (e->kind) {
     case REQUEST_ACCEPTED:
         e->request = take_u64(f, UINT64_MAX);
@@ -203,6 +209,7 @@ static void take_rest(struct fields *f, uint64_t *blocks, struct request_event *
         e->request = take_u64(f, UINT64_MAX);
         e->prompt_tokens = take_tokens(f);
         e->cached_tokens = take_tokens(f);
+        if (n > n_elements(REQUEST_FIRST)) e->below_tokens = take_tokens(f); /* not of old ones */
         break;
     case REQUEST_ENDED:
         e->request = take_u64(f, UINT64_MAX);
@@ -228,13 +235,14 @@ static bool read_payload(struct str payload, uint64_t sequence, uint64_t *blocks
     uint64_t kind = take_u64(&f, UINT64_MAX);
     uint32_t n_known = n_elements(kind);
 
-    *e = (struct request_event){.prompt_tokens = -1, .cached_tokens = -1, .output_tokens = -1};
+    *e = (struct request_event){
+        .prompt_tokens = -1, .cached_tokens = -1, .below_tokens = -1, .output_tokens = -1};
     e->t_us = take_u64(&f, UINT64_MAX);
     if (f.is_bad || n < 2) return false;
     if (n_known == 0) return true;
     if (n < n_known || (kind == REQUEST_HELLO) != (sequence == REQUEST_EVENT_CONTROL)) return false;
     e->kind = (enum request_event_kind)kind;
-    take_rest(&f, blocks, e);
+    take_rest(&f, n, blocks, e);
     return !f.is_bad && (n > n_known || f.r.at == f.r.end);
 }
 

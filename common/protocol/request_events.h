@@ -71,9 +71,10 @@ struct request_event {
     uint64_t request;           /* accepted, first, ended: its number, unique in one generation */
     struct request_chain chain; /* accepted */
     int64_t prompt_tokens, cached_tokens; /* first; -1: unknown */
-    int64_t output_tokens;                /* ended; -1: unknown */
-    bool is_aborted;                      /* ended: the answer is incomplete */
-    struct wire_load load;                /* load */
+    int64_t below_tokens;  /* first: of the cached ones, below the device; the same */
+    int64_t output_tokens; /* ended; -1: unknown */
+    bool is_aborted;       /* ended: the answer is incomplete */
+    struct wire_load load; /* load */
     /* hello: the worker's generation, the next sequence, the oldest available, and whether the
      * follower's position was lost (overwritten, or of another generation) */
     char generation[WIRE_GENERATION_MAX];

@@ -85,6 +85,23 @@ enum status wire_parse_tokens(struct str value, uint32_t *out) {
     return ST_OK;
 }
 
+enum status wire_parse_tiers(struct str value, uint32_t *out) {
+    uint64_t sum = 0, n;
+
+    if (value.len == 0 || value.ptr[value.len - 1] == ' ') return ST_INVALID;
+    while (value.len) {
+        struct str word = next_word(&value);
+        const char *eq = word.len ? memchr(word.ptr, '=', word.len) : NULL;
+        size_t n_name = eq ? (size_t)(eq - word.ptr) : 0;
+
+        if (n_name == 0 || n_name >= WIRE_TIER_NAME_MAX) return ST_INVALID;
+        if (str_to_u64((struct str){eq + 1, word.len - n_name - 1}, &n) != ST_OK) return ST_INVALID;
+        if (n > INT32_MAX || (sum += n) > INT32_MAX) return ST_INVALID;
+    }
+    *out = (uint32_t)sum;
+    return ST_OK;
+}
+
 bool wire_is_salt(struct str value) {
     for (size_t i = 0; i < value.len; i++) {
         char c = value.ptr[i];
@@ -104,13 +121,30 @@ uint64_t wire_tier_blocks(const struct wire_server_info *info) {
     return n;
 }
 
+double wire_restore_tokens_per_s(const struct wire_server_info *info) {
+    double n_blocks = 0, block_s = 0;
+
+    for (uint32_t i = 0; i < info->n_tiers; i++) {
+        const struct wire_tier *tier = &info->tiers[i];
+
+        if (!(tier->restore_tokens_per_s > 0)) continue;
+        n_blocks += (double)tier->n_blocks;
+        block_s += (double)tier->n_blocks / tier->restore_tokens_per_s;
+    }
+    return block_s > 0 ? n_blocks / block_s : 0;
+}
+
 void wire_put_tiers(struct json_writer *w, const struct wire_server_info *info) {
     json_put_key(w, "tiers");
     json_begin_array(w);
     for (uint32_t i = 0; i < info->n_tiers; i++) {
         json_begin_object(w);
         json_field_z(w, "name", info->tiers[i].name);
+        json_field_z(w, "medium", info->tiers[i].name);
         json_field_u64(w, "n_blocks", info->tiers[i].n_blocks);
+        json_field_u64(w, "capacity_tokens", info->tiers[i].n_blocks * info->block_size);
+        json_field_f64(w, "restore_tokens_per_s", info->tiers[i].restore_tokens_per_s);
+        json_field_bool(w, "inclusive", info->tiers[i].is_inclusive);
         json_end_object(w);
     }
     json_end_array(w);
@@ -186,6 +220,8 @@ void wire_append_server_info(struct buf *out, const struct wire_server_info *inf
     json_field_u64(&w, "request_events", info->publishes_events ? 1 : 0); /* their version */
     json_field_f64(&w, "prefill_tokens_per_s", info->prefill_tokens_per_s);
     json_field_f64(&w, "attn_context", info->attn_context);
+    if (info->kv_bytes_per_token)
+        json_field_u64(&w, "kv_bytes_per_token", info->kv_bytes_per_token);
     if (info->schedule_policy[0]) json_field_z(&w, "schedule_policy", info->schedule_policy);
     if (info->chunk_tokens) json_field_u64(&w, "chunk_tokens", info->chunk_tokens);
     json_field_f64(&w, "itl_target_ms", info->itl_target_ms);
@@ -205,6 +241,7 @@ static enum status get_text(const struct json *object, const char *name, char *o
 }
 
 #define TIER_BLOCKS_MAX (UINT64_C(1) << 40)
+#define RATE_MAX        1e15 /* tokens/s */
 
 static enum status read_tiers(const struct json *root, struct wire_server_info *info,
                               struct error *err) {
@@ -224,6 +261,11 @@ static enum status read_tiers(const struct json *root, struct wire_server_info *
         if ((st = get_text(item, "name", tier.name, sizeof(tier.name), err)) != ST_OK) return st;
         st = json_get_u64(item, "n_blocks", 0, TIER_BLOCKS_MAX, &tier.n_blocks, NULL, err);
         if (st != ST_OK) return st;
+        st = json_get_f64(item, "restore_tokens_per_s", 0, RATE_MAX, &tier.restore_tokens_per_s,
+                          NULL, err);
+        if (st != ST_OK) return st;
+        st = json_get_bool(item, "inclusive", &tier.is_inclusive, NULL, err);
+        if (st != ST_OK) return st;
         if (info->n_tiers < WIRE_TIERS_MAX) {
             info->tiers[info->n_tiers++] = tier;
         } else {
@@ -236,7 +278,7 @@ static enum status read_tiers(const struct json *root, struct wire_server_info *
 
 static enum status read_info(const struct json *root, struct wire_server_info *info,
                              struct error *err) {
-    const double huge = 1e15;
+    const double huge = RATE_MAX;
     uint32_t request_events = 0;
     bool has_wire = false;
     enum status st;
@@ -285,6 +327,9 @@ static enum status read_info(const struct json *root, struct wire_server_info *i
         json_get_f64(root, "prefill_tokens_per_s", 0, huge, &info->prefill_tokens_per_s, NULL, err);
     if (st != ST_OK) return st;
     st = json_get_f64(root, "attn_context", 0, huge, &info->attn_context, NULL, err);
+    if (st != ST_OK) return st;
+    st = json_get_u64(root, "kv_bytes_per_token", 0, UINT64_C(1) << 40, &info->kv_bytes_per_token,
+                      NULL, err);
     if (st != ST_OK) return st;
     st = get_text(root, "schedule_policy", info->schedule_policy, sizeof(info->schedule_policy),
                   err);

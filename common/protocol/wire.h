@@ -5,6 +5,7 @@
  *
  *      x-incipit-cached-tokens: 1184       prompt tokens found in the prefix cache
  *      x-incipit-prompt-tokens: 1201       all prompt tokens
+ *      x-incipit-cached-tiers: host=512    of the cached ones, found below the device: by tier
  *      x-incipit-load: running=3 waiting=0 queued_tokens=1200 kv_free=812 kv_total=1024 draining=0
  *
  * In the head of a refusal: x-incipit-reason: draining, when another worker should be used at once.
@@ -28,6 +29,7 @@ struct json_writer;
 #define WIRE_PREFIX        "x-incipit-"
 #define WIRE_CACHED_TOKENS "x-incipit-cached-tokens"
 #define WIRE_PROMPT_TOKENS "x-incipit-prompt-tokens"
+#define WIRE_CACHED_TIERS  "x-incipit-cached-tiers"
 #define WIRE_LOAD          "x-incipit-load"
 #define WIRE_SALT          "x-incipit-salt"
 #define WIRE_SALT_CHARS    64
@@ -59,6 +61,10 @@ MUST_USE enum status wire_parse_load(struct str value, struct wire_load *out);
 /* A token count header: decimal, at most 2^31 - 1. */
 MUST_USE enum status wire_parse_tokens(struct str value, uint32_t *out);
 
+/* The value of WIRE_CACHED_TIERS, NAME=TOKENS separated by single spaces: the sum of all tokens, at
+ * most 2^31 - 1. */
+MUST_USE enum status wire_parse_tiers(struct str value, uint32_t *out);
+
 /* A salt: WIRE_SALT_CHARS lower-case hexadecimal digits. */
 bool wire_is_salt(struct str value);
 
@@ -74,10 +80,12 @@ bool wire_is_salt(struct str value);
 #define WIRE_TIERS_MAX      4
 
 /* Where a worker keeps KV blocks that have left its device: what is found there need not be
- * computed. */
+ * computed. In JSON also `medium`, which is the name, and `capacity_tokens`. */
 struct wire_tier {
     char name[WIRE_TIER_NAME_MAX]; /* "host" */
     uint64_t n_blocks;             /* of block_size */
+    double restore_tokens_per_s;   /* to the device, as measured; 0: unknown */
+    bool is_inclusive;             /* what is restored stays here too */
 };
 
 struct wire_server_info {
@@ -102,6 +110,7 @@ struct wire_server_info {
     bool publishes_events;       /* takes x-incipit-chain, and has request_events.h's stream */
     double prefill_tokens_per_s; /* measured or estimated; 0: unknown */
     double attn_context;         /* tokens at which attention doubles the cost of one; 0: unknown */
+    uint64_t kv_bytes_per_token; /* 0: unknown */
     char schedule_policy[WIRE_POLICY_MAX]; /* "fcfs", "priority", "srpt"; "": not reported */
     uint32_t chunk_tokens;                 /* most tokens of a step; 0: unknown */
     double itl_target_ms;                  /* that steps with decoding requests keep to; 0: none */
@@ -114,8 +123,10 @@ void wire_names_add(char names[WIRE_NAMES_MAX], struct str name);
 /* The next of a text of names at *cursor, STR_NULL at the end. */
 struct str wire_names_next(const char **cursor);
 
-/* Blocks of all tiers below the device. */
+/* Blocks of all tiers below the device; the mean speed of bringing one of them back, 0 when no tier
+ * reports its own. */
 uint64_t wire_tier_blocks(const struct wire_server_info *info);
+double wire_restore_tokens_per_s(const struct wire_server_info *info);
 
 void wire_put_tiers(struct json_writer *w, const struct wire_server_info *info);    /* a member */
 void wire_append_server_info(struct buf *out, const struct wire_server_info *info); /* JSON */

@@ -32,6 +32,12 @@ extern const double router_decision_buckets[ROUTER_DECISION_BUCKETS]; /* 500 ns 
       "Prompt tokens found in a worker's cache, as reported by workers.")                          \
     X(COUNTER, predicted_cached_tokens_total, "",                                                  \
       "Prompt tokens that the prefix index expected in the chosen worker's cache.")                \
+    X(COUNTER, cached_below_tokens_total, "",                                                      \
+      "Cached prompt tokens that a worker brought back from memory below its device (host "        \
+      "memory, disk), as reported by workers.")                                                    \
+    X(COUNTER, predicted_below_tokens_total, "",                                                   \
+      "Prompt tokens that the prefix index expected in the chosen worker's cache below its "       \
+      "device.")                                                                                   \
     X(COUNTER, output_tokens_total, "",                                                            \
       "Tokens generated, as reported by workers; without a report, one for each event of a "       \
       "stream.",                                                                                   \
@@ -227,9 +233,19 @@ extern const double router_decision_buckets[ROUTER_DECISION_BUCKETS]; /* 500 ns 
       "", (double)(v->info.n_blocks + wire_tier_blocks(&v->info)) * v->info.block_size)            \
     X(GAUGE, worker_capacity_factor,                                                               \
                                                                                                    \
-      "Factor on incipit_worker_cache_tokens that corrects the size of the worker's cache, "       \
+      "Factor on incipit_worker_capacity_tokens that corrects the size of the worker's cache, "    \
       "learned from reported cache hits.",                                                         \
       "", v->routing.capacity_factor)                                                              \
+    X(GAUGE, worker_below_factor,                                                                  \
+                                                                                                   \
+      "Factor on the capacity of the worker's memory below its device that corrects its size, "    \
+      "learned from reported cache hits.",                                                         \
+      "", v->routing.below_factor)                                                                 \
+    X(GAUGE, worker_restore_tokens_per_second,                                                     \
+                                                                                                   \
+      "Speed at which the worker brings cached tokens back from memory below its device, as the "  \
+      "worker reports; 0: not reported.",                                                          \
+      "", wire_restore_tokens_per_s(&v->info))                                                     \
     X(GAUGE, worker_prefill_tokens_per_second,                                                     \
                                                                                                    \
       "Prefill speed of the worker in tokens per second: as the worker reports, corrected by "     \
@@ -243,6 +259,11 @@ extern const double router_decision_buckets[ROUTER_DECISION_BUCKETS]; /* 500 ns 
                                                                                                    \
       "Blocks of prompts and answers that the worker holds, according to the prefix index.", "",   \
       (double)v->routing.n_held_blocks)                                                            \
+    X(GAUGE, worker_index_below_blocks,                                                            \
+                                                                                                   \
+      "Blocks of prompts and answers that the worker holds in memory below its device alone, "     \
+      "according to the prefix index.",                                                            \
+      "", (double)v->routing.n_below_blocks)                                                       \
     X(GAUGE, worker_engine_running,                                                                \
                                                                                                    \
       "Requests running on the worker, from its answers or its /metrics page.",                    \

@@ -148,8 +148,12 @@ void decision_log_put(struct decision_log *d, const struct decision *decision, s
     put_hashes(&w, d, decision->rq);
     put_candidates(&w, decision->why);
     json_field_f64(&w, "predicted_cached_tokens", ticket->cached_tokens);
+    if (ticket->below_tokens > 0)
+        json_field_f64(&w, "predicted_below_tokens", ticket->below_tokens);
     put_if_known(&w, "prompt_tokens", decision->feedback.prompt_tokens);
     put_if_known(&w, "cached_tokens", decision->feedback.cached_tokens);
+    put_if_known(&w, "below_tokens",
+                 decision->feedback.has_below ? decision->feedback.below_tokens : -1);
     put_if_known(&w, "output_tokens", decision->output_tokens);
     if (decision->ttft_s > 0) json_field_f64(&w, "ttft_s", decision->ttft_s);
     json_field_f64(&w, "duration_s", decision->duration_s);

@@ -209,6 +209,9 @@ void proxy_put_route(struct exchange *x, struct buf *out) {
                            "predicted_cached_tokens=%.0f cached_tokens=%lld",
                 x->try.target.worker, x->n_attempts, x->rq.n_blocks, x->try.ticket.matched_blocks,
                 x->try.ticket.cached_tokens, (long long)x->try.feedback.cached_tokens);
+    if (x->try.ticket.below_tokens > 0 || x->try.feedback.has_below)
+        buf_appendf(out, " predicted_below_tokens=%.0f below_tokens=%lld",
+                    x->try.ticket.below_tokens, (long long)x->try.feedback.below_tokens);
     buf_appendf(out, " held_ms=%llu", (unsigned long long)x->waited_us / 1000);
     if (x->held_position)
         buf_appendf(out, " position=%u held_by=%s", x->held_position, proxy_held_by(x));

@@ -29,6 +29,8 @@
     X(prompt_tokens, prompt_tokens_total)                                                          \
     X(cached_tokens, cached_tokens_total)                                                          \
     X(predicted_tokens, predicted_cached_tokens_total)                                             \
+    X(below_tokens, cached_below_tokens_total)                                                     \
+    X(predicted_below, predicted_below_tokens_total)                                               \
     X(output_tokens, output_tokens_total)                                                          \
     X(prefix_blocks, prefix_blocks_total)                                                          \
     X(matched_blocks, matched_prefix_blocks_total)                                                 \

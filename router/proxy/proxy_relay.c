@@ -63,6 +63,16 @@ static void on_first_token(struct exchange *x) {
     x->try.first_token_unreported = true;
 }
 
+/* Of the cached tokens, those that were below the device. */
+static void read_tiers(struct exchange *x, const char *data, struct route_feedback *f) {
+    struct str value = http_head_find(&x->try.head, data, STR(WIRE_CACHED_TIERS));
+    uint32_t n;
+
+    if (!value.ptr || wire_parse_tiers(value, &n) != ST_OK || n > f->cached_tokens) return;
+    f->below_tokens = n;
+    f->has_below = true;
+}
+
 static int64_t token_header(struct exchange *x, const char *data, struct str name) {
     struct str value;
     uint32_t n;
@@ -338,6 +348,7 @@ static bool take_head(struct exchange *x, const char *data) {
     }
     x->try.feedback.prompt_tokens = token_header(x, data, STR(WIRE_PROMPT_TOKENS));
     x->try.feedback.cached_tokens = token_header(x, data, STR(WIRE_CACHED_TOKENS));
+    if (x->try.feedback.cached_tokens >= 0) read_tiers(x, data, &x->try.feedback);
     x->try.form = form_of(http_head_get(&x->try.head, data, HTTP_NAME_CONTENT_TYPE));
     x->try.is_stream = is_open_stream(x, data);
     sse_usage_init(&x->try.usage, x->try.form == ANSWER_SSE);

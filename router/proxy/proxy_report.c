@@ -48,9 +48,11 @@ static void count_tokens(const struct exchange *x) {
 
     if (f->prompt_tokens > 0) metric_add(p->counts.prompt_tokens, (uint64_t)f->prompt_tokens);
     if (f->cached_tokens > 0) metric_add(p->counts.cached_tokens, (uint64_t)f->cached_tokens);
+    if (f->has_below) metric_add(p->counts.below_tokens, (uint64_t)f->below_tokens);
     if (output_tokens > 0) metric_add(p->counts.output_tokens, (uint64_t)output_tokens);
     if (!x->try.first_token_us) return;
     metric_add(p->counts.predicted_tokens, (uint64_t)x->try.ticket.cached_tokens);
+    metric_add(p->counts.predicted_below, (uint64_t)x->try.ticket.below_tokens);
     metric_add(p->counts.prefix_blocks, x->try.ticket.n_blocks);
     metric_add(p->counts.matched_blocks, x->try.ticket.matched_blocks);
     metric_inc(x->try.ticket.matched_blocks ? p->counts.prompts_hit : p->counts.prompts_missed);

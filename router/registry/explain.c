@@ -99,6 +99,7 @@ void explain_put_terms(struct json_writer *w, const struct registry_candidate *c
     json_field_f64(w, "u_s", c->term.prefill_s);
     json_field_u64(w, "L", c->in_flight);
     json_field_f64(w, "matched_tokens", c->term.matched_tokens);
+    if (c->term.below_tokens > 0) json_field_f64(w, "below_tokens", c->term.below_tokens);
 }
 
 static void put_candidate(struct json_writer *w, struct registry *registry,

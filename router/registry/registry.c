@@ -214,6 +214,8 @@ static struct worker_spec spec_of(const struct registry *r, const struct worker 
         .block_size = w->info.block_size,
         .n_blocks = w->info.n_blocks,
         .n_tier_blocks = wire_tier_blocks(&w->info),
+        .restore_tokens_per_s = wire_restore_tokens_per_s(&w->info),
+        .keeps_copies = w->info.n_tiers && w->info.tiers[0].is_inclusive,
         .prefill_tokens_per_s = w->info.prefill_tokens_per_s,
         .attn_context = w->info.attn_context,
         .order = strcmp(w->info.schedule_policy, "srpt") == 0 ? WORKER_SRPT : WORKER_FCFS,

@@ -72,11 +72,13 @@ void outbox_accepted(struct registry *r, const struct route_ticket *ticket,
 
 void outbox_first(struct registry *r, const struct registry_target *target,
                   const struct route_feedback *feedback, uint64_t now_us) {
-    const struct request_event e = {.kind = REQUEST_FIRST,
-                                    .t_us = now_us,
-                                    .request = target->shared_id,
-                                    .prompt_tokens = feedback ? feedback->prompt_tokens : -1,
-                                    .cached_tokens = feedback ? feedback->cached_tokens : -1};
+    const struct request_event e = {
+        .kind = REQUEST_FIRST,
+        .t_us = now_us,
+        .request = target->shared_id,
+        .prompt_tokens = feedback ? feedback->prompt_tokens : -1,
+        .cached_tokens = feedback ? feedback->cached_tokens : -1,
+        .below_tokens = feedback && feedback->has_below ? feedback->below_tokens : -1};
 
     put(r, target, &e);
 }

@@ -64,6 +64,9 @@ static void learn_speed(struct load_speed *s, double n_tokens, double quiet_s, d
     solve_speed(s);
 }
 
+_Static_assert(sizeof(struct load_worker) % CACHE_LINE == 0,
+               "a decision reads one line of each worker");
+
 void load_init(struct load *l, uint32_t n_workers) {
     assert(n_workers && n_workers <= WORKERS_MAX);
     *l = (struct load){
@@ -228,8 +231,6 @@ void load_worker_up(struct load *l, uint32_t w, const struct worker_spec *spec) 
     if (!(k->spec.attn_context > 0)) k->spec.attn_context = DEFAULT_ATTN_CONTEXT;
     k->block_size = k->spec.block_size;
     k->capacity_tokens = (double)k->spec.block_size * (double)k->spec.n_blocks;
-    k->cache_tokens =
-        k->capacity_tokens + (double)k->spec.block_size * (double)k->spec.n_tier_blocks;
     load_set_speed(l, w, k->spec.prefill_tokens_per_s);
     worker_mask_set(l->srpt.words, w, k->spec.order == WORKER_SRPT);
     k->attn_per_token = 1 / (2 * k->spec.attn_context);

@@ -40,8 +40,10 @@ struct worker_spec {
     uint64_t identity;           /* hash of its URL: the same on every replica and restart */
     uint64_t generation;         /* a change means that its cache is empty */
     uint32_t block_size;         /* tokens per KV block; default 16 */
+    bool keeps_copies;           /* what is restored from a tier stays there too */
     uint64_t n_blocks;           /* default: high, learning shrinks it */
     uint64_t n_tier_blocks;      /* blocks kept in tiers below the device */
+    double restore_tokens_per_s; /* from there; 0: in no time */
     double prefill_tokens_per_s; /* default 10,000 */
     double attn_context;         /* context at which attention costs as much as the rest; 30,000 */
     uint32_t enough_in_flight;   /* at this many, queued requests wait for another; 0: no limit */
@@ -63,7 +65,6 @@ struct load_worker {
     double attn_per_token;     /* share that attention adds per token of context: 1 / (2 A) */
 
     uint32_t reasons;                   /* enum worker_reason bits; 0: may be picked */
-    double cache_tokens;                /* tokens of cache in all tiers */
     uint32_t block_size;                /* from spec */
     double quiet_s;                     /* seconds without a pending ticket, up to */
     uint64_t quiet_as_of_us;            /* this time */
@@ -121,6 +122,14 @@ struct load {
     double first_work_s;       /* predicted prefill of all that ever had a first token */
     struct load_speed speed;
 };
+
+/* Tokens of cache in tiers below the device, and the seconds to bring some back. */
+static inline double load_below_tokens(const struct load_worker *w) {
+    return (double)w->block_size * (double)w->spec.n_tier_blocks;
+}
+static inline double load_restore_s(const struct load_worker *w, double tokens) {
+    return w->spec.restore_tokens_per_s > 0 ? tokens / w->spec.restore_tokens_per_s : 0;
+}
 
 void load_init(struct load *l, uint32_t n_workers);
 void load_fini(struct load *l);

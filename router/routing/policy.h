@@ -28,7 +28,8 @@ struct route_request {
 struct policy_view {
     const struct load *load;
     const uint64_t *candidates;     /* never empty */
-    const uint32_t *matched_blocks; /* by worker id, for candidates */
+    const uint32_t *matched_blocks; /* by worker id, for candidates; of these */
+    const uint32_t *device_blocks;  /* before the first below the device; NULL: all */
     uint32_t n_shared_blocks;       /* leading blocks that more than half of candidates hold */
     double prompt_tokens;           /* predicted */
     double tokens_per_block;
@@ -87,6 +88,7 @@ struct policy_options {
 struct policy_term {
     bool is_candidate;     /* may be picked */
     double matched_tokens; /* of the prompt, already computed there */
+    double below_tokens;   /* of these, to be brought back from below the device */
     double wait_s, memory_s, prefill_s;
     double cost_s;
 };
@@ -117,6 +119,26 @@ struct policy_ops {
 
 /* Tokens of the prompt cached on worker w: whole KV blocks, never the whole prompt. */
 double policy_matched_tokens(const struct policy_view *view, uint32_t w);
+
+/* What w does before it has the prompt's first token. What is cached below its device is brought
+ * back, which takes the worker's time, or computed where that is quicker: then it does not count as
+ * cached. */
+struct policy_prefill {
+    double cached_tokens, below_tokens; /* below_tokens: of cached_tokens */
+    double work_s;
+    bool may_recompute; /* bringing back and computing take about as long */
+};
+struct policy_prefill policy_prefill_of_tiers(const struct policy_view *view, uint32_t w);
+
+static inline struct policy_prefill policy_prefill(const struct policy_view *view, uint32_t w) {
+    double cached;
+
+    if (UNLIKELY(view->device_blocks != NULL)) return policy_prefill_of_tiers(view, w);
+    cached = policy_matched_tokens(view, w);
+    return (struct policy_prefill){
+        .cached_tokens = cached,
+        .work_s = load_prefill_s(&view->load->workers[w], cached, view->prompt_tokens)};
+}
 
 /* By name ("prefix", "round_robin" ...), or NULL. */
 const struct policy_ops *policy_find(struct str name);

@@ -11,8 +11,8 @@
  *
  * A worker with memory below its device (host, disk) has a second list. What is evicted from the
  * first enters the second as its youngest, and matches as before; a request that uses it brings it
- * back to the first. `keeps_copies`: a copy of that stays below and takes room there until the block
- * leaves the device again.
+ * back to the first. `keeps_copies`: a copy of that stays below and takes room there until the
+ * block leaves the device again.
  *
  *     sent ──▶ pinned ──▶ cold: capacity ──oldest──▶ below: below_capacity ──oldest──▶ forgotten
  *                ▲            │                        │
@@ -24,9 +24,9 @@
  * replay-engine).
  *
  * Invariant: an entry is on its worker's cold list iff it is on the device and unpinned, below iff
- * it is neither, and each entry is computed or pinned. The entries are the records of the prefix index, which this module
- * alone inserts and removes. Output is kept as anonymous runs of blocks: they take room and age,
- * and match nothing.
+ * it is neither, and each entry is computed or pinned. The entries are the records of the prefix
+ * index, which this module alone inserts and removes. Output is kept as anonymous runs of blocks:
+ * they take room and age, and match nothing.
  *
  * When the index is full, the coldest entry of the worker with most entries is evicted; when all
  * are pinned, the rest of the chain is not recorded. Dropping a worker is O(1); its entries are
@@ -73,8 +73,9 @@ void prefix_lru_drop_worker(struct prefix_lru *l, uint32_t w);
 const uint64_t *prefix_lru_below(const struct prefix_lru *l);
 
 /* Of the n leading blocks of a chain that w holds, those before the first that is below its device.
- * `guesses`: what prefix_index_match wrote, or NULL. Looks at a few blocks: a chain is used from its
- * beginning, so it leaves the device from its end. prefix_lru_ask_device prefetches the first. */
+ * `guesses`: what prefix_index_match wrote, or NULL. Looks at a few blocks: a chain is used from
+ * its beginning, so it leaves the device from its end. prefix_lru_ask_device prefetches the first.
+ */
 uint32_t prefix_lru_on_device(const struct prefix_lru *l, uint32_t w, const uint64_t *chain,
                               uint32_t n, const uint32_t *guesses);
 void prefix_lru_ask_device(const struct prefix_lru *l, uint32_t w, const uint64_t *chain,
@@ -95,9 +96,9 @@ uint64_t prefix_lru_n_evicted(const struct prefix_lru *l); /* the coldest, one a
  * What a worker holds as a list of items of 64 bits, the youngest first: a block, by the high 48
  * bits of a hash that stands for it in any index, the low 16 zero; or n < 2^16 blocks without a
  * hash. Blocks in use count as youngest, those below the device as oldest: the order alone has both
- * lists, because the receiver fills the device first. Items come in pieces, with requests in between:
- * a walk resumes at a block that it has seen, and blocks used meanwhile may come twice or be
- * missed. */
+ * lists, because the receiver fills the device first. Items come in pieces, with requests in
+ * between: a walk resumes at a block that it has seen, and blocks used meanwhile may come twice or
+ * be missed. */
 #define PREFIX_WALK_MARKS 8u
 struct prefix_walk {                   /* zero before the first piece */
     uint64_t marks[PREFIX_WALK_MARKS]; /* last blocks seen, the latest first */

@@ -15,31 +15,10 @@
  *
  * Learning uses answers that report cached tokens, or else the worker's counters (reports).
  * One ratio per model, a running quotient of sums, predicts tokens from bytes.
- * A worker's capacity in blocks is the declared one times a factor. The factor stays as it is while
- * reports agree with predictions. The two kinds of difference are not symmetric:
- *
- * - Surplus: much more was cached than predicted. Only a cache larger than assumed does that, so
- * each
- *   such report raises the factor and opens a search: the factor creeps up until prompts are missed
- *   or SEARCH_REPORTS have passed. Without a search a cache declared far too small would stay unseen,
- *   because requests that would show it are sent elsewhere.
- * - Miss: less was cached. That happens with the right capacity too: a block that matches when a
- *   request is sent may be evicted before its turn, more often on a full worker. So a share of misses
- *   is allowed, and the rest adds up until it is worth two whole prompts.
- *
- * One report, worked out (test_routing_learning.c runs it). 20 requests of 1,600 tokens were sent
- * to a worker; 160 tokens of each were predicted to be cached. The worker counts 20 first tokens,
- * 32,000 tokens looked up and 12,800 found:
- *
- *     requests  20 >= REPORT_REQUESTS_MIN, and 20 first tokens: no other router sends there
- *     shares    predicted 3,200 / 32,000 = 0.10, found 12,800 / 32,000 = 0.40, surplus 0.30
- *     surplus   0.30 >= HIT_SURPLUS_MIN: factor x CAPACITY_GROWTH^(0.30 x 20) = 1.05^6 = 1.340
- *     search    n_search = 256; each later request that agrees: factor x 1.002
- *     decay     all sums x REPORT_DECAY^20 = 0.668, so that later reports weigh more
- *
- * A miss after that ends the search. One answer with 0.60 predicted and 0.20 found adds 0.40 to
- * missed_prompts; the next takes 0.125 x 0.60 away first. The sixth such answer brings it above 2:
- * 0.40 + 5 x (0.40 - 0.075) = 2.025, and the factor is multiplied by CAPACITY_SHRINK = 0.9.
+ * A worker's capacity in blocks is the declared one times a factor (capacity.h), learned from its
+ * answers or, worked out here, from a report: 20 requests were sent and 20 first tokens counted, so
+ * no other router sends there; after it all sums are multiplied by REPORT_DECAY^20 = 0.668, so that
+ * later reports weigh more.
  *
  * On a modelled fleet (make replay-bars) learning changes nothing where the declared capacity is
  * right, and saves nearly all of what a capacity declared several times too large or small would
@@ -51,6 +30,7 @@
 #include <string.h>
 
 #include "common/base/mem.h"
+#include "router/routing/capacity.h"
 #include "router/routing/prefix_index.h"
 #include "router/routing/prefix_lru.h"
 #include "router/routing/speed.h"
@@ -58,18 +38,7 @@
 #define INDEX_BYTES_MIN (UINT64_C(1) << 20)
 #define ENTRIES_MAX     (UINT32_MAX / 2) /* slots are an eighth more and still fit 32 bits */
 
-/* Capacity. Shares are of a prompt's tokens, factors multiply the declared capacity. */
-#define HIT_SURPLUS_MIN        0.125 /* share: a smaller surplus is the edge of the evicted part */
-#define HIT_SURPLUS_RATIO      2.0   /* found / predicted: less is such an edge too */
-#define HIT_TOLERANCE          0.03  /* share: parts of a prompt differ in bytes per token */
-#define CAPACITY_GROWTH        1.05  /* factor per prompt of surplus */
-#define CAPACITY_SEARCH_GROWTH 1.002 /* factor per request while a search lasts */
-#define SEARCH_REPORTS         256   /* requests that a search lasts */
-#define CAPACITY_SHRINK        0.9   /* factor per MISSED_PROMPTS_MAX */
-#define MISSED_SHARE_ALLOWED   0.125 /* of predicted tokens: above the misses at saturation */
-#define MISSED_PROMPTS_MAX     2.0   /* prompts missed in all beyond the allowed share */
-#define CAPACITY_MIN           (1.0 / 64)
-#define CAPACITY_MAX           64.0
+#define HIT_TOLERANCE          0.03 /* share: parts of a prompt differ in bytes per token */
 #define BLOCKS_MAX             1e15 /* blocks: keeps the product within 64 bits */
 #define OUTPUT_MAX             1e6  /* tokens: more than any context has */
 #define ROUNDING               1e-6 /* blocks: by which a whole quotient may be too small */
@@ -88,7 +57,6 @@
 
 /* Reports of a worker's counters. */
 #define REPORT_REQUESTS_MIN 16   /* requests before the sums are used */
-#define REPORT_REQUESTS_MAX 64   /* requests that one report counts as at most */
 #define REPORT_DECAY        0.98 /* per request: about the last fifty count */
 #define REPORT_TOLERANCE    0.01 /* share of the prompts */
 #define UNPREDICTED_DIVISOR 32   /* one request in so many may have blocks that are not hashed */
@@ -104,13 +72,10 @@ struct report_sums {
 };
 
 struct cache_state {
-    uint32_t epoch;             /* changes when the worker's cache is lost */
-    double capacity_factor;     /* learned; 1 to begin with */
+    uint32_t epoch; /* changes when the worker's cache is lost */
+    struct capacity device, below;
     int64_t unrecorded_bytes;   /* prompt bytes of open requests without a record */
     double rest_bytes;          /* of ended requests: less than one block */
-    double missed_prompts;      /* beyond the allowed share, at most MISSED_PROMPTS_MAX */
-    uint32_t n_search;          /* requests left of a search */
-    bool is_counted;            /* the factor is the worker's own count: nothing to learn */
     struct report_sums reports; /* decayed */
 };
 
@@ -121,7 +86,8 @@ struct routing {
     struct prefix_lru *lru;
     void *policy; /* the state of options.policy */
     struct cache_state *caches;
-    uint32_t *matched;    /* by worker id, for the current request */
+    uint32_t *matched;    /* by worker id, for the current request; */
+    uint32_t *on_device;  /* of these */
     struct speed *speeds; /* by worker id */
     uint64_t speeds_as_of_us;
     struct worker_mask candidates; /* of the last choice, like the next two */
@@ -174,6 +140,12 @@ static enum status check_options(const struct routing_options *o, struct error *
     return ST_OK;
 }
 
+static void reset_cache(struct cache_state *c, uint32_t epoch) {
+    *c = (struct cache_state){.epoch = epoch};
+    capacity_init(&c->device);
+    capacity_init(&c->below);
+}
+
 enum status routing_create(struct routing **out, const struct routing_options *options,
                            struct error *err) {
     enum status st = check_options(options, err);
@@ -187,10 +159,11 @@ enum status routing_create(struct routing **out, const struct routing_options *o
     r->load.slow_start_us = options->slow_start_us;
     r->caches = mem_calloc(options->max_workers, sizeof(*r->caches));
     r->matched = mem_calloc(options->max_workers, sizeof(*r->matched));
+    r->on_device = mem_calloc(options->max_workers, sizeof(*r->on_device));
     r->speeds = mem_calloc(options->max_workers, sizeof(*r->speeds));
     learn_ratio(r, FIRST_RATIO_TOKENS * options->bytes_per_token, FIRST_RATIO_TOKENS, 0);
     for (uint32_t w = 0; w < options->max_workers; w++)
-        r->caches[w].capacity_factor = 1;
+        reset_cache(&r->caches[w], 0);
     r->options.policy_options.block_bytes = options->prefix_block_bytes;
     r->policy = options->policy->create(&r->options.policy_options, options->max_workers);
     if (!r->policy) {
@@ -219,6 +192,7 @@ void routing_destroy(struct routing *r) {
     prefix_index_destroy(r->index);
     if (r->policy) r->options.policy->destroy(r->policy);
     mem_free(r->matched);
+    mem_free(r->on_device);
     mem_free(r->speeds);
     mem_free(r->caches);
     load_fini(&r->load);
@@ -239,39 +213,23 @@ void routing_configure(struct routing *r, const struct policy_options *options,
 
 /* --- learning -------------------------------------------------------------------------------- */
 
-/* Sets the blocks that w can keep beside what its open requests fill. now_us 0: unknown. */
-static void fit_cache(struct routing *r, uint32_t w, uint64_t now_us) {
-    const struct load_worker *k = &r->load.workers[w];
-    double tokens = k->cache_tokens * r->caches[w].capacity_factor, n_blocks;
-
-    tokens -= load_growing_tokens(&r->load, k, now_us);
-    tokens -= (double)r->caches[w].unrecorded_bytes / r->bytes_per_token;
-    n_blocks = MAX(tokens / r->tokens_per_block, 1);
-    prefix_lru_set_capacity(r->lru, w, (uint64_t)(int64_t)MIN(n_blocks, BLOCKS_MAX));
+static uint64_t blocks_of(const struct routing *r, double tokens) {
+    return (uint64_t)(int64_t)MIN(MAX(tokens / r->tokens_per_block, 1), BLOCKS_MAX);
 }
 
-/* Compares the cached shares of n prompts. A difference below `tolerance` counts as none. */
-static void weigh_report(struct cache_state *c, uint32_t n, double predicted, double found,
-                         double tolerance) {
-    double excess = found - predicted, n_prompts = MIN(n, REPORT_REQUESTS_MAX);
+/* Sets the blocks that w can keep: on its device beside what its open requests fill. now_us 0:
+ * unknown. */
+static void fit_cache(struct routing *r, uint32_t w, uint64_t now_us) {
+    const struct load_worker *k = &r->load.workers[w];
+    const struct cache_state *c = &r->caches[w];
+    double tokens = k->capacity_tokens * c->device.factor;
 
-    if (c->is_counted) return;
-    c->missed_prompts = MAX(c->missed_prompts - MISSED_SHARE_ALLOWED * predicted * n_prompts, 0);
-    if (excess >= MAX(tolerance, HIT_SURPLUS_MIN)) {
-        c->capacity_factor *= pow(CAPACITY_GROWTH, fmax(excess * n_prompts, 1));
-        c->n_search = SEARCH_REPORTS;
-    } else if (excess <= -tolerance) {
-        c->missed_prompts -= excess * n_prompts;
-        c->n_search = 0;
-    } else if (c->n_search) {
-        uint32_t n_steps = MIN(n, c->n_search);
-
-        c->capacity_factor *= pow(CAPACITY_SEARCH_GROWTH, n_steps);
-        c->n_search -= n_steps;
-    }
-    for (; c->missed_prompts > MISSED_PROMPTS_MAX; c->missed_prompts -= MISSED_PROMPTS_MAX)
-        c->capacity_factor *= CAPACITY_SHRINK;
-    c->capacity_factor = MIN(MAX(c->capacity_factor, CAPACITY_MIN), CAPACITY_MAX);
+    tokens -= load_growing_tokens(&r->load, k, now_us);
+    tokens -= (double)c->unrecorded_bytes / r->bytes_per_token;
+    if (load_below_tokens(k) > 0)
+        prefix_lru_set_below(r->lru, w, blocks_of(r, load_below_tokens(k) * c->below.factor),
+                             k->spec.keeps_copies);
+    prefix_lru_set_capacity(r->lru, w, blocks_of(r, tokens));
 }
 
 /* True when a block or more of the prompt lies beyond the chain's limit, where no hit is
@@ -280,21 +238,25 @@ static bool is_cut_short(const struct routing *r, const struct route_ticket *t) 
     return t->prompt_bytes >= ((uint64_t)t->n_blocks + 1) * r->options.prefix_block_bytes;
 }
 
-/* Compares shares of the prompt; its tokens were predicted too, with an error of their own. When
- * most of what was found was predicted, the boundary between kept and evicted blocks runs through
- * this prompt. Its place follows from an estimate (load_growing_tokens) and proves nothing about
- * capacity. */
+/* Compares shares of the prompt; its tokens were predicted too, with an error of their own. What is
+ * below the device proves nothing when the worker may as well have computed it. */
 static void learn_capacity(struct routing *r, const struct route_ticket *t,
                            const struct route_feedback *f) {
-    uint32_t w = t->load.worker;
-    double prompt = (double)f->prompt_tokens;
+    const struct load_worker *k = &r->load.workers[t->load.worker];
+    struct cache_state *c = &r->caches[t->load.worker];
+    double prompt = (double)f->prompt_tokens, device = t->cached_tokens - t->below_tokens;
     double predicted = t->cached_tokens / t->prompt_tokens;
     double found = MIN((double)f->cached_tokens / prompt, 1);
     /* one block of the worker and one of the index */
-    double tolerance = (r->load.workers[w].block_size + r->tokens_per_block) / prompt;
+    double tolerance = MAX((k->block_size + r->tokens_per_block) / prompt, HIT_TOLERANCE);
 
-    if (found > predicted && found < predicted * HIT_SURPLUS_RATIO) found = predicted;
-    weigh_report(&r->caches[w], 1, predicted, found, MAX(tolerance, HIT_TOLERANCE));
+    if (load_below_tokens(k) > 0 && !t->may_recompute)
+        capacity_weigh_prompt(&c->below, predicted, found, tolerance);
+    if (load_below_tokens(k) > 0 && f->has_below)
+        capacity_weigh_prompt(&c->device, device / t->prompt_tokens,
+                              found - (double)f->below_tokens / prompt, tolerance);
+    else
+        capacity_weigh_prompt(&c->device, predicted, found, tolerance);
 }
 
 /* Learns from an answer, once per request. A prompt that is not mostly text (images: many bytes,
@@ -336,9 +298,10 @@ static void learn_from_sums(struct routing *r, uint32_t w, const struct report_s
     learn_ratio_of_many(r, sums->fresh_bytes, sums->fresh_tokens, sums->fresh_n);
     if (sums->queried <= 0 || sums->n_with_usage * 2 > n) return;
     if (sums->n_unpredicted * UNPREDICTED_DIVISOR > n) return;
-    weigh_report(&r->caches[w], (uint32_t)sums->fresh_n,
-                 sums->predicted_cached / sums->predicted_tokens,
-                 fmin(sums->hits / sums->queried, 1), REPORT_TOLERANCE);
+    for (int i = 0; i < 2; i++)
+        capacity_weigh(i ? &r->caches[w].below : &r->caches[w].device, (uint32_t)sums->fresh_n,
+                       sums->predicted_cached / sums->predicted_tokens,
+                       fmin(sums->hits / sums->queried, 1), REPORT_TOLERANCE);
     fit_cache(r, w, 0);
 }
 
@@ -375,18 +338,15 @@ void routing_worker_report(struct routing *r, uint32_t w, const struct route_rep
 
 static void forget_cache(struct routing *r, uint32_t w) {
     prefix_lru_drop_worker(r->lru, w);
-    r->caches[w] = (struct cache_state){.epoch = r->caches[w].epoch + 1, .capacity_factor = 1};
+    reset_cache(&r->caches[w], r->caches[w].epoch + 1);
 }
 
 void routing_note_capacity(struct routing *r, uint32_t w, double tokens) {
-    struct cache_state *c = &r->caches[w];
-    double declared = r->load.workers[w].cache_tokens;
+    const struct load_worker *k = &r->load.workers[w];
+    double declared = k->capacity_tokens + load_below_tokens(k);
 
-    c->is_counted = tokens > 0 && declared > 0;
-    if (!c->is_counted) return;
-    c->capacity_factor = MIN(MAX(tokens / declared, CAPACITY_MIN), CAPACITY_MAX);
-    c->missed_prompts = 0;
-    c->n_search = 0;
+    capacity_count(&r->caches[w].device, declared > 0 ? tokens / declared : 0);
+    capacity_count(&r->caches[w].below, declared > 0 ? tokens / declared : 0);
     fit_cache(r, w, 0);
 }
 
@@ -414,6 +374,7 @@ void routing_worker_up(struct routing *r, uint32_t w, const struct worker_spec *
     r->speeds[w].declared = k->spec.prefill_tokens_per_s / REFERENCE_TOKENS_PER_S;
     r->speeds[w].is_declared = spec->prefill_tokens_per_s > 0;
     settle_speeds(r);
+    if (!(load_below_tokens(k) > 0)) prefix_lru_set_below(r->lru, w, 0, false);
     fit_cache(r, w, 0);
     if (r->options.policy->worker_up) r->options.policy->worker_up(r->policy, w, &k->spec);
 }
@@ -456,17 +417,35 @@ static bool find_candidates(const struct routing *r, const struct route_request 
     return !worker_mask_is_empty(mask->words, r->load.n_words);
 }
 
+/* Splits what matched into device and below, on the workers that have blocks there. */
+static void look_below(struct routing *r, const struct route_request *rq,
+                       const struct worker_mask *mask, const uint32_t *guesses) {
+    struct worker_mask below = {0};
+
+    for (uint32_t k = 0; k < r->load.n_words; k++)
+        below.words[k] = mask->words[k] & prefix_lru_below(r->lru)[k];
+    memcpy(r->on_device, r->matched, r->load.n_workers * sizeof(*r->matched));
+    WORKER_MASK_FOR_EACH(w, below.words, r->load.n_words)
+    prefix_lru_ask_device(r->lru, w, rq->chain, r->matched[w], guesses);
+    WORKER_MASK_FOR_EACH(w, below.words, r->load.n_words)
+    r->on_device[w] = prefix_lru_on_device(r->lru, w, rq->chain, r->matched[w], guesses);
+}
+
 /* `mask` must outlive the view. `guesses`: of the request being sent, else NULL. */
 static struct policy_view look(struct routing *r, const struct route_request *rq,
                                const struct worker_mask *mask, uint32_t *guesses) {
     double tokens = (double)(int64_t)rq->prompt_bytes / r->bytes_per_token;
+    bool has_below = !worker_mask_is_empty(prefix_lru_below(r->lru), r->load.n_words);
+    uint32_t n_shared =
+        prefix_index_match(r->index, rq->chain, rq->n_blocks, mask->words, r->matched, guesses);
 
+    if (UNLIKELY(has_below)) look_below(r, rq, mask, guesses);
     return (struct policy_view){
         .load = &r->load,
         .candidates = mask->words,
         .matched_blocks = r->matched,
-        .n_shared_blocks =
-            prefix_index_match(r->index, rq->chain, rq->n_blocks, mask->words, r->matched, guesses),
+        .device_blocks = has_below ? r->on_device : NULL,
+        .n_shared_blocks = n_shared,
         .prompt_tokens = MAX(tokens, 1),
         .tokens_per_block = r->tokens_per_block,
     };
@@ -476,9 +455,7 @@ static double least_prefill_s(const struct routing *r, const struct policy_view 
     double least_s = HUGE_VAL;
 
     WORKER_MASK_FOR_EACH(w, view->candidates, r->load.n_words) {
-        double cached = policy_matched_tokens(view, w);
-
-        least_s = fmin(least_s, load_prefill_s(&r->load.workers[w], cached, view->prompt_tokens));
+        least_s = fmin(least_s, policy_prefill(view, w).work_s);
     }
     return isinf(least_s) ? 0 : least_s;
 }
@@ -534,7 +511,8 @@ static uint32_t anonymous_blocks(struct routing *r, const struct route_ticket *t
 static void open_ticket(struct routing *r, uint32_t w, const struct route_request *rq,
                         const struct policy_view *view, struct route_ticket *t) {
     const struct load_worker *k = &r->load.workers[w];
-    double work_s;
+    struct policy_prefill p = policy_prefill(view, w);
+    double new_tokens = view->prompt_tokens - p.cached_tokens;
 
     *t = (struct route_ticket){
         .chain = rq->chain,
@@ -545,11 +523,12 @@ static void open_ticket(struct routing *r, uint32_t w, const struct route_reques
         .epoch = r->caches[w].epoch,
         .wait_s = load_wait_s(k, rq->now_us),
         .prompt_tokens = view->prompt_tokens,
-        .cached_tokens = policy_matched_tokens(view, w),
+        .cached_tokens = p.cached_tokens,
+        .below_tokens = p.below_tokens,
+        .may_recompute = p.may_recompute,
     };
-    work_s = load_prefill_s(k, t->cached_tokens, view->prompt_tokens);
-    load_open(&r->load, &t->load, w, work_s, view->prompt_tokens - t->cached_tokens, rq->now_us);
-    t->is_measured = speed_sent(&r->speeds[w], view->prompt_tokens - t->cached_tokens, rq->now_us);
+    load_open(&r->load, &t->load, w, p.work_s, new_tokens + p.below_tokens, rq->now_us);
+    t->is_measured = speed_sent(&r->speeds[w], new_tokens, rq->now_us);
     t->n_recorded = prefix_lru_sent(r->lru, w, rq->chain, rq->n_blocks, rq->guesses);
     r->caches[w].unrecorded_bytes += unrecorded_bytes(r, t);
     fit_cache(r, w, rq->now_us);
@@ -589,8 +568,7 @@ enum status routing_offer(struct routing *r, const struct route_request *rq,
     double work_s;
 
     if (st != ST_OK) return st;
-    work_s = load_prefill_s(&r->load.workers[r->chosen], policy_matched_tokens(&r->view, r->chosen),
-                            r->view.prompt_tokens);
+    work_s = policy_prefill(&r->view, r->chosen).work_s;
     out->worker = r->chosen;
     out->wait_s = load_wait_in_order_s(&r->load, r->chosen, work_s, rq->now_us);
     return ST_OK;
@@ -623,17 +601,18 @@ static void learn_delay(struct routing *r, const struct route_ticket *t, bool is
                       took_s - t->wait_s - t->load.work_s);
 }
 
-/* What a first token reports as computed, else what was predicted. */
+/* What a first token reports as computed and brought back, else what was predicted. */
 static void learn_speed(struct routing *r, const struct route_ticket *t,
                         const struct route_feedback *f, uint64_t now_us) {
     uint32_t w = t->load.worker;
     const struct load_worker *k = &r->load.workers[w];
     double prompt = f && f->prompt_tokens > 0 ? (double)f->prompt_tokens : t->prompt_tokens;
     double cached = f && f->cached_tokens >= 0 ? (double)f->cached_tokens : t->cached_tokens;
-    double work_s;
+    double below = f && f->has_below ? (double)f->below_tokens : t->below_tokens, work_s;
 
     cached = MIN(cached, prompt);
-    work_s = load_prefill_s(k, cached, prompt) / (k->s_per_token * REFERENCE_TOKENS_PER_S);
+    work_s = load_prefill_s(k, cached, prompt) + load_restore_s(k, MIN(below, cached));
+    work_s /= k->s_per_token * REFERENCE_TOKENS_PER_S;
     speed_first_token(&r->speeds[w], t->is_measured, prompt - cached, work_s,
                       f && t->epoch == r->caches[w].epoch, now_us);
 }
@@ -700,8 +679,12 @@ uint32_t routing_explain(struct routing *r, const struct route_request *rq,
     memset(terms, 0, r->load.n_workers * sizeof(*terms));
     if (!find_candidates(r, rq, &mask)) return WORKER_NONE;
     view = look(r, rq, &mask, NULL);
-    WORKER_MASK_FOR_EACH(w, mask.words, r->load.n_words)
-    terms[w].matched_tokens = policy_matched_tokens(&view, w);
+    WORKER_MASK_FOR_EACH(w, mask.words, r->load.n_words) {
+        struct policy_prefill p = policy_prefill(&view, w);
+
+        terms[w].matched_tokens = p.cached_tokens;
+        terms[w].below_tokens = p.below_tokens;
+    }
     return r->options.policy->pick(r->policy, rq, &view, terms);
 }
 
@@ -713,7 +696,9 @@ void routing_worker_stats(const struct routing *r, uint32_t w, uint64_t now_us,
         .wait_s = load_wait_s(k, now_us),
         .memory_s = load_memory_wait_s(&r->load, k, r->load.mean_output_tokens),
         .n_held_blocks = prefix_lru_n_held(r->lru, w),
-        .capacity_factor = r->caches[w].capacity_factor,
+        .n_below_blocks = prefix_lru_n_below(r->lru, w),
+        .capacity_factor = r->caches[w].device.factor,
+        .below_factor = r->caches[w].below.factor,
         .tokens_per_s = r->load.tokens_per_s[w],
     };
 }
@@ -724,7 +709,8 @@ void routing_get_learned(const struct routing *r, uint32_t w, struct routing_lea
     *out = (struct routing_learned){
         .prompt_bytes = r->sum_bytes,
         .prompt_tokens = r->sum_tokens,
-        .capacity_factor = r->caches[w].capacity_factor,
+        .capacity_factor = r->caches[w].device.factor,
+        .below_factor = r->caches[w].below.factor,
         .speed_work_s = r->speeds[w].work_s,
         .speed_busy_s = r->speeds[w].busy_s,
     };
@@ -732,13 +718,13 @@ void routing_get_learned(const struct routing *r, uint32_t w, struct routing_lea
 
 void routing_set_learned(struct routing *r, uint32_t w, const struct routing_learned *learned) {
     double ratio = learned->prompt_bytes / learned->prompt_tokens;
-    double factor = learned->capacity_factor;
 
     if (r->sum_tokens == FIRST_RATIO_TOKENS && learned->prompt_tokens >= 1 &&
         ratio >= BYTES_PER_TOKEN_MIN && ratio <= BYTES_PER_TOKEN_MAX) {
         learn_ratio(r, learned->prompt_bytes, learned->prompt_tokens, 0);
     }
-    if (factor >= CAPACITY_MIN && factor <= CAPACITY_MAX) r->caches[w].capacity_factor = factor;
+    capacity_take(&r->caches[w].device, learned->capacity_factor);
+    capacity_take(&r->caches[w].below, learned->below_factor);
     if (learned->speed_work_s > 0 && learned->speed_work_s <= SPEED_SUM_MAX &&
         learned->speed_busy_s > 0 && learned->speed_busy_s <= SPEED_SUM_MAX) {
         r->speeds[w].work_s = learned->speed_work_s;
@@ -762,7 +748,7 @@ const struct load *routing_load(const struct routing *r) {
 
 double routing_capacity_factor(const struct routing *r, uint32_t w) {
     assert(w < r->load.n_workers);
-    return r->caches[w].capacity_factor;
+    return r->caches[w].device.factor;
 }
 
 void routing_stats(const struct routing *r, struct routing_stats *stats) {
@@ -788,9 +774,8 @@ void routing_check(const struct routing *r) {
     for (uint32_t w = 0; w < r->load.n_workers; w++) {
         const struct cache_state *c = &r->caches[w];
 
-        assert(c->capacity_factor >= CAPACITY_MIN && c->capacity_factor <= CAPACITY_MAX);
-        assert(c->missed_prompts >= 0 && c->missed_prompts <= MISSED_PROMPTS_MAX);
-        assert(c->n_search <= SEARCH_REPORTS);
+        capacity_check(&c->device);
+        capacity_check(&c->below);
         assert(fabs(c->rest_bytes) <=
                BLOCKS_OVERCOUNTED_MAX * (double)r->options.prefix_block_bytes);
         assert(r->load.workers[w].in_flight || !c->unrecorded_bytes);

@@ -50,14 +50,18 @@ struct route_ticket {
     bool has_feedback;
     double wait_s;        /* predicted queueing; predicted prefill is load.work_s */
     double prompt_tokens; /* predicted */
-    double cached_tokens; /* predicted */
-    bool is_measured;     /* for the worker's speed */
+    double cached_tokens; /* predicted; of these to be brought back from below the device: */
+    double below_tokens;
+    bool may_recompute; /* computing them takes about as long */
+    bool is_measured;   /* for the worker's speed */
 };
 
 /* From the worker's answer; negative: not reported. */
 struct route_feedback {
     int64_t prompt_tokens;
     int64_t cached_tokens;
+    int64_t below_tokens; /* of the cached ones, brought back from below the device: */
+    bool has_below;       /* reported */
 };
 
 struct route_end {
@@ -175,8 +179,10 @@ uint32_t routing_explain(struct routing *r, const struct route_request *rq,
 struct routing_worker_stats {
     double wait_s, memory_s; /* for an empty request */
     uint64_t n_held_blocks;
-    double capacity_factor; /* learned multiple of the declared capacity */
-    double tokens_per_s;    /* prefill: declared, corrected by what was learned */
+    uint64_t n_below_blocks; /* of these, below the device */
+    double capacity_factor;  /* learned multiple of the declared capacity of the device */
+    double below_factor;     /* and of what is below */
+    double tokens_per_s;     /* prefill: declared, corrected by what was learned */
 };
 void routing_worker_stats(const struct routing *r, uint32_t w, uint64_t now_us,
                           struct routing_worker_stats *out);
@@ -186,7 +192,7 @@ void routing_worker_stats(const struct routing *r, uint32_t w, uint64_t now_us,
 /* What was learned of the model and of worker w. */
 struct routing_learned {
     double prompt_bytes, prompt_tokens; /* decayed sums over the last prompts */
-    double capacity_factor;
+    double capacity_factor, below_factor;
     double speed_work_s, speed_busy_s; /* speed.h: W, A */
 };
 void routing_get_learned(const struct routing *r, uint32_t w, struct routing_learned *out);
@@ -201,7 +207,7 @@ uint32_t routing_restore(struct routing *r, uint32_t w, const uint64_t *items, u
 
 const struct load *routing_load(const struct routing *r);
 
-/* Learned cache capacity of `w` as a multiple of the declared one. */
+/* Learned cache capacity of the device of `w` as a multiple of the declared one. */
 double routing_capacity_factor(const struct routing *r, uint32_t w);
 
 void routing_stats(const struct routing *r, struct routing_stats *stats);

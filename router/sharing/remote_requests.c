@@ -120,11 +120,18 @@ static int64_t cached_as_foreseen(const struct route_ticket *t, const struct req
 
 void remote_set_first_token(struct remote_set *s, const struct request_event *e, uint64_t t_us,
                             bool is_past) {
-    struct route_feedback feedback = {e->prompt_tokens, e->cached_tokens};
+    struct route_feedback feedback = {.prompt_tokens = e->prompt_tokens,
+                                      .cached_tokens = e->cached_tokens,
+                                      .below_tokens = MAX(e->below_tokens, 0),
+                                      .has_below = e->below_tokens >= 0 &&
+                                                   e->below_tokens <= e->cached_tokens};
     struct remote_request *q = map_find(&s->requests, e->request);
 
     if (!q) return;
-    if (is_past) feedback.cached_tokens = cached_as_foreseen(&q->entry.ticket, e);
+    if (is_past) {
+        feedback.cached_tokens = cached_as_foreseen(&q->entry.ticket, e);
+        feedback.has_below = false; /* of more than is foreseen */
+    }
     registry_remote_first_token(s->of->registry, &q->entry, &feedback, t_us);
 }
 

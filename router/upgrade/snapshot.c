@@ -119,6 +119,7 @@ static void put_meta(struct buf *out, const struct registry_memory *of) {
     json_field_f64(&json, "prompt_bytes", of->learned.prompt_bytes);
     json_field_f64(&json, "prompt_tokens", of->learned.prompt_tokens);
     json_field_f64(&json, "capacity_factor", of->learned.capacity_factor);
+    json_field_f64(&json, "below_factor", of->learned.below_factor);
     json_field_f64(&json, "speed_work_s", of->learned.speed_work_s);
     json_field_f64(&json, "speed_busy_s", of->learned.speed_busy_s);
     if (of->events_next) json_field_u64(&json, "events_next", of->events_next);
@@ -228,6 +229,8 @@ static enum status read_meta(struct str text, struct registry_memory *of, struct
         st = json_get_f64(meta, "prompt_tokens", 0, 1e12, &of->learned.prompt_tokens, NULL, err);
     if (st == ST_OK)
         st = json_get_f64(meta, "capacity_factor", 0, 1e6, &of->learned.capacity_factor, NULL, err);
+    if (st == ST_OK)
+        st = json_get_f64(meta, "below_factor", 0, 1e6, &of->learned.below_factor, NULL, err);
     if (st == ST_OK)
         st = json_get_f64(meta, "speed_work_s", 0, 1e12, &of->learned.speed_work_s, NULL, err);
     if (st == ST_OK)

@@ -10,9 +10,10 @@
  *      section   ...
  *      end       kind 0, sections before it
  *
- * All numbers are little-endian. A reader skips unknown sections and members, so that neighbouring
- * versions work together. A damaged or truncated file, one of a later format or of another scheme
- * is rejected whole: the router starts with an empty index.
+ * Blocks below a worker's device are the oldest: that order has both lists, and a router that
+ * knows of one reads the same file. All numbers are little-endian. A reader skips unknown sections
+ * and members, so that neighbouring versions work together. A damaged or truncated file, one of a
+ * later format or of another scheme is rejected whole: the router starts with an empty index.
  *
  * Writing takes the registry's lock for SNAPSHOT_PIECE blocks at a time. Thread: control. */
 #ifndef ROUTER_UPGRADE_SNAPSHOT_H

@@ -27,6 +27,7 @@ struct fleet_options {
     bool is_speed_told;           /* those workers report their own speed, not the others' */
     bool is_speed_fixed;          /* routers learn nothing of speeds */
     bool is_order_told;           /* workers report their order; else routers take it for fcfs */
+    bool is_restore_told; /* workers report how fast they bring blocks back from host memory */
     enum fleet_chooser chooser;
     const struct policy_ops *policy;      /* of CHOOSER_POLICY */
     struct policy_options policy_options; /* of CHOOSER_POLICY */

@@ -121,6 +121,13 @@ def unequal_fleets(t):
         t.least(scene, "srpt, host 10x: TTFT mean", bar, t.at(scene, **HOST), without=t.at(scene))
 
 
+def tiers(t):
+    """Host memory that the router prices, beside one that it takes for as quick as the device."""
+    for what, restore, bar in ("51 GB/s", 400_000, 1.005), ("5 GB/s", 40_000, 0.97), ("2.5 GB/s", 20_000, 0.92):
+        host = dict(host=7_000_000, restore=restore, walk_ms=50)
+        t.ratio("G2", f"host 10x at {what}: TTFT mean", bar, t.at("G2", **host), t.at("G2", **host, tiers=0), "ttft_mean_s")
+
+
 def agents(t):
     plateau = t.agents(PLATEAU)
     calm, at_once = t.agents(PLATEAU * 3 // 4, **ADMIT), t.agents(PLATEAU, **ADMIT)
@@ -149,7 +156,7 @@ def agents(t):
 def main():
     runs, is_quick = options(__doc__)
     table, failed = Table(runs, 1 if is_quick else 3), 0
-    for part in order_in_the_worker, late_binding, tenants, deadlines, unequal_fleets, agents:
+    for part in order_in_the_worker, late_binding, tenants, deadlines, unequal_fleets, tiers, agents:
         part(table)
     print(f"{'scene':8} {'what':32} {'bar':>12} {'without':>9} {'figure':>8}  holds", flush=True)
     for scene, what, bar, figure, holds, without, of_trace in table.rows:

@@ -13,7 +13,7 @@
  *     order NAME, aging A, aware 1   of prompts in a worker: fcfs, srpt (fcfs, 0.02); routers are
  *                        told the order
  *     itl_ms MS, host TOKENS, restore RATE   a target of the worker's steps; its host memory, and
- *                        tokens a second from there
+ *                        tokens a second from there; tiers 0: not reported (1)
  *     slow FACTOR, told 1       odd workers are so much slower; they report it
  *     load SHARE         of the fleet's capacity (0.8); 0: times stay as they are
  *     draw N             random arrivals, another draw for each N (0: evenly)
@@ -171,6 +171,8 @@ static bool set_whole(struct replay *r, const char *name, double x) {
         r->fleet.is_final_told = x != 0;
     else if (strcmp(name, "learn") == 0)
         r->fleet.is_speed_fixed = x == 0;
+    else if (strcmp(name, "tiers") == 0)
+        r->fleet.is_restore_told = x != 0;
     else if (strcmp(name, "told") == 0)
         r->fleet.is_speed_told = x != 0;
     else if (strcmp(name, "draw") == 0)

@@ -74,6 +74,8 @@ static void announce(struct router_model *r, uint32_t w) {
         .block_size = o->block_tokens,
         .n_blocks = declared_blocks(o),
         .n_tier_blocks = o->host_tokens / o->block_tokens,
+        .restore_tokens_per_s = o->restore_tokens_per_s,
+        .keeps_copies = true,
         .prefill_tokens_per_s = 1 / WORKER_PREFILL_S / (w % 2 ? o->slow_odd : 1),
         .attn_context = o->declared_attn_context,
         .order = o->order,
@@ -454,7 +456,9 @@ void router_models_first(struct router_models *all, const struct model_request *
     struct router_model *r = router_of(all, q->number);
     struct route_ticket *t = &r->tickets[q->number];
     struct route_feedback feedback = {q->in->n_prompt,
-                                      all->options.has_feedback ? (int64_t)q->cached : -1};
+                                      all->options.has_feedback ? (int64_t)q->cached : -1,
+                                      all->options.has_feedback ? (int64_t)q->restored : 0,
+                                      all->options.has_feedback && all->options.host_tokens};
 
     write_event(all, q, now_s,
                 (struct request_event){.kind = REQUEST_FIRST,

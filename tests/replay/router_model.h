@@ -35,6 +35,7 @@ struct router_model_options {
     struct policy_options policy_options;
     double declared_capacity;     /* as a multiple of the real one */
     double declared_attn_context; /* tokens; what workers report of themselves */
+    double restore_tokens_per_s;  /* that workers report; 0: they do not */
     bool is_speed_fixed;          /* nothing is learned of speeds */
     double slow_odd;              /* every second worker reports so many times less speed */
     enum worker_order order;      /* that workers report */

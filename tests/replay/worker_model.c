@@ -92,6 +92,7 @@ static bool admit(struct worker_model *w, struct model_request *q) {
     alloc.n_new = q->n_units - alloc.hit.n_blocks;
     if (kv_manager_allocate(w->kv, &q->seq, q->tokens, q->n_units, &alloc) != ST_OK) return false;
     q->done = q->cached = alloc.hit.n_blocks * w->block_tokens;
+    q->restored = alloc.hit.n_host_blocks * w->block_tokens;
     w->prefill_tokens += q->in->n_prompt - q->cached;
     w->restore_s += restore_s;
     return true;

@@ -77,6 +77,7 @@ struct model_request {
     uint32_t n_units, n_prompt;  /* blocks, the last partly filled one included; of the prompt */
     uint32_t worker;             /* where it was sent */
     uint32_t cached, done, left; /* tokens: found, of the prompt computed, of the output to come */
+    uint32_t restored;           /* of the found ones, from host memory */
     double arrival_s, added_s;   /* when it came, and when it came to this worker */
     double first_s, end_s;       /* when its first token was there, and its last */
     double held_s;               /* waited in a router */

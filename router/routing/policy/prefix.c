@@ -132,12 +132,14 @@ static struct policy_term price(const struct prefix *p, const struct route_reque
     const struct load *load = view->load;
     const struct load_worker *k = &load->workers[w];
     double in_flight = k->in_flight, new_tokens, queued, speed, weight;
+    struct policy_prefill u = policy_prefill(view, w);
     struct policy_term t = {.is_candidate = true};
 
-    t.matched_tokens = policy_matched_tokens(view, w);
-    new_tokens = view->prompt_tokens - t.matched_tokens;
+    t.matched_tokens = u.cached_tokens;
+    t.below_tokens = u.below_tokens;
+    t.prefill_s = u.work_s;
+    new_tokens = view->prompt_tokens - u.cached_tokens + u.below_tokens;
     t.memory_s = load_memory_wait_s(load, k, new_tokens + load->mean_output_tokens);
-    t.prefill_s = load_prefill_s(k, t.matched_tokens, view->prompt_tokens);
     t.wait_s = wait_s(p, load, w, t.prefill_s, rq->now_us, &queued);
     speed = relative_speed(p, load, w);
     weight =

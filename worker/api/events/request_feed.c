@@ -314,7 +314,7 @@ uint64_t request_feed_accepted(struct request_feed *feed, const struct http_requ
 
 void request_feed_first(struct request_feed *feed, uint64_t request, uint64_t prompt_tokens,
                         uint64_t cached_tokens) {
-    struct request_event e = {.kind = REQUEST_FIRST, .request = request};
+    struct request_event e = {.kind = REQUEST_FIRST, .request = request, .below_tokens = -1};
 
     if (!feed || request == 0) return;
     e.t_us = now_us(feed);

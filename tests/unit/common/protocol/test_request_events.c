@@ -34,6 +34,7 @@ static void assert_same(const struct request_event *a, const struct request_even
     assert_same_chain(&a->chain, &b->chain);
     assert_int_equal(a->prompt_tokens, b->prompt_tokens);
     assert_int_equal(a->cached_tokens, b->cached_tokens);
+    assert_int_equal(a->below_tokens, b->below_tokens);
     assert_int_equal(a->output_tokens, b->output_tokens);
     assert_int_equal(a->is_aborted, b->is_aborted);
     assert_int_equal(a->load.running, b->load.running);
@@ -82,6 +83,7 @@ static struct request_event any_event(struct rng *rng, uint64_t blocks[CHAIN_BLO
     struct request_event e = {.kind = (enum request_event_kind)(1 + rng_below(rng, 6)),
                               .prompt_tokens = -1,
                               .cached_tokens = -1,
+                              .below_tokens = -1,
                               .output_tokens = -1};
 
     e.t_us = any_number(rng);
@@ -91,6 +93,7 @@ static struct request_event any_event(struct rng *rng, uint64_t blocks[CHAIN_BLO
     case REQUEST_FIRST:
         e.prompt_tokens = any_tokens(rng);
         e.cached_tokens = any_tokens(rng);
+        e.below_tokens = any_tokens(rng);
         break;
     case REQUEST_ENDED:
         e.output_tokens = any_tokens(rng);
@@ -131,7 +134,8 @@ static void frames_are_these_bytes(void **state) {
                                         .t_us = 70000,
                                         .request = 1,
                                         .prompt_tokens = 9,
-                                        .cached_tokens = -1};
+                                        .cached_tokens = -1,
+                                        .below_tokens = -1};
     const struct request_event hello = {
         .kind = REQUEST_HELLO, .generation = "ab", .next = 7, .oldest = 6, .is_gap = true};
     struct buf b;

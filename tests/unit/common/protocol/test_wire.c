@@ -91,7 +91,8 @@ static void server_info_reads_as_written(void **state) {
         .tensor_parallel_size = 4,
         .block_size = 16,
         .n_blocks = UINT64_C(5000000000),
-        .tiers = {{"host", 7000}, {"file", UINT64_C(6000000000)}},
+        .tiers = {{"host", 7000, 400000, true}, {"file", UINT64_C(6000000000), 0, false}},
+        .kv_bytes_per_token = 131072,
         .n_tiers = 2,
         .max_model_len = 32768,
         .max_num_seqs = 48,
@@ -124,6 +125,9 @@ static void server_info_reads_as_written(void **state) {
     assert_int_equal(b.n_tiers, 2);
     assert_string_equal(b.tiers[1].name, "file");
     assert_int_equal(wire_tier_blocks(&b), UINT64_C(6000007000));
+    assert_true(b.tiers[0].is_inclusive && !b.tiers[1].is_inclusive);
+    assert_float_equal(b.tiers[0].restore_tokens_per_s, 400000, 0);
+    assert_int_equal(b.kv_bytes_per_token, 131072);
     assert_true(a.wire == b.wire && a.block_size == b.block_size && a.n_blocks == b.n_blocks &&
                 a.max_model_len == b.max_model_len && a.max_num_seqs == b.max_num_seqs &&
                 a.trusts_router == b.trusts_router && a.publishes_events == b.publishes_events &&
@@ -152,6 +156,47 @@ static void names_that_find_no_room_are_left_out(void **state) {
     assert_true(str_eq(wire_names_next(&cursor), STR("z")));
     assert_int_equal(wire_names_next(&cursor).len, 0);
     assert_int_equal(wire_names_next(&cursor).len, 0);
+}
+
+static void the_speed_below_the_device_is_that_of_a_mean_block(void **state) {
+    struct wire_server_info info = {.n_tiers = 3};
+
+    (void)state;
+    info.tiers[0] = (struct wire_tier){.n_blocks = 100, .restore_tokens_per_s = 1000};
+    info.tiers[1] = (struct wire_tier){.n_blocks = 300, .restore_tokens_per_s = 100};
+    info.tiers[2] = (struct wire_tier){.n_blocks = 9999};
+    assert_float_equal(wire_restore_tokens_per_s(&info), 400 / (0.1 + 3), 1e-9);
+    info.n_tiers = 0;
+    assert_float_equal(wire_restore_tokens_per_s(&info), 0, 0);
+    assert_int_equal(
+        wire_parse_server_info(
+            STR("{\"wire\":1,\"tiers\":[{\"n_blocks\":1,\"restore_tokens_per_s\":-1}]}"), &info,
+            NULL),
+        ST_INVALID);
+}
+
+static void tiers_of_cached_tokens_add_up(void **state) {
+    static const char *const bad[] = {"",
+                                      "host",
+                                      "host=",
+                                      "=1",
+                                      "host=1 ",
+                                      "host=-1",
+                                      "host=1  d=2",
+                                      "host=3000000000",
+                                      "a=2147483647 b=1",
+                                      "a_name_of_16_xxx=1"};
+    uint32_t n = 7;
+
+    (void)state;
+    assert_int_equal(wire_parse_tiers(STR("host=512"), &n), ST_OK);
+    assert_int_equal(n, 512);
+    assert_int_equal(wire_parse_tiers(STR("host=512 disk=64 new=0"), &n), ST_OK);
+    assert_int_equal(n, 576);
+    for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
+        assert_int_equal(wire_parse_tiers(str_of(bad[i]), &n), ST_INVALID);
+        assert_int_equal(n, 576);
+    }
 }
 
 static void foreign_server_info_is_judged(void **state) {
@@ -247,6 +292,8 @@ int main(void) {
         cmocka_unit_test(token_counts_are_strict),
         cmocka_unit_test(server_info_reads_as_written),
         cmocka_unit_test(names_that_find_no_room_are_left_out),
+        cmocka_unit_test(the_speed_below_the_device_is_that_of_a_mean_block),
+        cmocka_unit_test(tiers_of_cached_tokens_add_up),
         cmocka_unit_test(foreign_server_info_is_judged),
         cmocka_unit_test(errors_have_one_shape),
         cmocka_unit_test(mutated_reports_never_pass_half_read),

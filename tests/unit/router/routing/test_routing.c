@@ -476,7 +476,11 @@ static void assert_same_books(struct routing *a, struct routing *b, const struct
     struct routing_stats sa, sb;
 
     assert_int_equal(routing_explain(a, &rq, of_a), routing_explain(b, &rq, of_b));
-    assert_memory_equal(of_a, of_b, sizeof(of_a));
+    for (size_t w = 0; w < ARRAY_LEN(of_a); w++) {
+        assert_int_equal(of_a[w].is_candidate, of_b[w].is_candidate);
+        assert_memory_equal(&of_a[w].matched_tokens, &of_b[w].matched_tokens,
+                            sizeof(of_a[w]) - offsetof(struct policy_term, matched_tokens));
+    }
     routing_stats(a, &sa);
     routing_stats(b, &sb);
     assert_int_equal(sa.n_open, sb.n_open);

@@ -241,7 +241,7 @@ static void frequent_misses_shrink_the_capacity(void **state) {
 static void a_counted_capacity_is_not_learned(void **state) {
     struct routing *r = fleet(1, "prefix");
     struct prompt p = prompt_of(5, 50, 0, 50);
-    double declared = routing_load(r)->workers[0].cache_tokens;
+    double declared = routing_load(r)->workers[0].capacity_tokens;
     (void)state;
 
     routing_note_capacity(r, 0, declared * 0.75);
