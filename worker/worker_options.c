@@ -353,7 +353,7 @@ static const struct option_def rows[] = {
      .group = "Scheduling", .is_hidden = true,
      .help = "Admit a request only when there are KV blocks for its whole prompt. Off: requests "
              "are admitted sooner, with more preemptions."},
-    {"schedule-policy", OPT_ENUM, FIELD(policy), .def = "fcfs", .names = policy_names,
+    {"schedule-policy", OPT_ENUM, FIELD(policy), .def = "srpt", .names = policy_names,
      .name_aliases = policy_words, .aliases = "scheduling-policy", .group = "Scheduling",
      .help = "Order of prompts. fcfs: by arrival. priority: by the field `priority` of each "
              "request, lower values first. srpt: by `priority`, then the shortest rest that is "

@@ -119,8 +119,9 @@ extern const double router_decision_buckets[ROUTER_DECISION_BUCKETS]; /* 500 ns 
     X(GAUGE, inflight, "model", "Requests in flight from this router, by model.")                  \
     X(GAUGE, queue_depth, "model", "Requests waiting in this router for a worker, by model.")      \
     X(GAUGE, saturation, "model",                                                                  \
-      "Load of the workers of a model, 0 to 1; 1 while requests wait. Scale workers to keep it "   \
-      "at 0.7.")                                                                                   \
+      "Load of the workers of a model, 0 to 1, plus half of the prefill seconds per worker that "  \
+      "wait in this router; 1 while requests wait for full workers. Scale workers to keep it at "  \
+      "0.7.")                                                                                      \
     X(GAUGE, bytes_per_token, "model",                                                             \
       "Prompt bytes per token of a model, learned from the token counts that workers report.")     \
     X(HISTOGRAM, decision_seconds, "",                                                             \

@@ -204,11 +204,12 @@ static const struct option_def rows[] = {
      .metavar = "SECONDS", .is_hidden = true,
      .help = "Cost that each request in flight on a worker adds to choosing the worker, in "
              "seconds. Higher evens out the number of requests per worker. Policy prefix."},
-    {"order-aware", OPT_ENUM, LIVE_POLICY(order_aware), .def = "auto", .names = order_aware_names,
+    {"order-aware", OPT_ENUM, LIVE_POLICY(order_aware), .def = "off", .names = order_aware_names,
      .group = "Routing",
      .help = "Whether the cost of a worker with --schedule-policy srpt counts shorter prompts as "
-             "ahead and longer ones as passed. on: first tokens come sooner, whole answers later. "
-             "auto: on while answers take less than half of the workers' time. "
+             "ahead and longer ones as passed. on: first tokens come sooner, whole answers later "
+             "and tokens less often. auto: on while answers take less than half of the workers' "
+             "time. "
              "Policy prefix."},
     {"home-weight", OPT_F64, LIVE_POLICY(home_weight), .def = "0", .min = "0", .max = "10",
      .group = "Routing", .is_hidden = true,

@@ -78,6 +78,7 @@ struct admission {
     struct pool *pools;
     uint32_t n_pool; /* flows in all pools: enough for the longest queue so far */
     uint32_t n;
+    double work_s;    /* of all tickets */
     struct list idle; /* longest empty first */
     uint64_t n_pushed;
     uint64_t popped_us; /* last; 0: the queue has been empty since */
@@ -344,7 +345,9 @@ static void set_price(struct admission *a, struct admission_ticket *t, double wo
     struct band *b = &a->bands[t->flow->band];
 
     b->n_of_price[bin_of(t->work_s)]--;
+    a->work_s -= t->work_s;
     t->work_s = fmax(work_s, WORK_MIN_S);
+    a->work_s += t->work_s;
     b->n_of_price[bin_of(t->work_s)]++;
 }
 
@@ -358,6 +361,7 @@ static void take_out(struct admission *a, struct admission_ticket *t) {
     f->n--;
     b->n--;
     a->n--;
+    a->work_s = a->n ? a->work_s - t->work_s : 0;
     b->n_of_price[bin_of(t->work_s)]--;
     if (f->n > 0) {
         heap_update(&b->longest, &f->in_length);
@@ -506,6 +510,7 @@ enum admission_verdict admission_push(struct admission *a, struct admission_tick
     list_push_back(&f->tickets, &t->link);
     b->n++;
     a->n++;
+    a->work_s += t->work_s;
     b->n_of_price[bin_of(t->work_s)]++;
     if (f->n++ > 0) {
         heap_update(&b->longest, &f->in_length);
@@ -662,6 +667,10 @@ uint32_t admission_n_waiting(const struct admission *a) {
     return a->n;
 }
 
+double admission_work_s(const struct admission *a) {
+    return a->work_s;
+}
+
 /* What is asked of a flow with tickets, all of them in place. Returns their number. */
 static uint32_t check_flow(const struct admission *a, const struct band *b,
                            const struct admission_flow *f) {
@@ -710,6 +719,21 @@ static uint32_t check_band(const struct admission *a, uint32_t band) {
     return n;
 }
 
+static double work_of_all(const struct admission *a) {
+    double work_s = 0;
+
+    for (uint32_t i = 0; i < ADMISSION_BANDS; i++) {
+        for (size_t j = 0; j < a->bands[i].longest.n; j++) {
+            const struct admission_flow *f =
+                HEAP_ENTRY(a->bands[i].longest.items[j], struct admission_flow, in_length);
+
+            LIST_FOR_EACH(it, &f->tickets)
+            work_s += LIST_ENTRY(it, struct admission_ticket, link)->work_s;
+        }
+    }
+    return work_s;
+}
+
 void admission_check(const struct admission *a) {
     uint32_t n = 0, n_idle = 0, n_flows = 0;
 
@@ -727,5 +751,6 @@ void admission_check(const struct admission *a) {
         n_idle++;
     }
     map_check(&a->flows);
+    assert(fabs(work_of_all(a) - a->work_s) <= 1e-6 * (1 + a->work_s));
     assert(n == a->n && n + SPARE_FLOWS <= a->n_pool && n_idle + n_flows == a->n_pool);
 }

@@ -133,6 +133,7 @@ static inline bool admission_is_waiting(const struct admission_ticket *t) {
 }
 
 uint32_t admission_n_waiting(const struct admission *a);
+double admission_work_s(const struct admission *a); /* the prices of all that wait */
 
 /* How many tickets are before a newcomer with this claim: by price, roughly. */
 uint32_t admission_n_before(const struct admission *a, const struct admission_claim *claim);

@@ -426,6 +426,10 @@ uint32_t hold_n_waiting(const struct hold *h) {
     return h->n_waiting;
 }
 
+double hold_waiting_s(const struct hold *h) {
+    return admission_work_s(h->queue);
+}
+
 void hold_check(const struct hold *h) {
     uint32_t n = 0;
 

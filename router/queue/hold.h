@@ -133,7 +133,8 @@ uint32_t hold_position(const struct hold *h, const struct hold_request *q);
 /* One of those that wait, or NULL: to refuse them all. */
 struct hold_request *hold_any(struct hold *h);
 uint32_t hold_n_waiting(const struct hold *h);
-bool hold_is_on(const struct hold *h); /* backlog is a reason to wait */
-void hold_check(const struct hold *h); /* asserts the invariants; O(n) */
+double hold_waiting_s(const struct hold *h); /* prefill of all that wait, as last priced */
+bool hold_is_on(const struct hold *h);       /* backlog is a reason to wait */
+void hold_check(const struct hold *h);       /* asserts the invariants; O(n) */
 
 #endif

@@ -142,6 +142,9 @@ bool registry_model(struct registry *r, uint32_t i, char name[WIRE_MODEL_MAX],
     return is_there;
 }
 
+#define HELD_S     2.0
+#define ALL_RAMPED (UINT64_MAX / 4) /* a time after every slow start */
+
 /* Load of a worker, 0 to 1. Its last report is ignored when nothing is in flight there. */
 static double fullness(const struct worker *w, const struct load_worker *k) {
     double share = 0;
@@ -158,12 +161,15 @@ static double fullness(const struct worker *w, const struct load_worker *k) {
     return MIN(share, 1);
 }
 
+/* Mean load of the workers, and what waits for a backlog: HELD_S each is a full load. A request
+ * that waits a moment is no reason for another worker. */
 static double saturation(const struct registry *r, const struct model *m, uint32_t n_requests) {
     const struct load *load = routing_load(m->routing);
-    double sum = 0;
+    double sum = hold_waiting_s(m->hold) / HELD_S;
     uint32_t n = 0;
 
-    if (hold_n_waiting(m->hold) > 0) return 1;
+    if (hold_n_waiting(m->hold) > 0 && (!hold_is_on(m->hold) || !load_has_room(load, ALL_RAMPED)))
+        return 1;
     for (uint32_t id = 0; id < r->n_ids; id++) {
         const struct worker *w = &r->workers[id];
 
@@ -171,7 +177,7 @@ static double saturation(const struct registry *r, const struct model *m, uint32
         sum += fullness(w, &load->workers[id]);
         n++;
     }
-    return n ? sum / n : n_requests > 0;
+    return n ? MIN(sum / n, 1) : n_requests > 0;
 }
 
 /* Open requests of other routers on its workers. */

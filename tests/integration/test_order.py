@@ -4,7 +4,7 @@ import pytest
 from conftest import Worker, wait_for
 
 # Under its own name and those of others.
-POLICIES = [((), "fcfs"), (("--schedule-policy", "srpt"), "srpt"), (("--schedule-policy", "lpm"), "srpt"),
+POLICIES = [((), "srpt"), (("--schedule-policy", "fcfs"), "fcfs"), (("--schedule-policy", "lpm"), "srpt"),
             (("--scheduling-policy", "priority"), "priority"), (("--enable-priority-scheduling",), "priority"),
             (("--schedule-policy", "lof"), "fcfs")]
 
@@ -31,7 +31,7 @@ def test_a_request_logs_what_the_order_meant_for_it(programs):
 
 
 def test_without_an_order_nothing_is_logged_and_priorities_are_refused(programs):
-    worker = programs(Worker, "--backend", "sim", "--sim-speed", 50).ready()
+    worker = programs(Worker, "--backend", "sim", "--sim-speed", 50, "--schedule-policy", "fcfs").ready()
     refused = worker.post("/v1/completions", {"prompt": "a", "max_tokens": 1, "priority": 3})
     assert refused.code == 400 and "--schedule-policy priority or srpt" in refused.body
     assert worker.post("/v1/completions", {"prompt": "a", "max_tokens": 1}).code == 200

@@ -155,7 +155,6 @@ def test_a_stop_string_ends_the_text_before_it(api):
     ("/v1/completions", {"prompt": [512]}, 400, "prompt", "below 512"),
     ("/v1/completions", {"prompt": ["a"] * 257}, 400, "prompt", "256"),
     ("/v1/completions", {"prompt": ["a"] * 250, "n": 100}, 400, "n", "25000"),
-    ("/v1/completions", {"prompt": "a", "max_tokens": 4, "priority": 1}, 400, "priority", "schedule-policy"),
     ("/v1/completions", {"prompt": "a", "prompt_logprobs": 1, "stream": True}, 400, "prompt_logprobs", "stream"),
     ("/v1/completions", {"prompt": "a", "prompt_logprobs": -1}, 400, "prompt_logprobs", "at most 20"),
     ("/v1/completions", {"prompt": "a", "allowed_token_ids": []}, 400, "allowed_token_ids", "leave it out"),

@@ -23,10 +23,11 @@ SCENES = {
     "fair 16 x 700k, 1.5": dict(workers=16, load=1.5),
 }
 SRPT = dict(order="srpt")
-AWARE = dict(order="srpt", aware=1)
+AWARE = dict(order="srpt", aware=1, price="on")
 HOST = dict(order="srpt", host=7_000_000, restore=400_000)
 LATE = dict(hold_ms=400, walk_ms=50)
 LATE_AWARE = dict(**AWARE, hold_ms=4000, walk_ms=50)
+LATE_SRPT = {**LATE_AWARE, "price": "off"}  # the default before our workers
 SHARED = dict(routers=4, shared=1)
 ADMIT = dict(sessions=1, admit=1, walk_ms=50)
 PLATEAU = 75  # sessions that eight workers of 700k tokens keep
@@ -83,12 +84,16 @@ def late_binding(t):
         t.ratio(scene, "hold: longest wait", 2, late, without, "ttft_max_s", most)
     for scene, bar in dict(over=3.5, burst=2.3, flash=1.45).items():
         t.least(scene, "srpt, aware, hold: TTFT mean", bar, t.at(scene, **LATE_AWARE), without=t.at(scene))
+        for name, with_it in ("hold", LATE), ("srpt, hold", LATE_SRPT), ("srpt, aware, hold", LATE_AWARE):
+            runs, without = t.at(scene, **with_it), t.at(scene)
+            t.add(scene, f"{name}: goodput", "", lambda r=runs: mean(r, "good"), None, lambda w=without: mean(w, "good"))
+        t.add(scene, "srpt, hold: TTFT mean", "", lambda r=t.at(scene, **LATE_SRPT): mean(r, "ttft_mean_s"))
     calm = t.at("calm", **LATE)
-    t.least("calm", "hold: share held", 0, calm, "held")
+    t.least("calm", "hold: share held", 0.001, calm, "held")
     t.ratio("calm", "hold: TTFT mean", 1.01, calm, t.at("calm"), "ttft_mean_s")
     t.ratio("down", "hold: TTFT mean", 0.9, t.at("down", **LATE), t.at("down"), "ttft_mean_s")
     t.ratio("G2", "hold, reports 0.1 s late", 1.05, t.at("G2", **LATE, late_first_ms=100), t.at("G2", **LATE), "ttft_mean_s")
-    for name, with_it, bar in ("hold", LATE, 1.15), ("srpt, aware, hold", LATE_AWARE, 1.05):
+    for name, with_it, bar in ("hold", LATE, 1.15), ("srpt, hold", LATE_SRPT, 1.05), ("srpt, aware, hold", LATE_AWARE, 1.05):
         shared = t.at("G2", **{**with_it, **SHARED, "walk_ms": 5})
         t.ratio("G2", f"{name}, 4 routers: TTFT mean", bar, shared, t.at("G2", **with_it), "ttft_mean_s")
 
@@ -96,6 +101,7 @@ def late_binding(t):
 def tenants(t):
     without = t.at("flood")
     t.least("flood", "hold: worst other tenant", 1.4, t.at("flood", **LATE, tenants=1), "worst_tenant_ttft_s", without)
+    t.least("flood", "srpt, hold: the same", 1.9, t.at("flood", **LATE_SRPT, tenants=1), "worst_tenant_ttft_s", without)
     t.least("flood", "srpt, aware, hold: the same", 1.9, t.at("flood", **LATE_AWARE, tenants=1), "worst_tenant_ttft_s", without)
     fair = t.at("fair", **LATE, tenants=1, weight=2)
     t.add("fair", "hold: prefill at weights 2:1", "1.9 to 2.1", lambda: mean(fair, "odd_by_even"), lambda x: 1.9 <= x <= 2.1)

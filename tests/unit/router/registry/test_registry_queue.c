@@ -645,14 +645,45 @@ static void hold_back(struct registry *r) {
 }
 
 /* 256 bytes are 64 tokens, of which a worker reads 10,000 a second; here 40 seconds' worth. */
-static enum status enter_long(struct registry *r, struct mailbox *box, struct request *q,
-                              uint64_t now_us) {
+static enum status enter_bytes(struct registry *r, struct mailbox *box, struct request *q,
+                               uint64_t prompt_bytes, uint64_t now_us) {
     memset(q, 0, sizeof(*q));
-    q->rq = (struct route_request){.chain = q->chain, .prompt_bytes = 1600000, .now_us = now_us};
+    q->rq =
+        (struct route_request){.chain = q->chain, .prompt_bytes = prompt_bytes, .now_us = now_us};
     q->w.box = box;
     q->is_open = registry_enter(r, STR_NULL, &q->rq, &q->ticket, &q->target, &q->w, NULL) == ST_OK;
     q->is_waiting = !q->is_open;
     return q->is_open ? ST_OK : ST_AGAIN;
+}
+
+static enum status enter_long(struct registry *r, struct mailbox *box, struct request *q,
+                              uint64_t now_us) {
+    return enter_bytes(r, box, q, 1600000, now_us);
+}
+
+/* One short prompt that waits a moment does not call for another worker. */
+static void saturation_counts_the_prefill_that_is_held(void **state) {
+    struct registry *r = make(2, 0, 0, 10);
+    struct mailbox *box = mailbox_open_waiting();
+    struct request q[4];
+
+    (void)state;
+    hold_back(r);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(enter_bytes(r, box, &q[i], 4 * 7000, 1), ST_OK);
+    assert_true(of_the_model(r).saturation == 0); /* no bound in flight to measure by */
+    assert_int_equal(enter_bytes(r, box, &q[2], 4 * 5000, 2), ST_AGAIN);
+    assert_true(q[2].w.held.place.work_s > 0.5 && q[2].w.held.place.work_s < 0.6);
+    assert_float_equal(of_the_model(r).saturation, q[2].w.held.place.work_s / 4, 1e-9);
+    assert_int_equal(enter_long(r, box, &q[3], 3), ST_AGAIN);
+    assert_true(of_the_model(r).saturation == 1);
+    assert_true(registry_leave(r, &q[3].w));
+    assert_true(registry_leave(r, &q[2].w));
+    assert_true(of_the_model(r).saturation == 0);
+    for (int i = 0; i < 2; i++)
+        end(r, &q[i], 100000000);
+    registry_destroy(r);
+    mailbox_close(box);
 }
 
 static void time_alone_lets_a_held_request_go(void **state) {
@@ -739,6 +770,7 @@ int main(void) {
         cmocka_unit_test(a_waiting_request_respects_slow_start),
         cmocka_unit_test(two_loops_hand_slots_to_each_other),
         cmocka_unit_test(other_limits_hold_at_once),
+        cmocka_unit_test(saturation_counts_the_prefill_that_is_held),
         cmocka_unit_test(time_alone_lets_a_held_request_go),
         cmocka_unit_test(first_tokens_of_other_routers_let_held_requests_go),
         cmocka_unit_test(held_requests_are_refused_when_the_last_worker_drains),

@@ -339,7 +339,8 @@ static void the_price_knows_the_order(void **state) {
     (void)state;
 
     policy_options_default(&o);
-    assert_int_equal(o.order_aware, ORDER_AWARE_AUTO);
+    assert_int_equal(o.order_aware, ORDER_AWARE_OFF);
+    o.order_aware = ORDER_AWARE_AUTO;
     for (size_t i = 0; i < ARRAY_LEN(orders); i++) {
         struct route_request rq = {.prompt_bytes = 400, .now_us = SECOND};
 
@@ -347,6 +348,7 @@ static void the_price_knows_the_order(void **state) {
         for (uint32_t w = 1; w < N_WORKERS; w++)
             routing_set_reason(f.r, w, WORKER_DISABLED, true);
         send(&f, 0, 1);
+        routing_configure(f.r, &o, 0);
         routing_explain(f.r, &rq, terms);
         assert_true((terms[0].wait_s == 0) == (orders[i] == WORKER_SRPT));
         o.order_aware = ORDER_AWARE_OFF;
