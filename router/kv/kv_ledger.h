@@ -13,7 +13,7 @@
 
 #include "router/kv/kv_batch.h"
 
-#define KV_LEDGER_SLOTS_MAX (UINT32_C(1) << 22) /* 64 MiB: 3 million blocks */
+#define KV_LEDGER_SLOTS_MAX (UINT32_C(1) << 22) /* 64 MiB: 2.6 million blocks */
 
 /* Bytes that ledgers may take together; shared by all of one thread. */
 struct kv_budget {

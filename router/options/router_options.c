@@ -372,7 +372,7 @@ static const struct option_def rows[] = {
     {"kv-events-memory", OPT_BYTES, FIELD(kv_events_memory), .def = "256MiB", .min = "1MiB",
      .max = "64GiB", .group = "Routing", .is_hidden = true,
      .help = "Most memory for the blocks that KV events report, of all workers together; a block "
-             "takes 16 to 43 bytes. Blocks beyond are not counted."},
+             "takes 26 to 51 bytes. Blocks beyond are not counted."},
     {"slow-start", OPT_MS, LIVE(slow_start_ms), .def = "10s", .max = "1h", .group = "Failures",
      .help =
          "Time over which a worker that is new or returned to service grows from a tenth to all of "

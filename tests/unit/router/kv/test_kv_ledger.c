@@ -94,7 +94,7 @@ static void a_full_budget_refuses_blocks_and_keeps_those_held(void **state) {
     kv_ledger_init(&b, &budget, 2);
     while (kv_ledger_store(&a, n, KV_DEVICE, 1))
         n++;
-    assert_int_equal(n, 2048 * 3 / 4);
+    assert_int_equal(n, 2048 * 5 / 8);
     assert_true(kv_ledger_store(&b, 1, KV_DEVICE, 1));
     for (uint32_t i = 0; i < n; i++)
         assert_true(kv_ledger_has(&a, i, KV_DEVICE));
@@ -118,7 +118,7 @@ static void without_memory_blocks_are_refused(void **state) {
     while (kv_ledger_store(&l, n, KV_DEVICE, 1))
         n++;
     mem_fail_at(0);
-    assert_int_equal(n, 768);
+    assert_int_equal(n, 640);
     kv_ledger_check(&l);
     assert_true(kv_ledger_store(&l, n, KV_DEVICE, 1));
     kv_ledger_fini(&l);

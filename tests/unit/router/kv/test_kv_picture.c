@@ -278,8 +278,8 @@ static void without_room_a_picture_is_not_complete(void **state) {
     put_stored(&b, h, ARRAY_LEN(h), "GPU", -1, "full_attention");
     take(&p, &b);
     assert_false(p.is_complete);
-    assert_int_equal(p.ledger.n, 768);
-    assert_int_equal(p.counts.n_refused, ARRAY_LEN(h) - 768);
+    assert_int_equal(p.ledger.n, 640);
+    assert_int_equal(p.counts.n_refused, ARRAY_LEN(h) - 640);
     kv_picture_fini(&p);
     buf_fini(&b);
 }
