@@ -394,6 +394,10 @@ static void send_usage(struct call *c, const struct call_usage *usage) {
     }
     http_add_header(c->req, STR(WIRE_CACHED_TOKENS), str_of(cached));
     http_add_header(c->req, STR(WIRE_PROMPT_TOKENS), str_of(prompt));
+    if (usage->has_host) {
+        snprintf(comment, sizeof(comment), "host=%llu", (unsigned long long)usage->host_tokens);
+        http_add_header(c->req, STR(WIRE_CACHED_TIERS), str_of(comment));
+    }
     send_head(c);
 }
 
@@ -404,7 +408,8 @@ static void begin_response(struct call *c) {
     if (c->has_begun) return;
     c->has_begun = true;
     usage = call_usage(c);
-    request_feed_first(c->api->request_feed, c->event_id, usage.prompt_tokens, usage.cached_tokens);
+    request_feed_first(c->api->request_feed, c->event_id, usage.prompt_tokens, usage.cached_tokens,
+                       usage.has_host ? (int64_t)usage.host_tokens : -1);
     send_usage(c, &usage);
     if (c->params.stream && c->shape->open_stream) c->shape->open_stream(c);
 }

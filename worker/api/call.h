@@ -143,6 +143,8 @@ void call_release(struct call *c); /* it is answered: frees it, at once or when 
 struct call_usage {
     const struct call *explained; /* its cache explanation goes into the response; NULL: none */
     uint64_t prompt_tokens, completion_tokens, cached_tokens;
+    uint64_t host_tokens; /* of the cached ones, brought back from host memory: */
+    bool has_host;        /* which this worker has */
 };
 struct call_usage call_usage(const struct call *c);
 

@@ -5,7 +5,8 @@
 #include "worker/api/call.h"
 
 struct call_usage call_usage(const struct call *c) {
-    struct call_usage u = {.explained = c->params.request.explains_cache ? c : NULL};
+    struct call_usage u = {.explained = c->params.request.explains_cache ? c : NULL,
+                           .has_host = engine_info(c->api->engine)->n_cached_host_blocks > 0};
     const struct prompt *counted = NULL;
 
     for (uint32_t i = 0; i < c->n_choices; i++) {
@@ -16,6 +17,7 @@ struct call_usage call_usage(const struct call *c) {
         if (!ch->has_begun || call_prompt_of(ch) == counted) continue;
         counted = call_prompt_of(ch); /* samples share their prompt: the first to begin counts */
         u.cached_tokens += ch->request->cached_tokens;
+        u.host_tokens += ch->request->host_tokens;
     }
     return u;
 }
@@ -29,6 +31,7 @@ void call_put_usage(struct json_writer *w, const struct call_usage *u) {
     json_put_key(w, "prompt_tokens_details");
     json_begin_object(w);
     json_field_u64(w, "cached_tokens", u->cached_tokens);
+    if (u->has_host) json_field_u64(w, "host_tokens", u->host_tokens);
     if (u->explained) cache_explain_put(w, u->explained);
     json_end_object(w);
     json_end_object(w);

@@ -171,6 +171,7 @@ static void server_info_get(struct http_request *req, void *arg) {
         .trusts_router = api->trusts_router,
         .publishes_events = api->request_feed != NULL,
         .attn_context = info->device.attn_context,
+        .kv_bytes_per_token = info->block_size ? info->block_bytes / info->block_size : 0,
         .chunk_tokens = info->chunk_tokens,
         .itl_target_ms = info->itl_target_s * 1e3,
     };
@@ -179,8 +180,10 @@ static void server_info_get(struct http_request *req, void *arg) {
     engine_stats(api->engine, &stats);
     wire.prefill_tokens_per_s = stats.prefill_rate;
     if (info->n_cached_host_blocks) {
-        wire.tiers[wire.n_tiers++] =
-            (struct wire_tier){.name = "host", .n_blocks = info->n_cached_host_blocks};
+        wire.tiers[wire.n_tiers++] = (struct wire_tier){.name = "host",
+                                                        .n_blocks = info->n_cached_host_blocks,
+                                                        .restore_tokens_per_s = stats.restore_rate,
+                                                        .is_inclusive = true};
     }
     snprintf(wire.model, sizeof(wire.model), "%s", api->model_name);
     for (uint32_t i = 0; i < api->other_names.n; i++)

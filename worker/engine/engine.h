@@ -191,6 +191,8 @@ struct engine_stats {
     uint64_t cached_tokens;  /* of these, found in the cache */
     uint64_t prefill_tokens; /* computed tokens of prompts, recomputation included */
     double prefill_rate;     /* tokens/s at short context: estimated, then measured */
+    double restore_rate;     /* tokens/s from host memory, measured where the calls that move blocks
+                              * wait for them; 0: unknown */
     uint64_t generated_tokens;
     uint64_t preemptions, swap_outs;      /* swap_outs: of these, with the KV kept in host memory */
     uint64_t forks;                       /* sequences that took up another one's blocks */

@@ -43,6 +43,7 @@ struct flight {
 };
 
 struct engine {
+    double restored_tokens, restored_s; /* of calls that brought blocks back; sums that forget */
     struct engine_options options;
     struct engine_info info;
     struct backend_limits limits;

@@ -66,6 +66,10 @@ static void find_local(struct scheduler *s, struct request *r, struct admission 
     a->n_have = a->alloc.hit.n_tokens;
 }
 
+static uint32_t host_tokens(const struct scheduler *s, const struct admission *a) {
+    return a->alloc.hit.n_host_blocks * kv_manager_block_size(s->kv);
+}
+
 static void count_admission(struct scheduler *s, struct schedule *sched, struct request *r,
                             const struct admission *a, uint64_t now_us) {
     bool is_first = r->n_admissions++ == 0;
@@ -84,10 +88,12 @@ static void count_admission(struct scheduler *s, struct schedule *sched, struct 
     sched->prompt_tokens += r->n_prompt;
     sched->cached_prompt_tokens += a->n_have;
     if (r->group) {
+        r->host_tokens = host_tokens(s, a);
         scheduler_start_search(sched, r, a->n_have, now_us);
         return;
     }
     r->cached_tokens = a->n_have;
+    r->host_tokens = host_tokens(s, a);
     r->scheduled_us = now_us;
     sched->n_started++;
 }

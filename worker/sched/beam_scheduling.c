@@ -62,6 +62,7 @@ void scheduler_start_search(struct schedule *sched, struct request *leader, uint
         if (!r) continue;
         r->n_admissions = 1;
         r->cached_tokens = n_hit_tokens;
+        r->host_tokens = leader->host_tokens;
         r->explanation = leader->explanation; /* zeros unless requested */
         r->scheduled_us = now_us;
         r->n_went_before = leader->n_went_before;

@@ -169,6 +169,7 @@ struct request {
     float *prompt_top_logprob;
     struct kv_explanation explanation; /* if requested: filled with the first token */
     uint32_t cached_tokens;            /* prompt tokens found in the cache at first admission */
+    uint32_t host_tokens;              /* of these, brought back from host memory */
     uint64_t arrival_us, scheduled_us, first_token_us, finished_us; /* clock_now_us; 0: not yet */
     uint64_t last_token_us;                                         /* the engine's */
     enum finish_reason finish;

@@ -113,6 +113,7 @@ static void put_fields(struct json_writer *w, const struct request_event *e) {
         json_field_u64(w, "request", e->request);
         json_field_i64(w, "prompt_tokens", e->prompt_tokens);
         json_field_i64(w, "cached_tokens", e->cached_tokens);
+        if (e->below_tokens >= 0) json_field_i64(w, "below_tokens", e->below_tokens);
         return;
     case REQUEST_ENDED:
         json_field_u64(w, "request", e->request);
@@ -313,13 +314,14 @@ uint64_t request_feed_accepted(struct request_feed *feed, const struct http_requ
 }
 
 void request_feed_first(struct request_feed *feed, uint64_t request, uint64_t prompt_tokens,
-                        uint64_t cached_tokens) {
-    struct request_event e = {.kind = REQUEST_FIRST, .request = request, .below_tokens = -1};
+                        uint64_t cached_tokens, int64_t host_tokens) {
+    struct request_event e = {.kind = REQUEST_FIRST, .request = request};
 
     if (!feed || request == 0) return;
     e.t_us = now_us(feed);
     e.prompt_tokens = (int64_t)MIN(prompt_tokens, (uint64_t)INT32_MAX);
     e.cached_tokens = (int64_t)MIN(cached_tokens, (uint64_t)e.prompt_tokens);
+    e.below_tokens = MIN(host_tokens, e.cached_tokens);
     publish(feed, &e);
 }
 

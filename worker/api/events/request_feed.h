@@ -49,7 +49,7 @@ uint64_t request_feed_accepted(struct request_feed *feed, const struct http_requ
                                uint64_t prompt_bytes);
 /* Number 0 is ignored: its arrival was not published. */
 void request_feed_first(struct request_feed *feed, uint64_t request, uint64_t prompt_tokens,
-                        uint64_t cached_tokens);
+                        uint64_t cached_tokens, int64_t host_tokens);
 void request_feed_ended(struct request_feed *feed, uint64_t request, uint64_t output_tokens,
                         bool is_aborted);
 
