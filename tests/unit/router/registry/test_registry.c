@@ -8,6 +8,7 @@
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "router/registry/registry.h"
+#include "router/registry/registry_kv.h"
 #include "router/registry/registry_route.h"
 #include "router/registry/registry_view.h"
 #include "router/registry/registry_workers.h"
@@ -546,6 +547,64 @@ static void random_workers_keep_the_sum_of_loads(void **state) {
     registry_destroy(r);
 }
 
+static uint32_t add_engine(struct registry *r, uint32_t port) {
+    struct wire_server_info info = {.wire = 1, .block_size = 16, .n_blocks = 1000};
+    uint32_t id = add(r, port, NULL);
+
+    snprintf(info.model, sizeof(info.model), "m");
+    snprintf(info.backend, sizeof(info.backend), "vllm");
+    assert_int_equal(registry_describe(r, id, &info, true, NULL), ST_OK);
+    registry_set_reason(r, id, WORKER_STARTING | WORKER_UNHEALTHY, false);
+    return id;
+}
+
+/* Until the worker is another one, or none: what is reported then is of its predecessor. */
+static void counts_of_kv_events_are_shown_and_set_the_capacity(void **state) {
+    struct registry *r = create(8);
+    uint32_t id = add_engine(r, 8000), ours = add(r, 8001, "m");
+    struct registry_kv kv = {.is_followed = true, .n_blocks = {700}, .capacity_tokens = 12000};
+    struct registry_engine e;
+    struct registry_view view;
+    (void)state;
+
+    assert_false(registry_engine(r, ours, &e));
+    assert_false(registry_engine(r, 7, &e));
+    assert_true(registry_engine(r, id, &e));
+    assert_true(e.kind == WORKER_VLLM && strcmp(e.url, "http://127.0.0.1:8000") == 0);
+    registry_kv_note(r, id, e.incarnation, &kv);
+    assert_true(registry_get(r, id, &view) && view.kv.n_blocks[0] == 700);
+    assert_float_equal(view.routing.capacity_factor, 12000 / 16000.0, 1e-9);
+    registry_kv_note(r, id, e.incarnation + 1, &(struct registry_kv){0});
+    assert_true(registry_get(r, id, &view) && view.kv.n_blocks[0] == 700);
+    registry_kv_note(r, ours, 0, &kv);
+    assert_true(registry_get(r, ours, &view) && !view.kv.is_followed);
+    registry_replace(r, id);
+    assert_true(registry_get(r, id, &view) && !view.kv.is_followed);
+    registry_check(r);
+    registry_destroy(r);
+}
+
+static void a_cache_that_events_clear_leaves_the_index(void **state) {
+    struct registry *r = create(8);
+    uint32_t id = add_engine(r, 8000);
+    struct open_request q;
+    struct registry_engine e;
+    struct registry_view view;
+    (void)state;
+
+    assert_true(registry_engine(r, id, &e));
+    assert_int_equal(send_at(r, &q, "m", 1000), ST_OK);
+    assert_true(registry_get(r, id, &view) && view.routing.n_held_blocks == 4);
+    registry_kv_cleared(r, id, e.incarnation + 1); /* of another worker */
+    assert_true(registry_get(r, id, &view) && view.routing.n_held_blocks == 4);
+    registry_kv_cleared(r, id, e.incarnation);
+    assert_true(registry_get(r, id, &view) && view.routing.n_held_blocks == 0);
+    registry_check(r);
+    end_at(r, &q, OUTCOME_OK, 2000);
+    registry_check(r);
+    registry_destroy(r);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_worker_is_picked_once_it_is_identified),
@@ -556,6 +615,8 @@ int main(void) {
         cmocka_unit_test(models_without_workers_make_room),
         cmocka_unit_test(a_tried_worker_is_not_the_new_owner_of_its_id),
         cmocka_unit_test(the_last_ones_standing_are_not_ejected),
+        cmocka_unit_test(counts_of_kv_events_are_shown_and_set_the_capacity),
+        cmocka_unit_test(a_cache_that_events_clear_leaves_the_index),
         cmocka_unit_test(an_ejected_one_is_tried_with_one_request),
         cmocka_unit_test(errors_that_others_do_not_have_eject),
         cmocka_unit_test(errors_that_all_have_eject_none),
