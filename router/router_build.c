@@ -68,6 +68,13 @@ static struct hold_options hold_options_of(const struct router_options *o) {
     return hold;
 }
 
+#define SESSIONS_KEPT 100000 /* of each model; 20 MB when all are there */
+
+static bool joins_sessions(const struct router_options *o) {
+    return o->session_admission == SESSION_ADMISSION_AUTO &&
+           policy_find(str_of(policy_names[o->policy])) == &policy_prefix;
+}
+
 static struct registry_config registry_config_of(const struct router *r) {
     const struct router_options *o = r->options;
 
@@ -81,6 +88,7 @@ static struct registry_config registry_config_of(const struct router *r) {
                     .bytes_per_token = ROUTING_BYTES_PER_TOKEN},
         .hold = hold_options_of(o),
         .max_worker_requests = o->max_worker_requests,
+        .max_sessions = joins_sessions(o) ? SESSIONS_KEPT : 0,
         .max_concurrent = o->max_concurrent_requests,
         .trial_us = (uint64_t)o->probe_interval_ms * 1000,
     };
@@ -269,6 +277,8 @@ static struct proxy_config proxy_config_of(const struct router *r) {
         .origin = o->share == SHARE_WORKERS ? r->origin : 0,
         .scheme = router_hash_scheme(r),
         .queue_timeout_us = (uint64_t)o->queue_timeout_ms * 1000,
+        .session_timeout_us = (uint64_t)o->session_timeout_ms * 1000,
+        .joins_sessions = joins_sessions(o),
         .holds = hold_options_of(o).fcfs_s > 0,
         .request_timeout_us = (uint64_t)o->request_timeout_ms * 1000,
         .first_byte_timeout_us = (uint64_t)o->first_byte_timeout_ms * 1000,

@@ -31,7 +31,7 @@ ARROWS = {
     "router/queue": PURE + " router/routing",
     "router/sessions": PURE + " router/routing",
     "router/metrics": "common/telemetry common/http",
-    "router/registry": COMMON + " router/prompt router/routing router/queue",
+    "router/registry": COMMON + " router/prompt router/routing router/queue router/sessions",
     "router/access": COMMON + " router/metrics router/prompt",
     "router/proxy/answers": "common/base common/text common/protocol",
     "router/proxy": COMMON + " router/metrics router/prompt router/access router/registry router/proxy/answers",

@@ -22,6 +22,7 @@ const char *const refusal_names[REFUSAL_COUNT] = {
     [REFUSAL_QUEUE_SIZE] = "queue-size",
     [REFUSAL_QUEUE_TIMEOUT] = "queue-timeout",
     [REFUSAL_DEADLINE] = "deadline",
+    [REFUSAL_SESSION_TIMEOUT] = "session-timeout",
     [REFUSAL_KEY_MISSING] = "key-missing",
     [REFUSAL_KEY_UNKNOWN] = "key-unknown",
     [REFUSAL_ADMIN_KEY_MISSING] = "admin-key-missing",

@@ -30,6 +30,26 @@ static void collect_totals(struct metrics *m, struct registry *registry, struct 
     metric_set(METRICS_GET(m, ROUTER_workers, "eligible"), t.n_eligible);
 }
 
+static void collect_sessions(struct metrics *m, const char *model, const struct sessions_stats *s) {
+    metric_set(METRICS_GET(m, ROUTER_sessions, model, "active"), s->n_active);
+    metric_set(METRICS_GET(m, ROUTER_sessions, model, "waiting"), s->n_waiting);
+    metric_set(METRICS_GET(m, ROUTER_sessions, model, "resting"), s->n_resting);
+    metric_set(METRICS_GET(m, ROUTER_session_tokens, model, "active"), (double)s->used_tokens);
+    metric_set(METRICS_GET(m, ROUTER_session_tokens, model, "limit"), (double)s->capacity_tokens);
+    metric_reach(METRICS_GET(m, ROUTER_session_turns_total, model, "new"),
+                 s->n_joined[SESSION_BEGUN]);
+    metric_reach(METRICS_GET(m, ROUTER_session_turns_total, model, "id"),
+                 s->n_joined[SESSION_BY_ID]);
+    metric_reach(METRICS_GET(m, ROUTER_session_turns_total, model, "end"),
+                 s->n_joined[SESSION_BY_END]);
+    metric_reach(METRICS_GET(m, ROUTER_session_turns_total, model, "anchor"),
+                 s->n_joined[SESSION_BY_ANCHOR]);
+    metric_reach(METRICS_GET(m, ROUTER_session_turns_total, model, "none"), s->n_unknown);
+    metric_reach(METRICS_GET(m, ROUTER_sessions_paused_total, model, "idle"), s->n_rested);
+    metric_reach(METRICS_GET(m, ROUTER_sessions_paused_total, model, "gone"), s->n_expired);
+    metric_reach(METRICS_GET(m, ROUTER_sessions_paused_total, model, "final"), s->n_final);
+}
+
 static void collect_models(struct metrics *m, struct registry *registry) {
     struct registry_model_stats s;
 
@@ -38,6 +58,7 @@ static void collect_models(struct metrics *m, struct registry *registry) {
         metric_set(METRICS_GET(m, ROUTER_queue_depth, s.name), s.n_waiting);
         metric_set(METRICS_GET(m, ROUTER_saturation, s.name), s.saturation);
         metric_set(METRICS_GET(m, ROUTER_bytes_per_token, s.name), s.bytes_per_token);
+        if (s.joins_sessions) collect_sessions(m, s.name, &s.sessions);
     }
 }
 

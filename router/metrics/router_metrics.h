@@ -53,27 +53,23 @@ extern const double router_decision_buckets[ROUTER_DECISION_BUCKETS]; /* 500 ns 
       "Prompts sent to a worker that held no part of the prompt, according to the prefix index.",  \
       .aliases = "sgl_router_cache_misses_total")                                                  \
     X(COUNTER, client_noise_total, "kind",                                                         \
-      "Requests whose system prompt had text that a client writes differently in each request "    \
-      "and that "                                                                                  \
-      "defeats prefix caches, by kind: billing_header (of Claude Code) or total_tokens "           \
-      "(--strip-client-noise).")                                                                   \
+      "Requests with text in the system prompt that a client changes each time, by kind: "         \
+      "billing_header (of Claude Code) or total_tokens (--strip-client-noise).")                   \
     X(COUNTER, retries_total, "reason",                                                            \
       "Requests sent again to another worker, by the failure of the attempt before.",              \
       .aliases = "sgl_router_retries_total,smg_worker_retries_total")                              \
     X(COUNTER, retry_budget_exhausted_total, "outcome",                                            \
-      "Requests not retried at once because the retry budget was exhausted, by outcome: "          \
-      "waited, given_up, or passed_on (the client received the error of the worker).")             \
-    X(GAUGE, requests_waiting, "",                                                                 \
-      "Requests waiting because their worker has a longer backlog than --hold-ms, or because "     \
-      "every worker is at its limit or out of service.",                                           \
+      "Requests not retried at once because the retry budget was exhausted, by outcome: waited, "  \
+      "given_up, or passed_on (the error).")                                                       \
+    X(GAUGE, requests_waiting, "", "Requests waiting for their worker or their session.",          \
       .aliases = "smg_scheduler_queue_depth")                                                      \
     X(HISTOGRAM, queue_wait_seconds, "",                                                           \
       "Time that requests waited for a worker, also of requests that were then rejected.",         \
       METRIC_BUCKETS(metrics_latency_buckets), .aliases = "smg_scheduler_queue_wait_seconds")      \
     X(COUNTER, requests_held_total, "reason",                                                      \
-      "Requests that began to wait in this router, by reason: backlog (the predicted wait at "     \
-      "their worker was above --hold-ms), behind (other requests of the model waited), or full "   \
-      "(every worker was at its limit or out of service).")                                        \
+      "Requests that began to wait in this router, by reason: backlog (of their worker, above "    \
+      "--hold-ms), behind (other requests waited), full (every worker), or session "               \
+      "(--session-admission).")                                                                    \
     X(COUNTER, deadlines_total, "outcome",                                                         \
       "Requests with a deadline for their first token (x-slo-ttft-ms), by outcome: met, missed, "  \
       "refused (429), or left (the client disconnected before it).")                               \
@@ -85,15 +81,13 @@ extern const double router_decision_buckets[ROUTER_DECISION_BUCKETS]; /* 500 ns 
       "API key (key), a missing or unknown key, an unreadable body.",                              \
       .aliases = "smg_http_rate_limit_total")                                                      \
     X(COUNTER, requests_forbidden_total, "why",                                                    \
-      "Requests rejected because they must not be forwarded, by reason: their path, a "            \
-      "field of their body, a requested explanation, or an earlier pass through this "             \
-      "router (loop).")                                                                            \
+      "Requests that must not be forwarded, by reason: path, body field, explanation, or an "      \
+      "earlier pass through this router (loop).")                                                  \
     X(COUNTER, routers_refused_total, "",                                                          \
       "Workers rejected because they are routers, this one or another.")                           \
     X(COUNTER, poison_suspected_total, "stage",                                                    \
-      "Requests aborted as suspected of killing workers, by stage: found (workers were lost "      \
-      "while serving the request) or refused (an equal body of the same client was found "         \
-      "before).")                                                                                  \
+      "Requests aborted as suspected of killing workers, by stage: found, or refused (an equal "   \
+      "body was found before).")                                                                   \
     X(COUNTER, streams_broken_total, "", "Answers that a worker cut off after their first byte.")  \
     X(COUNTER, client_aborts_total, "",                                                            \
       "Requests whose client disconnected before the end of the answer.")                          \
@@ -104,15 +98,15 @@ extern const double router_decision_buckets[ROUTER_DECISION_BUCKETS]; /* 500 ns 
     X(GAUGE, tls_certificate_expiry_timestamp_seconds, "side",                                     \
       "Expiry of the certificate shown to clients or to workers, in seconds since 1970.")          \
     X(GAUGE, index_bytes, "",                                                                      \
-      "Memory in use by the prefix index and the simulated caches of workers. From 128 MiB on, "   \
-      "all memory reserved for them is resident.")                                                 \
+      "Memory in use by the prefix index and the simulated caches; from 128 MiB on, all reserved " \
+      "memory is resident.")                                                                       \
     X(GAUGE, index_entries, "", "(block, worker) pairs in the prefix index.",                      \
       .aliases = "sgl_router_tree_size")                                                           \
     X(GAUGE, index_blocks, "",                                                                     \
       "Distinct prompt blocks in the prefix index, however many workers hold each.")               \
     X(COUNTER, index_evictions_total, "",                                                          \
-      "(block, worker) pairs evicted from the prefix index, least recently used first, because "   \
-      "the simulated cache of the worker or the index was full.")                                  \
+      "(block, worker) pairs evicted from the prefix index because a simulated cache or the "      \
+      "index was full.")                                                                           \
     X(COUNTER, index_refused_total, "",                                                            \
       "(block, worker) pairs not entered into the prefix index because the index was full of "     \
       "pairs in use.")                                                                             \
@@ -120,21 +114,26 @@ extern const double router_decision_buckets[ROUTER_DECISION_BUCKETS]; /* 500 ns 
     X(GAUGE, queue_depth, "model", "Requests waiting in this router for a worker, by model.")      \
     X(GAUGE, saturation, "model",                                                                  \
       "Load of the workers of a model, 0 to 1, plus half of the prefill seconds per worker that "  \
-      "wait in this router; 1 while requests wait for full workers. Scale workers to keep it at "  \
-      "0.7.")                                                                                      \
+      "wait here; 1 while requests wait for full workers, or sessions. Scale to keep it at 0.7.")  \
     X(GAUGE, bytes_per_token, "model",                                                             \
       "Prompt bytes per token of a model, learned from the token counts that workers report.")     \
+    X(GAUGE, sessions, "model,state",                                                              \
+      "Sessions by state: active, waiting until they may be, or resting (--session-admission).")   \
+    X(GAUGE, session_tokens, "model,kind",                                                         \
+      "Context tokens of active sessions, and the limit above which sessions wait; 0: none.")      \
+    X(COUNTER, session_turns_total, "model,joined",                                                \
+      "Requests by what found their session: id, end, anchor; new, or none.")                      \
+    X(COUNTER, sessions_paused_total, "model,reason",                                              \
+      "Active sessions that ceased to be: idle (another waited), gone or final.")                  \
     X(HISTOGRAM, decision_seconds, "",                                                             \
       "Time to match a prompt, choose its worker and account for it; one request in 64 is "        \
       "measured.",                                                                                 \
       METRIC_BUCKETS(router_decision_buckets))                                                     \
     X(HISTOGRAM, loop_lag_seconds, "loop",                                                         \
-      "Lateness of the timers of an event loop, which delays every request on the loop. Loops: "   \
-      "proxy (requests) and control.",                                                             \
+      "Lateness of the timers of an event loop: proxy (requests) or control.",                     \
       METRIC_BUCKETS(metrics_seconds_buckets))                                                     \
     X(HISTOGRAM, loop_turn_seconds, "loop",                                                        \
-      "Longest turn of an event loop in each tenth of a second, for which all other work of "      \
-      "the loop waited.",                                                                          \
+      "Longest turn of an event loop in each tenth of a second.",                                  \
       METRIC_BUCKETS(metrics_seconds_buckets))                                                     \
     X(COUNTER, lock_wait_seconds_total, "",                                                        \
       "Time that event loops waited for the lock of the worker registry.", .scale = 1e-9)          \
@@ -229,9 +228,8 @@ extern const double router_decision_buckets[ROUTER_DECISION_BUCKETS]; /* 500 ns 
       "", (double)v->info.n_blocks * v->info.block_size)                                           \
     X(GAUGE, worker_cache_tokens,                                                                  \
                                                                                                    \
-      "Tokens that fit in the KV cache of the worker, on its device and in lower tiers "           \
-      "(memory, disk), as the worker reports.",                                                    \
-      "", (double)(v->info.n_blocks + wire_tier_blocks(&v->info)) * v->info.block_size)            \
+      "Tokens that fit in the KV cache of the worker, lower tiers (memory, disk) included.", "",   \
+      (double)(v->info.n_blocks + wire_tier_blocks(&v->info)) * v->info.block_size)                \
     X(GAUGE, worker_capacity_factor,                                                               \
                                                                                                    \
       "Factor on incipit_worker_capacity_tokens that corrects the size of the worker's cache, "    \
@@ -239,18 +237,17 @@ extern const double router_decision_buckets[ROUTER_DECISION_BUCKETS]; /* 500 ns 
       "", v->routing.capacity_factor)                                                              \
     X(GAUGE, worker_below_factor,                                                                  \
                                                                                                    \
-      "Factor on the capacity of the worker's memory below its device that corrects its size, "    \
-      "learned from reported cache hits.",                                                         \
-      "", v->routing.below_factor)                                                                 \
+      "Factor on the worker's memory below its device, learned from cache hits.", "",              \
+      v->routing.below_factor)                                                                     \
     X(GAUGE, worker_restore_tokens_per_second,                                                     \
                                                                                                    \
-      "Speed at which the worker brings cached tokens back from memory below its device, as the "  \
-      "worker reports; 0: not reported.",                                                          \
+      "Speed at which the worker restores tokens from below its device, as it reports; 0: not "    \
+      "reported.",                                                                                 \
       "", wire_restore_tokens_per_s(&v->info))                                                     \
     X(GAUGE, worker_prefill_tokens_per_second,                                                     \
                                                                                                    \
-      "Prefill speed of the worker in tokens per second: as the worker reports, corrected by "     \
-      "the speed learned from first tokens, relative to the model's other workers.",               \
+      "Prefill speed of the worker in tokens per second, as it reports, corrected by what first "  \
+      "tokens show.",                                                                              \
       "", v->routing.tokens_per_s)                                                                 \
     X(GAUGE, worker_kv_event_blocks,                                                               \
                                                                                                    \

@@ -30,6 +30,7 @@ static const char *const level_aliases[] = {"warning", "warn", NULL};
 /* sglang-router and smg write -1 where there is no limit. */
 static const char *const no_limit[] = {"-1", "0", NULL};
 
+static const char *const session_admission_names[] = {"auto", "off", NULL};
 static const char *const order_aware_names[] = {"auto", "on", "off", NULL}; /* enum order_aware */
 static const char *const kv_events_names[] = {"off", "auto", "on", NULL};   /* kv_events_mode */
 static const char *const share_names[] = {"none", "workers", NULL};
@@ -506,6 +507,18 @@ static const struct option_def rows[] = {
      .help =
          "Longest wait of a request for a worker. Then the answer is 503, or 429 at once when a "
          "longer wait can be predicted. Set the longest time to first token that clients accept."},
+
+    {"session-admission", OPT_ENUM, FIELD(session_admission), .def = "auto",
+     .names = session_admission_names, .group = "Admission",
+     .help =
+         "Let whole sessions wait when the contexts of all active ones exceed what the workers' "
+         "caches hold, so that those that run keep theirs. auto: when every worker of the model "
+         "reports its KV memory, with --policy prefix. Sessions are named by a header, or found "
+         "by their prompts."},
+    {"session-timeout", OPT_MS, LIVE(session_timeout_ms), .def = "10m", .min = "1ms", .max = "1h",
+     .group = "Admission",
+     .help = "Longest wait of a request for its session to be admitted; --queue-timeout where that "
+             "is longer. Then the answer is 503, and the session keeps its place for a minute."},
 
     {"max-body-bytes", OPT_BYTES, LIVE(max_body_bytes), .def = "32MiB", .min = "1KiB",
      .max = "1GiB", .aliases = "max-payload-size", .group = "Limits",

@@ -18,6 +18,8 @@ enum router_isolation { ISOLATE_NONE, ISOLATE_TENANT, ISOLATE_AUTO };
 #define HOLD_AUTO   UINT32_MAX /* --hold-ms auto: by the workers' order */
 #define QUEUE_AUTO  UINT32_MAX /* --queue-size auto: by whether requests are held */
 
+enum session_admission { SESSION_ADMISSION_AUTO, SESSION_ADMISSION_OFF };
+
 struct router_options {
     const char *host, *admin_host;
     uint32_t port, admin_port, n_threads;
@@ -79,6 +81,8 @@ struct router_options {
     uint64_t max_body_bytes, max_body_memory;
     uint32_t max_connections, head_timeout_ms, idle_timeout_ms, drain_timeout_ms;
     bool expose_worker_headers, forward_authorization, explains_to_clients;
+    int session_admission; /* enum session_admission */
+    uint32_t session_timeout_ms;
     int strip_client_noise; /* enum client_noise_rule */
     struct forward forward;
 

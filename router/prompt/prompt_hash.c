@@ -116,6 +116,17 @@ void prompt_text_of(const struct body_scan *scan, const struct client_noise *noi
     add_span(out, body_scan_prompt(scan), noise);
 }
 
+size_t prompt_text_within(const struct prompt_text *text, struct str span) {
+    size_t n = 0;
+
+    for (uint32_t i = 0; span.ptr && i < text->n; i++) {
+        struct str part = text->parts[i];
+
+        if (part.ptr >= span.ptr && part.ptr < span.ptr + span.len) n += part.len;
+    }
+    return n;
+}
+
 /* Where the next bytes are. */
 struct part_cursor {
     const struct prompt_text *text;

@@ -34,6 +34,9 @@ struct prompt_text {
 void prompt_text_of(const struct body_scan *scan, const struct client_noise *noise,
                     struct prompt_text *out);
 
+/* How many of the bytes lie in the span. */
+size_t prompt_text_within(const struct prompt_text *text, struct str span);
+
 /* Everything beside the prompt that must be equal for a cached block to be usable. Raw spans of the
  * body, or empty. */
 struct prompt_scope {

@@ -15,3 +15,31 @@ struct str session_name(const struct http_request *req, const struct body_scan *
         return body_unquote(scan->spans[BODY_PROMPT_CACHE_KEY]);
     return body_unquote(scan->spans[BODY_SESSION_ID]);
 }
+
+static const struct {
+    const char *session, *member, *parent, *final;
+} clients[] = {
+    {"x-incipit-session", NULL, "x-incipit-session-parent", "x-incipit-session-final"},
+    {"x-dynamo-session-id", NULL, "x-dynamo-parent-session-id", "x-dynamo-session-final"},
+    {"x-claude-code-session-id", "x-claude-code-agent-id", "x-claude-code-parent-agent-id", NULL},
+    {"thread-id", NULL, "x-codex-parent-thread-id", NULL},
+    {"session-id", NULL, NULL, NULL},
+    {"x-session-id", NULL, "x-parent-session-id", NULL},
+};
+
+static struct str header(const struct http_request *req, const char *name) {
+    return name ? http_request_header(req, str_of(name)) : STR_NULL;
+}
+
+void session_names_of(const struct http_request *req, struct session_names *out) {
+    *out = (struct session_names){0};
+    for (size_t i = 0; i < ARRAY_LEN(clients); i++) {
+        out->session = header(req, clients[i].session);
+        if (!out->session.len) continue;
+        out->member = header(req, clients[i].member);
+        out->parent = header(req, clients[i].parent);
+        out->is_parent_member = out->parent.len && clients[i].member;
+        out->is_final = str_eq_nocase(header(req, clients[i].final), STR("true"));
+        return;
+    }
+}

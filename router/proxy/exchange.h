@@ -168,6 +168,7 @@ struct exchange {
     const char *failure;            /* why the last attempt failed */
     char request_id[REQUEST_ID_MAX + 1];
     uint8_t request_id_len;
+    size_t system_bytes;     /* of the prompt, by a field of their own; 0: unknown */
     uint32_t kinds;          /* of workers that serve its path, a bit each */
     uint32_t kinds_unsalted; /* of them, those that read no salt there, if tenants are isolated */
     struct explanation why;  /* filled if it wants one, or if decisions are logged */

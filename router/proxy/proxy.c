@@ -140,6 +140,7 @@ void proxy_close(struct exchange *x, int code) {
 }
 
 void proxy_recycle(struct exchange *x) {
+    proxy_end_turn(x);
     exchange_move(x, EXCHANGE_ENDED);
     loop_defer(x->proxy->loop, &x->recycle);
 }
@@ -561,6 +562,7 @@ static enum status hash_prompt(struct exchange *x, struct error *err) {
 
     find_noise(x);
     if (x->is_generation) prompt_text_of(&x->scan, &x->noise, &prompt);
+    x->system_bytes = prompt_text_within(&prompt, x->scan.spans[BODY_SYSTEM]);
     n = prompt_hash_n_blocks(prompt.len, config->prefix_block_bytes, config->max_prefix_blocks);
     if (x->is_salted) scope.tenant = x->tenant;
     if (n > x->chain_cap) {
@@ -655,6 +657,7 @@ void proxy_start(struct proxy *p, struct http_request *req) {
         return;
     }
     if (st == ST_OK) st = hash_prompt(x, &err);
+    if (st == ST_OK) st = proxy_begin_turn(x, &err);
     if (st == ST_OK) st = proxy_route_or_queue(x, &err);
     if (st == ST_AGAIN) return; /* QUEUED */
     if (st != ST_OK) {

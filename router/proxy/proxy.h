@@ -31,6 +31,8 @@ struct proxy_config {
     uint64_t hash_secret;            /* --prefix-hash-seed: equal on replicas */
     uint64_t origin, scheme;         /* of x-incipit-chain; origin 0: it is not sent */
     uint64_t queue_timeout_us;       /* of a request that waits for a worker */
+    uint64_t session_timeout_us;     /* of one that waits for its session */
+    bool joins_sessions;             /* and whole sessions may wait: router/sessions */
     bool holds;                      /* requests wait for a backlog too: hold.h */
     uint64_t request_timeout_us;     /* whole exchange */
     uint64_t first_byte_timeout_us;  /* of an attempt; 0: none */

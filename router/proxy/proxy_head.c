@@ -217,6 +217,7 @@ void proxy_put_route(struct exchange *x, struct buf *out) {
         buf_appendf(out, " position=%u held_by=%s", x->held_position, proxy_held_by(x));
     if (x->due.by_us)
         buf_appendf(out, " deadline_ms=%llu", (unsigned long long)proxy_deadline_ms(x));
+    if (x->waiter.turn.is_open) buf_appendf(out, " session=%s", proxy_session_of(x));
     explain_append(out, &x->why, x->try.target.worker);
 }
 

@@ -149,7 +149,8 @@ void proxy_on_client_drain(struct http_request *req);
 enum break_cause { BROKEN_WORKER_LOST, BROKEN_TIMEOUT, BROKEN_IDLE, BROKEN_SHUTDOWN };
 void proxy_break_off(struct exchange *x, enum break_cause cause);
 
-const char *proxy_held_by(const struct exchange *x); /* why it waited; "" when it did not */
+const char *proxy_held_by(const struct exchange *x);    /* why it waited; "" when it did not */
+const char *proxy_session_of(const struct exchange *x); /* how it was joined; "": to none */
 
 /* --- proxy_comments.c ------------------------------------------------------------------------- */
 
@@ -199,6 +200,11 @@ void proxy_queue_fini(struct proxy *p); /* no exchange is open */
 /* Routes the first attempt, or another one: excluding the workers of x->rq. ST_AGAIN: it is QUEUED,
  * and is sent or refused later. */
 MUST_USE enum status proxy_route_or_queue(struct exchange *x, struct error *err);
+
+/* Joins it to its session, before it is routed. ST_AGAIN: it is QUEUED until its session may go,
+ * and routed then. proxy_end_turn at its end; twice is fine. */
+MUST_USE enum status proxy_begin_turn(struct exchange *x, struct error *err);
+void proxy_end_turn(struct exchange *x);
 
 /* A QUEUED exchange ends: it is MAIL_DUE if the registry's decision is on its way. */
 void proxy_leave_queue(struct exchange *x);

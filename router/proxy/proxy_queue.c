@@ -1,11 +1,11 @@
-/* router/proxy/proxy_queue.c - an exchange that waits until a worker can start it (hold.h), or
- * while every worker is at its limit.
+/* router/proxy/proxy_queue.c - an exchange that waits until its session may go (sessions.h), until
+ * a worker can start it (hold.h), or while every worker is at its limit.
  *
  *      QUEUED: the client's connection stays open, nothing but comments is sent
  *         ├─ granted: a mail, with the ticket already open        ──▶ attempt
  *         ├─ displaced by another request (admission.h): a mail   ──▶ 429
  *         ├─ the last worker has left for good: a mail            ──▶ 503
- *         ├─ --queue-timeout                                      ──▶ 503
+ *         ├─ --queue-timeout, or --session-timeout                ──▶ 503
  *         ├─ its deadline can no longer be met: a mail, or time   ──▶ 429
  *         └─ the client leaves: out of the queue at once
  *
@@ -20,6 +20,8 @@
 #include "common/telemetry/metrics.h"
 #include "router/metrics/router_metrics.h"
 #include "router/proxy/proxy_internal.h"
+
+#define SESSION_RETRY_US 2000000 /* Retry-After of one whose session waited for too long */
 
 static void count_refusal(struct exchange *x, const char *limit) {
     bool is_size = strcmp(limit, refusal_names[REFUSAL_QUEUE_SIZE]) == 0;
@@ -48,16 +50,33 @@ static int32_t priority_of(const struct exchange *x) {
     return MAX(own, priority);
 }
 
+/* Time alone lets requests go. */
+static bool walks(const struct proxy *p) {
+    return p->config.holds || p->config.joins_sessions;
+}
+
+/* Which does not change while it is QUEUED. */
+static bool waits_for_session(const struct exchange *x) {
+    return x->waiter.held.reason == HOLD_SESSION;
+}
+
+static uint64_t may_wait_us(const struct exchange *x) {
+    const struct proxy_config *c = &x->proxy->config;
+
+    return waits_for_session(x) ? MAX(c->session_timeout_us, c->queue_timeout_us)
+                                : c->queue_timeout_us;
+}
+
 void proxy_on_walk(void *arg) {
     struct proxy *p = arg;
 
     registry_walk(p->registry, loop_now_us(p->loop));
-    if (p->n_queued && p->config.holds) loop_timer_start(&p->walk, HOLD_WALK_US);
+    if (p->n_queued && walks(p)) loop_timer_start(&p->walk, HOLD_WALK_US);
 }
 
 static void enter_queue(struct exchange *x, uint64_t now_us) {
     struct proxy *p = x->proxy;
-    uint64_t left_us = p->config.queue_timeout_us - MIN(x->waited_us, p->config.queue_timeout_us);
+    uint64_t most_us = may_wait_us(x), left_us = most_us - MIN(x->waited_us, most_us);
 
     if (x->due.by_us) left_us = MIN(left_us, x->due.by_us - MIN(x->due.by_us, now_us));
     exchange_move(x, EXCHANGE_QUEUED);
@@ -65,7 +84,7 @@ static void enter_queue(struct exchange *x, uint64_t now_us) {
     x->held_position = x->waiter.held.n_before + 1;
     metric_inc(METRICS_GET(p->metrics, ROUTER_requests_held_total, proxy_held_by(x)));
     loop_timer_start(&x->queue_timer, left_us);
-    if (p->n_queued++ == 0 && p->config.holds) loop_timer_start(&p->walk, HOLD_WALK_US);
+    if (p->n_queued++ == 0 && walks(p)) loop_timer_start(&p->walk, HOLD_WALK_US);
     proxy_comment_position(x);
 }
 
@@ -128,6 +147,16 @@ void proxy_on_queue_timeout(void *arg) {
         proxy_refuse_late(x, 0);
         return;
     }
+    if (waits_for_session(x)) {
+        proxy_count_refusal(x, REFUSAL_SESSION_TIMEOUT);
+        x->retry_after_us = SESSION_RETRY_US;
+        PROXY_FAIL(x, ST_UNAVAILABLE,
+                   "more sessions are active than the workers' caches hold, and this one's turn "
+                   "did not come within the %.1f s of --session-timeout: retry within %d s to keep "
+                   "its place",
+                   (double)may_wait_us(x) * 1e-6, SESSION_GRACE_S);
+        return;
+    }
     count_refusal(x, "queue-timeout");
     PROXY_FAIL(x, ST_UNAVAILABLE,
                "no worker could start the request within the %.1f s of --queue-timeout: all had "
@@ -135,12 +164,15 @@ void proxy_on_queue_timeout(void *arg) {
                (double)x->proxy->config.queue_timeout_us * 1e-6);
 }
 
+static uint64_t tenant_hash(const struct exchange *x) {
+    return hash_64(x->tenant.ptr ? x->tenant.ptr : "", x->tenant.len, x->proxy->config.hash_secret);
+}
+
 void proxy_note_claim(struct exchange *x) {
     struct hold_request *held = &x->waiter.held;
 
     held->priority = x->due.priority = priority_of(x);
-    held->tenant = x->due.tenant =
-        hash_64(x->tenant.ptr ? x->tenant.ptr : "", x->tenant.len, x->proxy->config.hash_secret);
+    held->tenant = x->due.tenant = tenant_hash(x);
 }
 
 /* Tenant, priority and mailbox: needed only when there is no room. */
@@ -156,6 +188,62 @@ static enum status prepare_to_wait(struct exchange *x, struct error *err) {
     w->held.by_us = x->due.by_us;
     proxy_note_claim(x);
     return st;
+}
+
+/* --- sessions --------------------------------------------------------------------------------- */
+
+static uint64_t name_hash(struct str name, uint64_t scope) {
+    return name.len ? hash_64(name.ptr, name.len, scope) | 1 : 0;
+}
+
+/* Of the names in its headers; those of two tenants are never equal. */
+static struct registry_turn describe_turn(const struct exchange *x) {
+    uint32_t block_bytes = x->proxy->config.prefix_block_bytes;
+    struct registry_turn turn = {.tenant = tenant_hash(x)};
+    struct session_names names;
+    uint64_t whole;
+
+    session_names_of(x->req, &names);
+    whole = name_hash(names.session, turn.tenant);
+    turn.id = names.member.len ? name_hash(names.member, whole) : whole;
+    if (names.member.len) turn.parent_id = whole;
+    if (names.parent.len)
+        turn.parent_id = name_hash(names.parent, names.is_parent_member ? whole : turn.tenant);
+    turn.is_final = names.is_final;
+    if (x->rq.prompt_bytes)
+        turn.n_blocks =
+            (uint32_t)MIN((x->rq.prompt_bytes - 1) / block_bytes, (uint64_t)x->rq.n_blocks);
+    turn.n_system = (uint32_t)MIN(CEIL_DIV(x->system_bytes, block_bytes), x->rq.n_blocks);
+    return turn;
+}
+
+enum status proxy_begin_turn(struct exchange *x, struct error *err) {
+    struct proxy *p = x->proxy;
+    struct registry_turn turn;
+    enum status st;
+
+    if (!p->config.joins_sessions || !x->is_generation) return ST_OK;
+    st = prepare_to_wait(x, err);
+    if (st != ST_OK) return st;
+    turn = describe_turn(x);
+    x->rq.now_us = loop_now_us(p->loop);
+    st = registry_begin_turn(p->registry, x->scan.model, &x->rq, &x->try.ticket, &x->try.target,
+                             &turn, &x->waiter, err);
+    if (st == ST_AGAIN) {
+        enter_queue(x, x->rq.now_us);
+    } else if (st != ST_OK && x->waiter.limit) {
+        count_refusal(x, x->waiter.limit);
+    }
+    return st;
+}
+
+void proxy_end_turn(struct exchange *x) {
+    int64_t prompt = x->try.feedback.prompt_tokens, answer = sse_usage_tokens(&x->try.usage);
+    uint64_t n_tokens = prompt > 0 ? (uint64_t)(prompt + MAX(answer, 0)) : 0;
+
+    registry_end_turn(x->proxy->registry, &x->waiter,
+                      x->n_attempts ? x->try.target.worker : WORKER_NONE, n_tokens,
+                      loop_now_us(x->proxy->loop));
 }
 
 enum status proxy_route_or_queue(struct exchange *x, struct error *err) {

@@ -59,10 +59,22 @@ static void count_tokens(const struct exchange *x) {
 }
 
 const char *proxy_held_by(const struct exchange *x) {
-    static const char *const names[] = {
-        [HOLD_FULL] = "full", [HOLD_BACKLOG] = "backlog", [HOLD_BEHIND] = "behind"};
+    static const char *const names[] = {[HOLD_FULL] = "full",
+                                        [HOLD_BACKLOG] = "backlog",
+                                        [HOLD_BEHIND] = "behind",
+                                        [HOLD_SESSION] = "session"};
 
     return x->held_position ? names[x->waiter.held.reason] : "";
+}
+
+const char *proxy_session_of(const struct exchange *x) {
+    static const char *const names[] = {[SESSION_BEGUN] = "new",
+                                        [SESSION_BY_ID] = "id",
+                                        [SESSION_BY_END] = "end",
+                                        [SESSION_BY_ANCHOR] = "anchor"};
+
+    if (x->state == EXCHANGE_QUEUED) return ""; /* the turn is the registry's */
+    return x->waiter.turn.is_open ? names[x->waiter.turn.how] : "";
 }
 
 static double seconds_since_start(const struct exchange *x, uint64_t then_us) {
@@ -110,7 +122,8 @@ static void log_request(const struct exchange *x, int code, double duration_s) {
               log_f64("duration_s", duration_s), log_f64("ttft_s", ttft_s(x)),
               log_f64("held_s", (double)x->waited_us * 1e-6), log_z("held_by", proxy_held_by(x)),
               log_u64("position", x->held_position), log_u64("deadline_ms", proxy_deadline_ms(x)),
-              log_u64("body_bytes", x->req->body.len), log_u64("answer_bytes", x->try.sent_bytes),
+              log_z("session", proxy_session_of(x)), log_u64("body_bytes", x->req->body.len),
+              log_u64("answer_bytes", x->try.sent_bytes),
               log_i64("prompt_tokens", x->try.feedback.prompt_tokens),
               log_i64("cached_tokens", x->try.feedback.cached_tokens),
               log_f64("predicted_cached_tokens", was_sent ? x->try.ticket.cached_tokens : 0),

@@ -62,6 +62,7 @@ enum hold_reason {
     HOLD_FULL,    /* every worker is full, or out of service */
     HOLD_BACKLOG, /* its worker's predicted wait is above H */
     HOLD_BEHIND,  /* others wait */
+    HOLD_SESSION, /* its session waits, before it comes here (router/sessions) */
 };
 
 /* Embedded in the caller's; zero before its first use. The pointers are the caller's, and belong to

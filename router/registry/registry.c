@@ -47,6 +47,7 @@ void registry_destroy(struct registry *r) {
     if (!r) return;
     for (uint32_t i = 0; i < r->n_models; i++) {
         hold_destroy(r->models[i].hold);
+        sessions_destroy(r->models[i].sessions);
         routing_destroy(r->models[i].routing);
     }
     pthread_mutex_destroy(&r->lock);
@@ -102,11 +103,13 @@ enum status registry_add_at(struct registry *r, const struct address_url *url,
     return st;
 }
 
-static void leave_model(struct worker *w, uint32_t id) {
+static void leave_model(struct registry *r, struct worker *w, uint32_t id) {
     if (!w->model) return;
     routing_worker_down(w->model->routing, id);
+    if (w->model->sessions) sessions_worker_lost(w->model->sessions, id);
     w->model->n_workers--;
     w->is_described = false;
+    registry_count_memory(r);
 }
 
 enum status registry_remove(struct registry *r, uint32_t id) {
@@ -114,7 +117,7 @@ enum status registry_remove(struct registry *r, uint32_t id) {
 
     pthread_mutex_lock(&r->lock);
     if (id < r->n_ids && r->workers[id].is_used) {
-        leave_model(&r->workers[id], id); /* keeps .model: tickets may be open */
+        leave_model(r, &r->workers[id], id); /* keeps .model: tickets may be open */
         r->workers[id].is_used = false;
         st = ST_OK;
     }
@@ -131,6 +134,10 @@ static struct model *model_find(struct registry *r, struct str name) {
     return NULL;
 }
 
+static bool has_no_turns(const struct model *m) {
+    return !m->n_turns && !(m->sessions && sessions_n_held(m->sessions));
+}
+
 /* A place for one more model: a free one, or that of a model without workers and open or waiting
  * requests, so that the fleet may use any number of names over time. */
 static struct model *find_place(struct registry *r) {
@@ -138,7 +145,7 @@ static struct model *find_place(struct registry *r) {
         struct model *m = &r->models[i];
 
         if (m->n_workers == 0 && routing_load(m->routing)->n_open == 0 &&
-            hold_n_waiting(m->hold) == 0) {
+            hold_n_waiting(m->hold) == 0 && has_no_turns(m)) {
             return m;
         }
     }
@@ -177,6 +184,12 @@ static enum status model_ensure(struct registry *r, const char *name, struct err
     }
     st = routing_create(&fresh.routing, &r->config.routing, err);
     if (st != ST_OK) return st;
+    if (r->config.max_sessions) fresh.sessions = sessions_create(r->config.max_sessions);
+    if (r->config.max_sessions && !fresh.sessions) {
+        routing_destroy(fresh.routing);
+        return error_set(err, ST_NOMEM,
+                         "no memory for the sessions of \"%s\": set --session-admission off", name);
+    }
     fresh.hold = hold_create(fresh.routing, &r->config.hold);
     snprintf(fresh.name, sizeof(fresh.name), "%s", name);
     fresh.name_len = (uint32_t)strlen(fresh.name);
@@ -184,6 +197,7 @@ static enum status model_ensure(struct registry *r, const char *name, struct err
     former = take_place(r, place, &fresh);
     pthread_mutex_unlock(&r->lock);
     hold_destroy(former.hold);
+    sessions_destroy(former.sessions);
     routing_destroy(former.routing);
     return ST_OK;
 }
@@ -291,7 +305,7 @@ enum status registry_describe(struct registry *r, uint32_t id, const struct wire
     if (w->model != m || !w->is_described) {
         uint32_t reasons = worker_reasons(w, id);
 
-        leave_model(w, id);
+        leave_model(r, w, id);
         w->model = m;
         m->n_workers++;
         routing_set_reason(m->routing, id, ~(uint32_t)WORKER_ABSENT, false);
@@ -301,11 +315,13 @@ enum status registry_describe(struct registry *r, uint32_t id, const struct wire
     spec = spec_of(r, w);
     routing_worker_up(m->routing, id, &spec);
     if (is_new) routing_slow_start(m->routing, id, r->now_us);
+    if (is_new && m->sessions) sessions_worker_lost(m->sessions, id);
     m->max_model_len = info->max_model_len;
     memcpy(m->other_names, info->other_names, sizeof(m->other_names));
     w->is_described = true;
     w->is_third_party = is_third_party;
     w->kind = worker_kind_of(is_third_party, info->backend);
+    registry_count_memory(r);
 done:
     pthread_mutex_unlock(&r->lock);
     return st;
@@ -332,6 +348,7 @@ void registry_report(struct registry *r, uint32_t id, const struct registry_repo
         if (take_report(&w->info, report)) {
             spec = spec_of(r, w);
             routing_worker_up(w->model->routing, id, &spec);
+            registry_count_memory(r);
         }
         routing_worker_report(w->model->routing, id, &report->counted);
     }
@@ -402,6 +419,8 @@ void registry_forget_cache(struct registry *r, uint32_t id) {
     pthread_mutex_lock(&r->lock);
     if (id < r->n_ids && r->workers[id].is_used && r->workers[id].is_described) {
         routing_forget_cache(r->workers[id].model->routing, id);
+        if (r->workers[id].model->sessions)
+            sessions_worker_lost(r->workers[id].model->sessions, id);
     }
     pthread_mutex_unlock(&r->lock);
 }
@@ -413,6 +432,7 @@ void registry_replace(struct registry *r, uint32_t id) {
     if (id < r->n_ids && w->is_used) {
         if (w->is_described) {
             routing_forget_cache(w->model->routing, id);
+            if (w->model->sessions) sessions_worker_lost(w->model->sessions, id);
             routing_slow_start(w->model->routing, id, r->now_us);
         }
         w->incarnation++;
@@ -445,6 +465,7 @@ void registry_tick(struct registry *r, uint64_t now_us) {
         model_note_eligible(&r->models[i], now_us);
         routing_apply_speeds(r->models[i].routing, now_us);
     }
+    registry_count_memory(r);
     registry_grant(r, now_us, &decided);
     registry_give_up(r, &decided);
     pthread_mutex_unlock(&r->lock);

@@ -41,6 +41,7 @@ struct registry_config {
     struct routing_options routing; /* for each model; max_index_bytes is per model */
     struct hold_options hold;       /* for each model */
     uint32_t max_worker_requests;   /* in flight on each; 0: from the worker's description */
+    uint32_t max_sessions;          /* of each model that are known; 0: turns are not joined */
     uint32_t max_concurrent;        /* in flight on all of them; 0: any */
     uint64_t trial_us; /* shortest pause of a worker that was ejected; 0: BREAKER_MIN_US */
 };

@@ -3,6 +3,7 @@
  *
  *   registry.c        workers and models: the control loop
  *   registry_route.c  requests that are sent, wait and end: the router loops
+ *   registry_sessions.c  turns that are joined to sessions, and wait with them: the router loops
  *   registry_remote.c requests that other routers sent: the control loop
  *   registry_kv.c     caches of third-party workers, from their events: the control loop
  *   registry_outbox.c events of our requests to third-party workers, for other routers
@@ -53,6 +54,8 @@ struct model {
     char other_names[WIRE_NAMES_MAX]; /* aliases of its workers */
     struct routing *routing;
     struct hold *hold;
+    struct sessions *sessions; /* NULL: whole sessions do not wait */
+    uint32_t n_turns;          /* of sessions: open */
     uint32_t max_model_len;
     uint32_t n_workers;
     bool was_eligible;    /* a worker was eligible at the last check */
@@ -126,6 +129,21 @@ void outbox_ended(struct registry *r, const struct registry_target *target,
  * requests back (hold_is_on). registry_notify sends their mails after the lock is released. */
 void registry_grant(struct registry *r, uint64_t now_us, struct list *decided);
 void registry_grant_held(struct registry *r, uint64_t now_us, struct list *decided);
+
+/* By its name as the client wrote it. */
+MUST_USE enum status registry_choose_model(struct registry *r, struct str name, struct model **out,
+                                           struct error *err);
+/* For the router loops: counts how often the lock is contended. */
+void registry_lock(struct registry *r);
+
+/* A waiter whose session may go is placed, or waits for a worker, or no worker takes it. */
+void registry_go_on(struct registry *r, struct model *m, struct registry_waiter *w, uint64_t now_us,
+                    struct list *decided);
+/* Lets go the turns of m whose sessions may go. */
+void registry_grant_sessions(struct registry *r, struct model *m, uint64_t now_us,
+                             struct list *decided);
+/* Sets what the sessions of each model may occupy: the memory of its workers. */
+void registry_count_memory(struct registry *r);
 
 /* Takes those out of the queue that no worker will ever take: all have left for good. */
 void registry_give_up(struct registry *r, struct list *decided);

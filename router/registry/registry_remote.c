@@ -101,18 +101,25 @@ void registry_remote_ended(struct registry *r, struct registry_remote *m,
 }
 
 void registry_check(struct registry *r) {
-    uint32_t n_open = 0, n_remote = 0;
+    uint32_t n_open = 0, n_remote = 0, n_waiting = 0;
 
     pthread_mutex_lock(&r->lock);
     for (uint32_t i = 0; i < r->n_models; i++) {
-        routing_check(r->models[i].routing);
-        n_open += routing_load(r->models[i].routing)->n_open;
+        const struct model *m = &r->models[i];
+
+        routing_check(m->routing);
+        n_open += routing_load(m->routing)->n_open;
+        n_waiting += hold_n_waiting(m->hold);
+        if (m->sessions) sessions_check(m->sessions);
+        if (m->sessions) n_waiting += sessions_n_held(m->sessions);
     }
     for (uint32_t id = 0; id < r->n_ids; id++)
         n_remote += r->workers[id].n_remote;
     assert(n_open == r->n_open + r->n_remote);
     assert(n_remote == r->n_remote);
+    assert(n_waiting == r->n_waiting);
     pthread_mutex_unlock(&r->lock);
     (void)n_open;
     (void)n_remote;
+    (void)n_waiting;
 }

@@ -26,8 +26,8 @@ static void wait_for_lock(struct registry *r) {
     r->n_contended++;
 }
 
-/* For the router loops. Reads the clock only when it has to wait. */
-static void lock_and_measure(struct registry *r) {
+/* Reads the clock only when it has to wait. */
+void registry_lock(struct registry *r) {
     if (UNLIKELY(pthread_mutex_trylock(&r->lock) != 0)) wait_for_lock(r);
 }
 
@@ -53,9 +53,8 @@ static enum status fail_no_model(const struct registry *r, struct str name, stru
                            (int)MIN(name.len, 128), name.ptr, list);
 }
 
-/* The model of a request. */
-static enum status choose_model(struct registry *r, struct str name, struct model **out,
-                                struct error *err) {
+enum status registry_choose_model(struct registry *r, struct str name, struct model **out,
+                                  struct error *err) {
     struct model *any = NULL;
 
     for (uint32_t i = 0; i < r->n_models; i++) {
@@ -152,8 +151,8 @@ enum status registry_route(struct registry *r, struct str model, const struct ro
     struct model *m;
     enum status st;
 
-    lock_and_measure(r);
-    st = choose_model(r, model, &m, err);
+    registry_lock(r);
+    st = registry_choose_model(r, model, &m, err);
     if (st == ST_OK) st = decide(r, m, rq, ticket, err);
     if (st == ST_OK) fill_target(r, m->routing, ticket, out);
     pthread_mutex_unlock(&r->lock);
@@ -168,7 +167,7 @@ enum status registry_explain(struct registry *r, struct str model, const struct 
 
     *n = 0;
     pthread_mutex_lock(&r->lock);
-    st = choose_model(r, model, &m, err);
+    st = registry_choose_model(r, model, &m, err);
     if (st == ST_OK) {
         *choice = routing_explain(m->routing, rq, r->terms);
         if (*choice == WORKER_NONE) {
@@ -249,6 +248,7 @@ static void grant(struct registry *r, struct model *m, uint64_t now_us, struct l
     struct list placed, *link;
 
     refuse_hopeless(r, m, now_us, decided);
+    if (m->sessions) registry_grant_sessions(r, m, now_us, decided);
     list_init(&placed);
     hold_walk(m->hold, n_free(r), now_us, &placed);
     while ((link = list_pop_front(&placed)) != NULL) {
@@ -268,14 +268,14 @@ void registry_grant(struct registry *r, uint64_t now_us, struct list *decided) {
 }
 
 void registry_grant_held(struct registry *r, uint64_t now_us, struct list *decided) {
-    if (r->config.hold.fcfs_s > 0) registry_grant(r, now_us, decided);
+    if (r->config.hold.fcfs_s > 0 || r->config.max_sessions) registry_grant(r, now_us, decided);
 }
 
 void registry_walk(struct registry *r, uint64_t now_us) {
     struct list decided;
 
     list_init(&decided);
-    lock_and_measure(r);
+    registry_lock(r);
     r->now_us = MAX(r->now_us, now_us);
     registry_grant_held(r, now_us, &decided);
     pthread_mutex_unlock(&r->lock);
@@ -339,6 +339,38 @@ static enum status refuse(const struct registry *r, const struct model *m,
                      why_full(w), o->queue_size);
 }
 
+static void displace(struct hold_request *q, struct list *decided) {
+    struct registry_waiter *w = waiter_of(q);
+
+    w->limit = "queue-size";
+    w->is_granted = false;
+    list_push_back(decided, &w->mail.link);
+}
+
+void registry_go_on(struct registry *r, struct model *m, struct registry_waiter *w, uint64_t now_us,
+                    struct list *decided) {
+    enum admission_verdict verdict = ADMISSION_WAITS;
+    struct hold_request *displaced = NULL;
+    enum status st = ST_AGAIN;
+    enum hold_reason reason;
+
+    w->held.rq->now_us = now_us;
+    w->hold = m->hold;
+    if (has_room(r, m, now_us)) {
+        st = place(r, m, w->held.rq, w->held.ticket, &reason, NULL);
+    } else if (!model_may_wait(r, m, now_us)) {
+        st = decide(r, m, w->held.rq, w->held.ticket, NULL);
+    }
+    if (st == ST_AGAIN) verdict = hold_wait(m->hold, &w->held, &displaced);
+    if (displaced) displace(displaced, decided);
+    r->n_waiting -= st != ST_AGAIN || verdict != ADMISSION_WAITS || displaced;
+    if (st == ST_AGAIN && verdict == ADMISSION_WAITS) return;
+    if (st == ST_AGAIN) w->limit = "queue-size";
+    w->is_granted = st == ST_OK;
+    if (w->is_granted) fill_target(r, m->routing, w->held.ticket, w->target);
+    list_push_back(decided, &w->mail.link);
+}
+
 /* Queues w until a worker of m can take it; that may be at once, when others wait for another. */
 static enum status wait_for_place(struct registry *r, struct model *m, struct registry_waiter *w,
                                   struct list *decided, struct error *err) {
@@ -352,9 +384,7 @@ static enum status wait_for_place(struct registry *r, struct model *m, struct re
     w->limit = NULL;
     w->is_granted = false;
     if (displaced) {
-        waiter_of(displaced)->limit = "queue-size";
-        waiter_of(displaced)->is_granted = false;
-        list_push_back(decided, &waiter_of(displaced)->mail.link);
+        displace(displaced, decided);
     } else {
         r->n_waiting++;
     }
@@ -376,8 +406,8 @@ enum status registry_enter(struct registry *r, struct str model, struct route_re
     enum status st;
 
     list_init(&decided);
-    lock_and_measure(r);
-    st = choose_model(r, model, &m, err);
+    registry_lock(r);
+    st = registry_choose_model(r, model, &m, err);
     if (st != ST_OK) goto done;
     if (r->n_waiting) registry_grant(r, rq->now_us, &decided); /* waiting requests come first */
     model_note_eligible(m, rq->now_us);
@@ -405,8 +435,8 @@ enum status registry_judge(struct registry *r, struct str model, const struct ro
     struct model *m;
     enum status st;
 
-    lock_and_measure(r);
-    st = choose_model(r, model, &m, NULL);
+    registry_lock(r);
+    st = registry_choose_model(r, model, &m, NULL);
     st = st == ST_OK ? hold_judge(m->hold, rq, due, err) : ST_OK; /* registry_enter reports it */
     pthread_mutex_unlock(&r->lock);
     return st;
@@ -416,17 +446,19 @@ bool registry_leave(struct registry *r, struct registry_waiter *w) {
     bool was_waiting;
 
     pthread_mutex_lock(&r->lock);
-    was_waiting = hold_is_waiting(&w->held);
-    if (was_waiting) {
+    was_waiting = w->turn.is_held || hold_is_waiting(&w->held);
+    if (w->turn.is_held) {
+        sessions_leave(w->model->sessions, &w->turn, r->now_us);
+    } else if (was_waiting) {
         hold_leave(w->hold, &w->held);
-        r->n_waiting--;
     }
+    r->n_waiting -= was_waiting;
     pthread_mutex_unlock(&r->lock);
     return was_waiting;
 }
 
 uint32_t registry_position(struct registry *r, const struct registry_waiter *w) {
-    uint32_t position = 1;
+    uint32_t position = w->turn.is_held ? w->held.n_before + 1 : 1;
 
     pthread_mutex_lock(&r->lock);
     if (hold_is_waiting(&w->held)) position = hold_position(w->hold, &w->held);
@@ -595,7 +627,7 @@ void registry_first_token(struct registry *r, const struct registry_target *targ
     struct list decided;
 
     list_init(&decided);
-    lock_and_measure(r);
+    registry_lock(r);
     routing_first_token(target->routing, ticket, feedback, now_us);
     if (target->shared_id) outbox_first(r, target, feedback, now_us);
     if (feedback) began(r, target, now_us);
@@ -610,7 +642,7 @@ void registry_ended(struct registry *r, const struct registry_target *target,
     struct list decided;
 
     list_init(&decided);
-    lock_and_measure(r);
+    registry_lock(r);
     routing_ended(target->routing, ticket, end);
     if (target->shared_id) outbox_ended(r, target, end);
     r->n_open--;

@@ -10,6 +10,7 @@
 #include "common/protocol/wire.h"
 #include "router/registry/registry.h"
 #include "router/registry/worker_kind.h"
+#include "router/sessions/sessions.h"
 
 struct registry_target { /* where an attempt goes */
     struct routing *routing;
@@ -74,8 +75,10 @@ struct registry_waiter {
     uint64_t retry_us;        /* with the limit "deadline": as hold_due has it */
     bool is_granted;   /* valid with the mail: `ticket` is open; else it is refused: displaced
                           * when `limit` is set, or every worker has left for good */
-    struct hold *hold; /* for the registry, with the next one */
+    struct hold *hold; /* for the registry, with the next ones */
     struct registry_target *target;
+    struct model *model;      /* of the turn */
+    struct session_turn turn; /* from registry_begin_turn to registry_end_turn: for reading too */
 };
 MUST_USE enum status registry_enter(struct registry *r, struct str model, struct route_request *rq,
                                     struct route_ticket *ticket, struct registry_target *out,
@@ -87,6 +90,24 @@ MUST_USE enum status registry_enter(struct registry *r, struct str model, struct
 MUST_USE enum status registry_judge(struct registry *r, struct str model,
                                     const struct route_request *rq, struct hold_due *due,
                                     struct error *err);
+/* A turn of a session, before registry_enter: it is joined to its session. ST_OK: enter it.
+ * ST_AGAIN: its session waits, as with registry_enter, and it is not entered any more. ST_BUSY: the
+ * queue is full. Without sessions, or for an unknown model, ST_OK. The turn that goes is ended once,
+ * when the request is over; ending one that is not open does nothing. */
+struct registry_turn {
+    uint64_t id, parent_id, tenant; /* hashes; id 0: the request names no session */
+    uint32_t n_blocks;              /* of the chain, full ones */
+    uint32_t n_system;              /* that the system prompt touches; 0: unknown */
+    bool is_final;
+};
+MUST_USE enum status registry_begin_turn(struct registry *r, struct str model,
+                                         struct route_request *rq, struct route_ticket *ticket,
+                                         struct registry_target *out,
+                                         const struct registry_turn *turn,
+                                         struct registry_waiter *w, struct error *err);
+/* `worker`: which has its prompt now, or WORKER_NONE. n_tokens of prompt and answer; 0: unknown. */
+void registry_end_turn(struct registry *r, struct registry_waiter *w, uint32_t worker,
+                       uint64_t n_tokens, uint64_t now_us);
 
 /* Stops waiting. False: it is already decided and the mail is on its way. */
 bool registry_leave(struct registry *r, struct registry_waiter *w);

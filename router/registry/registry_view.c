@@ -161,6 +161,10 @@ static double fullness(const struct worker *w, const struct load_worker *k) {
     return MIN(share, 1);
 }
 
+static uint32_t n_waiting_of(const struct model *m) {
+    return hold_n_waiting(m->hold) + (m->sessions ? sessions_n_held(m->sessions) : 0);
+}
+
 /* Mean load of the workers, and what waits for a backlog: HELD_S each is a full load. A request
  * that waits a moment is no reason for another worker. */
 static double saturation(const struct registry *r, const struct model *m, uint32_t n_requests) {
@@ -168,6 +172,7 @@ static double saturation(const struct registry *r, const struct model *m, uint32
     double sum = hold_waiting_s(m->hold) / HELD_S;
     uint32_t n = 0;
 
+    if (m->sessions && sessions_n_held(m->sessions)) return 1;
     if (hold_n_waiting(m->hold) > 0 && (!hold_is_on(m->hold) || !load_has_room(load, ALL_RAMPED)))
         return 1;
     for (uint32_t id = 0; id < r->n_ids; id++) {
@@ -203,10 +208,12 @@ bool registry_model_stats(struct registry *r, uint32_t i, struct registry_model_
         *out = (struct registry_model_stats){
             .n_workers = m->n_workers,
             .n_open = stats.n_open - MIN(n_remote_of(r, m), stats.n_open),
-            .n_waiting = hold_n_waiting(m->hold),
+            .n_waiting = n_waiting_of(m),
             .bytes_per_token = stats.bytes_per_token,
             .saturation = saturation(r, m, stats.n_open),
+            .joins_sessions = m->sessions != NULL,
         };
+        if (m->sessions) sessions_stats(m->sessions, &out->sessions);
         memcpy(out->name, m->name, sizeof(out->name));
     }
     pthread_mutex_unlock(&r->lock);

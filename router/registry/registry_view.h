@@ -6,6 +6,7 @@
 #include "router/registry/registry.h"
 #include "router/registry/registry_kv.h"
 #include "router/routing/breaker.h"
+#include "router/sessions/sessions.h"
 
 struct registry_view { /* a copy */
     uint32_t id;
@@ -61,6 +62,8 @@ struct registry_model_stats {
      * KV memory in use. 1 while requests wait, and when there are requests but no such worker. A
      * worker that reports neither max_num_seqs nor KV usage counts as full when it has a queue. */
     double saturation;
+    bool joins_sessions;
+    struct sessions_stats sessions; /* if so */
 };
 bool registry_model_stats(struct registry *r, uint32_t i, struct registry_model_stats *out);
 

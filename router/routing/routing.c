@@ -742,6 +742,10 @@ uint32_t routing_restore(struct routing *r, uint32_t w, const uint64_t *items, u
     return prefix_lru_restore(r->lru, w, items, n);
 }
 
+double routing_bytes_per_token(const struct routing *r) {
+    return r->bytes_per_token;
+}
+
 const struct load *routing_load(const struct routing *r) {
     return &r->load;
 }

@@ -206,6 +206,7 @@ uint32_t routing_walk(const struct routing *r, uint32_t w, struct prefix_walk *w
 uint32_t routing_restore(struct routing *r, uint32_t w, const uint64_t *items, uint32_t n);
 
 const struct load *routing_load(const struct routing *r);
+double routing_bytes_per_token(const struct routing *r); /* of prompts, as learned */
 
 /* Learned cache capacity of the device of `w` as a multiple of the declared one. */
 double routing_capacity_factor(const struct routing *r, uint32_t w);

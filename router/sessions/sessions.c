@@ -277,6 +277,10 @@ static bool may_go(struct sessions *s, const struct session_arrival *arrival, ui
     return true;
 }
 
+bool sessions_has(const struct sessions *s, uint64_t id) {
+    return session_table_find(&s->table, &(struct session_prompt){.id = id}).session != 0;
+}
+
 bool sessions_arrive(struct sessions *s, const struct session_arrival *arrival,
                      struct session_turn *t) {
     double n_tokens = fmax(arrival->prompt_tokens, 0) + fmax(arrival->answer_tokens, 0);

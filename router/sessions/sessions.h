@@ -75,6 +75,9 @@ void sessions_set_capacity(struct sessions *s, double device_tokens, double host
 MUST_USE bool sessions_arrive(struct sessions *s, const struct session_arrival *arrival,
                               struct session_turn *t);
 
+/* Is there a session with this id? Then a prompt's n_known is not looked at. */
+bool sessions_has(const struct sessions *s, uint64_t id);
+
 /* A held turn that goes now, or NULL. To be called until it is NULL when a turn has ended or left,
  * and every now and then while one is held: time lets sessions go. */
 struct session_turn *sessions_next(struct sessions *s, uint64_t now_us);

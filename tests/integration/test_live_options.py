@@ -118,7 +118,7 @@ OTHER = {
     "api-keys-file": "FOLDER/keys2", "api-key": "sk-two", "worker-api-key-file": "FOLDER/worker",
     "worker-api-key": "wrk-two", "admin-api-key-file": "FOLDER/admin2", "admin-api-key": "adm-two",
     "explain-to-clients": True, "expose-worker-headers": True, "strip-client-noise": "all",
-    "hold-ms": "1s", "order-aware": "on", "max-worker-requests": 50, "max-concurrent-requests": 1000, "queue-size": 2000, "queue-timeout": "50s",
+    "hold-ms": "1s", "order-aware": "on", "max-worker-requests": 50, "max-concurrent-requests": 1000, "queue-size": 2000, "queue-timeout": "50s", "session-timeout": "9m",
     "max-body-bytes": "16MiB", "max-body-memory": "64MiB", "max-connections": 1000, "head-timeout": "20s",
     "idle-timeout": "50s", "drain-timeout": "50s", "drain-settle": "1s",
     "log-level": "debug", "log-rate": 100, "log-requests": 2, "log-requests-rate": 50000,

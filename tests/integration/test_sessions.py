@@ -1,0 +1,181 @@
+"""Whole sessions wait while the contexts of active ones fill the workers' caches (router/operating/sessions.md)."""
+import signal
+
+import pytest
+
+from conftest import Router, Worker, http, wait_for
+from test_admission import Asked, lower
+
+BLOCKS = 512  # of 16 tokens: 0.9 x 8,192 tokens may be active
+TEXT = "The quick brown fox jumps over the lazy dog. "
+
+
+def turn(name, n_tokens=3000, **more):
+    """A request of a session: its prompt is its own, and has about so many tokens, a byte each."""
+    return {"prompt": f"{name}: " + TEXT * (n_tokens // len(TEXT)), "max_tokens": 1, **more}
+
+
+class Fleet:
+    def __init__(self, programs, *args, n=1):
+        self.workers = [programs(Worker, "--backend", "sim", "--sim-speed", 20, "--num-gpu-blocks-override", BLOCKS, "--max-model-len",
+                                 4096, "--admin-api-key", "admin").ready() for _ in range(n)]
+        self.router = programs(Router, "--worker-urls", ",".join(w.url for w in self.workers), *args).ready(n)
+
+    def ask(self, session, final=False, body=None, **more):
+        headers = {"x-incipit-session": session, **({"x-incipit-session-final": "true"} if final else {})}
+        return self.router.post("/v1/completions", body or turn(session), headers=headers, **more)
+
+    def begin(self, session):
+        """Active and idle: the first turn passes by, the second makes it count."""
+        for _ in range(2):
+            assert self.ask(session).code == 200
+
+    def held(self, session, **more):
+        """A turn that is asked on the side."""
+        return Asked(self.router, body=turn(session), headers={"x-incipit-session": session}, **more)
+
+    def sessions(self, state):
+        return self.router.metric("incipit_sessions", state=state)
+
+    def wait_for_held(self, n=1):
+        wait_for(lambda: self.router.metric("incipit_requests_waiting") == n, f"{n} that wait")
+
+
+@pytest.fixture
+def full(programs):
+    """A fleet whose cache two active sessions fill."""
+    def start(*args, **more):
+        fleet = Fleet(programs, *args, **more)
+        fleet.begin("first")
+        fleet.begin("second")
+        assert fleet.sessions("active") == 2
+        assert fleet.ask("third").code == 200  # its first turn passes by
+        return fleet
+    return start
+
+
+def test_a_session_waits_until_another_has_ended(full):
+    fleet = full()
+    third = fleet.held("third")
+    fleet.wait_for_held()
+    assert fleet.sessions("waiting") == 1 and fleet.router.metric("incipit_requests_held_total", reason="session") == 1
+    assert fleet.ask("first").code == 200  # an active one goes on
+    assert third.answer is None
+    assert fleet.ask("second", final=True).code == 200
+    third.join(30)
+    assert third.answer.code == 200
+    assert fleet.sessions("active") == 2 and fleet.sessions("waiting") == 0
+    assert fleet.router.metric("incipit_sessions_paused_total", reason="final") == 1
+
+
+def test_a_turn_without_a_name_is_joined_by_its_prompt(programs):
+    fleet = Fleet(programs)
+    prompt = turn("unnamed", 2000)["prompt"]
+    for length in 1, 2:
+        assert fleet.router.post("/v1/completions", {"prompt": prompt + TEXT * 5 * length, "max_tokens": 1}).code == 200
+    metric = fleet.router.metric
+    assert metric("incipit_session_turns_total", joined="new") == 1
+    assert metric("incipit_session_turns_total", joined="end") + metric("incipit_session_turns_total", joined="anchor") == 1
+
+
+def test_a_client_that_leaves_while_it_waits_frees_its_place(full):
+    fleet = full()
+    gone = fleet.held("third", timeout=1)
+    fleet.wait_for_held()
+    gone.join(30)  # it gives up
+    wait_for(lambda: fleet.router.metric("incipit_requests_waiting") == 0, "no request to wait")
+    assert fleet.sessions("waiting") == 0
+    fleet.ask("first", final=True)
+    assert fleet.ask("fourth").code == 200 and fleet.ask("fourth").code == 200
+
+
+def test_a_session_that_waits_for_too_long_gets_503_and_is_told_when_to_retry(full):
+    fleet = full("--session-timeout", "100ms", "--queue-timeout", "100ms")
+    late = fleet.ask("third")
+    assert late.code == 503 and "--session-timeout" in late.json["error"]["message"]
+    assert "retry-after" in lower(late.headers)
+    assert fleet.router.metric("incipit_requests_refused_total", limit="session-timeout") == 1
+    assert fleet.sessions("waiting") == 0
+
+
+def test_a_full_queue_refuses_sessions_too(full):
+    fleet = full("--queue-size", "1")
+    waits = fleet.held("third")
+    fleet.wait_for_held()
+    assert fleet.ask("fourth").code == 200  # a first turn
+    refused = fleet.ask("fourth")
+    assert refused.code == 429 and "--queue-size" in refused.json["error"]["message"]
+    assert fleet.ask("first", final=True).code == 200
+    waits.join(30)
+    assert waits.answer.code == 200
+
+
+def test_an_emptied_cache_lets_sessions_go(full):
+    fleet = full()
+    third = fleet.held("third")
+    fleet.wait_for_held()
+    n = fleet.sessions("active")
+    assert http(fleet.router.admin_url + "/flush_cache", method="POST", body={}).code == 200
+    third.join(30)
+    assert third.answer.code == 200
+    assert n == 2 and fleet.sessions("active") == 3  # the sessions stay
+
+
+def test_sessions_that_wait_are_refused_when_the_last_worker_leaves(full):
+    fleet = full()
+    third = fleet.held("third")
+    fleet.wait_for_held()
+    assert http(fleet.router.admin_url + "/workers/0", method="DELETE").code in (200, 202)  # it drains, or is gone
+    third.join(30)
+    assert third.answer.code == 503
+
+
+def test_a_router_that_stops_serves_or_refuses_the_sessions_that_wait(full):
+    fleet = full("--drain-timeout", "2s")
+    third = fleet.held("third")
+    fleet.wait_for_held()
+    fleet.router.stop(signal.SIGTERM)
+    third.join(30)
+    assert third.answer is None or third.answer.code in (200, 503)
+
+
+def test_names_of_two_tenants_are_two_sessions(programs):
+    fleet = Fleet(programs, "--trust-tenant-header", "--tenant-header-name", "x-tenant")
+    for tenant in "a", "b":
+        answer = fleet.router.post("/v1/completions", turn("shared"), headers={"x-session-id": "1", "x-tenant": tenant})
+        assert answer.code == 200
+    assert fleet.router.metric("incipit_session_turns_total", joined="new") == 2
+
+
+def test_off_holds_no_session(programs):
+    fleet = Fleet(programs, "--session-admission", "off")
+    for session in "abcd":
+        fleet.begin(session)
+    assert "incipit_sessions{" not in http(fleet.router.admin_url + "/metrics").body
+
+
+def test_a_fleet_of_agents_keeps_its_caches(programs):
+    """Six sessions on a cache for two: with admission far more of each prompt is found cached."""
+    shares = {}
+    for mode in "auto", "off":
+        fleet = Fleet(programs, "--session-admission", mode)
+        asked = [Agent(fleet, f"{mode}-{i}") for i in range(6)]
+        for agent in asked:
+            agent.join(120)
+            assert agent.codes == [200] * Agent.TURNS
+        shares[mode] = fleet.router.metric("incipit_cached_tokens_total") / fleet.router.metric("incipit_prompt_tokens_total")
+    assert shares["auto"] > 1.5 * shares["off"], shares
+
+
+class Agent(Asked):
+    """A session: its turns come one after the other, each longer than the one before; the last is marked."""
+    TURNS = 8
+
+    def __init__(self, fleet, name):
+        self.fleet, self.name_, self.codes = fleet, name, []
+        super().__init__(fleet.router)
+
+    def run(self):
+        for i in range(self.TURNS):
+            body = turn(self.name_, 2600 + 100 * i)
+            self.codes.append(self.fleet.ask(self.name_, final=i + 1 == self.TURNS, body=body, timeout=120).code)
