@@ -92,8 +92,8 @@ MUST_USE enum status registry_judge(struct registry *r, struct str model,
                                     struct error *err);
 /* A turn of a session, before registry_enter: it is joined to its session. ST_OK: enter it.
  * ST_AGAIN: its session waits, as with registry_enter, and it is not entered any more. ST_BUSY: the
- * queue is full. Without sessions, or for an unknown model, ST_OK. The turn that goes is ended once,
- * when the request is over; ending one that is not open does nothing. */
+ * queue is full. Without sessions, or for an unknown model, ST_OK. The turn that goes is ended
+ * once, when the request is over; ending one that is not open does nothing. */
 struct registry_turn {
     uint64_t id, parent_id, tenant; /* hashes; id 0: the request names no session */
     uint32_t n_blocks;              /* of the chain, full ones */

@@ -1,5 +1,5 @@
-/* router/registry/registry_sessions.c - turns of sessions, which wait as a whole until their contexts
- * fit into the workers' caches (router/sessions).
+/* router/registry/registry_sessions.c - turns of sessions, which wait as a whole until their
+ * contexts fit into the workers' caches (router/sessions).
  *
  *      begin_turn ─▶ goes ──▶ registry_enter ... the request's attempts ... ──▶ end_turn
  *          │                        ▲                                            │
