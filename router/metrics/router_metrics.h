@@ -71,11 +71,10 @@ extern const double router_decision_buckets[ROUTER_DECISION_BUCKETS]; /* 500 ns 
       "--hold-ms), behind (other requests waited), full (every worker), or session "               \
       "(--session-admission).")                                                                    \
     X(COUNTER, deadlines_total, "outcome",                                                         \
-      "Requests with a deadline for their first token (x-slo-ttft-ms), by outcome: met, missed, "  \
-      "refused (429), or left (the client disconnected before it).")                               \
+      "Requests with a deadline (x-slo-ttft-ms), by outcome: met, missed, refused (429) or left "  \
+      "(by the client).")                                                                          \
     X(COUNTER, stream_comments_total, "kind",                                                      \
-      "Comments that this router added to streams, by kind: keepalive (--sse-keepalive-s) or "     \
-      "position (in the queue).")                                                                  \
+      "Comments added to streams, by kind: keepalive (--sse-keepalive-s) or position.")            \
     X(COUNTER, requests_refused_total, "limit",                                                    \
       "Requests rejected before they reached a worker, by limit: an option, a limit of the "       \
       "API key (key), a missing or unknown key, an unreadable body.",                              \
