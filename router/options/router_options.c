@@ -494,7 +494,7 @@ static const struct option_def rows[] = {
          "Most prefill, in milliseconds, that the worker of a request may have to do before it. "
          "A request whose worker has more waits in the router, where short requests go first, "
          "tenants get equal shares, and the worker is chosen when it can start. auto: 400 for "
-         "workers that prefill in order of arrival, 4000 for workers that publish "
+         "workers that prefill in order of arrival, 1000 for workers that publish "
          "schedule_policy srpt, and 0 with a --policy other than prefix. 0: requests wait only "
          "while every worker is full. Lower orders more requests by length and tenant; "
          "too low leaves workers idle between requests."},

@@ -48,7 +48,11 @@
 #define HOLD_IN_DEBT_S  0.1
 #define HOLD_BUSY_SHARE 0.8
 #define HOLD_FCFS_S     0.4 /* default before workers that prefill in order of arrival */
-#define HOLD_SRPT_S     4.0 /* default before those that prefill the shortest first */
+/* Default before those that prefill the shortest first: they can interrupt a prompt, which the
+ * router cannot. In replay, three draws, mean and share of good requests (first token within 2 s,
+ * 50 ms between tokens) by 4 s and by 1 s: bursts 2.77 s, 57 % and 2.32 s, 61 %; load 1.05 3.69 s,
+ * 10 % and 4.02 s, 24 %; load 0.95 1.13 s, 58 % and 1.12 s, 57 %; by 0.4 s there 54 %. */
+#define HOLD_SRPT_S 1.0
 
 struct hold;
 

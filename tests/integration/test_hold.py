@@ -166,9 +166,9 @@ def test_a_hold_of_zero_sends_everything_at_once(fleet):
 def test_before_workers_that_publish_srpt_more_is_sent(fleet):
     for order, is_held in (("fcfs", True), ("srpt", False)):
         clients, worker = fleet(schedule_policy=order)
-        first = clients.send("first", 156)  # 3.9 s: more than 0.4, less than 4
+        first = clients.send("first", 32)  # 0.8 s: more than 0.4, less than 1
         worker.wait_for("first")
-        second = clients.send("second", 156)
+        second = clients.send("second", 32)
         wait_for(lambda: clients.router.metric("incipit_requests_waiting") == is_held and
                  len(worker.started) == 2 - is_held, "the second to wait, or to be sent")
         for name in ("first", "second"):

@@ -26,7 +26,7 @@ SRPT = dict(order="srpt")
 AWARE = dict(order="srpt", aware=1, price="on")
 HOST = dict(order="srpt", host=7_000_000, restore=400_000)
 LATE = dict(hold_ms=400, walk_ms=50)
-LATE_AWARE = dict(**AWARE, hold_ms=4000, walk_ms=50)
+LATE_AWARE = dict(**AWARE, hold_ms=1000, walk_ms=50)
 LATE_SRPT = {**LATE_AWARE, "price": "off"}  # the default before our workers
 SHARED = dict(routers=4, shared=1)
 ADMIT = dict(sessions=1, admit=1, walk_ms=50)

@@ -113,7 +113,7 @@ class Product:
 
 WITHOUT = "incipit, no order"
 PRODUCTS = {
-    "incipit": Product("order srpt aware 1 hold_ms 4000", workers=["--schedule-policy", "srpt"]),
+    "incipit": Product("order srpt aware 1 hold_ms 1000", workers=["--schedule-policy", "srpt"]),
     "incipit, fcfs workers": Product("hold_ms 400", workers=["--schedule-policy", "fcfs"]),
     WITHOUT: Product("", router=["--hold-ms", 0], workers=["--schedule-policy", "fcfs"]),
 }
