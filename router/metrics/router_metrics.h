@@ -33,11 +33,9 @@ extern const double router_decision_buckets[ROUTER_DECISION_BUCKETS]; /* 500 ns 
     X(COUNTER, predicted_cached_tokens_total, "",                                                  \
       "Prompt tokens that the prefix index expected in the chosen worker's cache.")                \
     X(COUNTER, cached_below_tokens_total, "",                                                      \
-      "Cached prompt tokens that a worker brought back from memory below its device (host "        \
-      "memory, disk), as reported by workers.")                                                    \
+      "Cached prompt tokens from below the device, as reported by workers.")                       \
     X(COUNTER, predicted_below_tokens_total, "",                                                   \
-      "Prompt tokens that the prefix index expected in the chosen worker's cache below its "       \
-      "device.")                                                                                   \
+      "Cached prompt tokens expected below the chosen worker's device.")                           \
     X(COUNTER, output_tokens_total, "",                                                            \
       "Tokens generated, as reported by workers; without a report, one for each event of a "       \
       "stream.",                                                                                   \
@@ -71,10 +69,11 @@ extern const double router_decision_buckets[ROUTER_DECISION_BUCKETS]; /* 500 ns 
       "--hold-ms), behind (other requests waited), full (every worker), or session "               \
       "(--session-admission).")                                                                    \
     X(COUNTER, deadlines_total, "outcome",                                                         \
-      "Requests with a deadline (x-slo-ttft-ms), by outcome: met, missed, refused (429) or left "  \
-      "(by the client).")                                                                          \
+      "Requests with a deadline for their first token (x-slo-ttft-ms), by outcome: met, missed, "  \
+      "refused (429), or left (the client disconnected before it).")                               \
     X(COUNTER, stream_comments_total, "kind",                                                      \
-      "Comments added to streams, by kind: keepalive (--sse-keepalive-s) or position.")            \
+      "Comments that this router added to streams, by kind: keepalive (--sse-keepalive-s) or "     \
+      "position (in the queue).")                                                                  \
     X(COUNTER, requests_refused_total, "limit",                                                    \
       "Requests rejected before they reached a worker, by limit: an option, a limit of the "       \
       "API key (key), a missing or unknown key, an unreadable body.",                              \
@@ -236,13 +235,11 @@ extern const double router_decision_buckets[ROUTER_DECISION_BUCKETS]; /* 500 ns 
       "", v->routing.capacity_factor)                                                              \
     X(GAUGE, worker_below_factor,                                                                  \
                                                                                                    \
-      "Factor on the worker's memory below its device, learned from cache hits.", "",              \
-      v->routing.below_factor)                                                                     \
+      "Learned factor on the worker's memory below its device.", "", v->routing.below_factor)      \
     X(GAUGE, worker_restore_tokens_per_second,                                                     \
                                                                                                    \
-      "Speed at which the worker restores tokens from below its device, as it reports; 0: not "    \
-      "reported.",                                                                                 \
-      "", wire_restore_tokens_per_s(&v->info))                                                     \
+      "Tokens restored per second from below the worker's device, as reported.", "",               \
+      wire_restore_tokens_per_s(&v->info))                                                         \
     X(GAUGE, worker_prefill_tokens_per_second,                                                     \
                                                                                                    \
       "Prefill speed of the worker in tokens per second, as it reports, corrected by what first "  \
@@ -258,9 +255,7 @@ extern const double router_decision_buckets[ROUTER_DECISION_BUCKETS]; /* 500 ns 
       (double)v->routing.n_held_blocks)                                                            \
     X(GAUGE, worker_index_below_blocks,                                                            \
                                                                                                    \
-      "Blocks of prompts and answers that the worker holds in memory below its device alone, "     \
-      "according to the prefix index.",                                                            \
-      "", (double)v->routing.n_below_blocks)                                                       \
+      "Indexed blocks below the worker's device.", "", (double)v->routing.n_below_blocks)          \
     X(GAUGE, worker_engine_running,                                                                \
                                                                                                    \
       "Requests running on the worker, from its answers or its /metrics page.",                    \

@@ -50,6 +50,18 @@ static bool query_connector(struct scheduler *s, struct request *r, struct admis
     return true;
 }
 
+/* Leaves in host memory what is computed sooner. */
+static void leave_slow(struct scheduler *s, struct kv_hit *hit) {
+    uint32_t n = hit->n_host_blocks * kv_manager_block_size(s->kv), first = hit->n_tokens - n;
+
+    if (n == 0 || !(s->restore_rate > 0)) return;
+    if (n / s->restore_rate <= pace_prefill_s(&s->pace, first, hit->n_tokens)) return;
+    if (++s->n_left_on_host % SCHEDULER_RESTORE_TRIALS == 0) return;
+    hit->n_blocks -= hit->n_host_blocks;
+    hit->n_host_blocks = 0;
+    hit->n_tokens = first;
+}
+
 /* Finds the source of its KV here: its own, a fork, or the cache. */
 static void find_local(struct scheduler *s, struct request *r, struct admission *a) {
     if (r->remote == REMOTE_HERE) {
@@ -63,6 +75,7 @@ static void find_local(struct scheduler *s, struct request *r, struct admission 
     }
     request_drop_parent(r); /* its window has moved on */
     a->alloc.hit = kv_manager_lookup(s->kv, &r->kv, r->tokens, r->n_tokens);
+    leave_slow(s, &a->alloc.hit);
     a->n_have = a->alloc.hit.n_tokens;
 }
 

@@ -397,6 +397,10 @@ double scheduler_prefill_rate(const struct scheduler *s) {
     return pace_rate(&s->pace);
 }
 
+void scheduler_set_restore_rate(struct scheduler *s, double tokens_per_s) {
+    s->restore_rate = tokens_per_s;
+}
+
 enum status scheduler_reset_prefix_cache(struct scheduler *s, bool reset_running) {
     struct list *last;
 

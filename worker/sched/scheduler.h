@@ -145,6 +145,12 @@ void scheduler_step(struct scheduler *s, struct schedule *sched, uint64_t now_us
 void scheduler_learn(struct scheduler *s, const struct schedule *sched, double seconds);
 double scheduler_prefill_rate(const struct scheduler *s); /* tokens/s at short context */
 
+/* Tokens per second from host memory, as measured. What takes longer to bring back than to compute
+ * is computed, except in one admission of SCHEDULER_RESTORE_TRIALS, which measures again. 0:
+ * unknown, all is brought back. */
+#define SCHEDULER_RESTORE_TRIALS 64u
+void scheduler_set_restore_rate(struct scheduler *s, double tokens_per_s);
+
 /* The outcome of entry `e`, one for each: the chosen token, ignored unless is_sampled. Appends it,
  * checks for the end. True when the request has ended and is off every list, its blocks free.
  * Requests that ended before (cancelled in flight) are left alone: false. */

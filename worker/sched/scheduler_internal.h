@@ -28,6 +28,8 @@ struct scheduler {
     uint64_t n_started;                     /* requests admitted for the first time */
     struct scheduler_counts counts;         /* since creation; scheduler_counts fills the rest */
     struct pace pace;
+    double restore_rate;     /* scheduler_set_restore_rate */
+    uint32_t n_left_on_host; /* lookups whose hits in host memory were not taken */
 
     /* POLICY_SRPT; by_remaining.c. */
     struct fair_order order;        /* of the waiting requests that could be tried */
