@@ -43,16 +43,16 @@ extern const double router_decision_buckets[ROUTER_DECISION_BUCKETS]; /* 500 ns 
     X(COUNTER, prefix_blocks_total, "",                                                            \
       "Blocks (--prefix-block-bytes) of the prompts that were sent to workers.")                   \
     X(COUNTER, matched_prefix_blocks_total, "",                                                    \
-      "Blocks of the prompts sent that the chosen worker held, according to the prefix index.")    \
+      "Blocks of the prompts sent that the chosen worker held, by the prefix index.")              \
     X(COUNTER, prompts_hit_total, "",                                                              \
-      "Prompts sent to a worker that held part of the prompt, according to the prefix index.",     \
+      "Prompts sent to a worker that held part of them, by the prefix index.",                     \
       .aliases = "sgl_router_cache_hits_total")                                                    \
     X(COUNTER, prompts_missed_total, "",                                                           \
-      "Prompts sent to a worker that held no part of the prompt, according to the prefix index.",  \
+      "Prompts sent to a worker that held no part of them, by the prefix index.",                  \
       .aliases = "sgl_router_cache_misses_total")                                                  \
     X(COUNTER, client_noise_total, "kind",                                                         \
-      "Requests with text in the system prompt that a client changes each time, by kind: "         \
-      "billing_header (of Claude Code) or total_tokens (--strip-client-noise).")                   \
+      "Requests with text that a client changes each time, by kind: billing_header or "            \
+      "total_tokens (--strip-client-noise).")                                                      \
     X(COUNTER, retries_total, "reason",                                                            \
       "Requests sent again to another worker, by the failure of the attempt before.",              \
       .aliases = "sgl_router_retries_total,smg_worker_retries_total")                              \
@@ -65,9 +65,8 @@ extern const double router_decision_buckets[ROUTER_DECISION_BUCKETS]; /* 500 ns 
       "Time that requests waited for a worker, also of requests that were then rejected.",         \
       METRIC_BUCKETS(metrics_latency_buckets), .aliases = "smg_scheduler_queue_wait_seconds")      \
     X(COUNTER, requests_held_total, "reason",                                                      \
-      "Requests that began to wait in this router, by reason: backlog (of their worker, above "    \
-      "--hold-ms), behind (other requests waited), full (every worker), or session "               \
-      "(--session-admission).")                                                                    \
+      "Requests that began to wait in this router, by reason: backlog (--hold-ms), behind "        \
+      "(others waited), full (every worker), or session.")                                         \
     X(COUNTER, deadlines_total, "outcome",                                                         \
       "Requests with a deadline for their first token (x-slo-ttft-ms), by outcome: met, missed, "  \
       "refused (429), or left (the client disconnected before it).")                               \
@@ -75,12 +74,12 @@ extern const double router_decision_buckets[ROUTER_DECISION_BUCKETS]; /* 500 ns 
       "Comments that this router added to streams, by kind: keepalive (--sse-keepalive-s) or "     \
       "position (in the queue).")                                                                  \
     X(COUNTER, requests_refused_total, "limit",                                                    \
-      "Requests rejected before they reached a worker, by limit: an option, a limit of the "       \
-      "API key (key), a missing or unknown key, an unreadable body.",                              \
+      "Requests rejected before they reached a worker, by limit: an option, key (a limit of the "  \
+      "API key), body and others.",                                                                \
       .aliases = "smg_http_rate_limit_total")                                                      \
     X(COUNTER, requests_forbidden_total, "why",                                                    \
-      "Requests that must not be forwarded, by reason: path, body field, explanation, or an "      \
-      "earlier pass through this router (loop).")                                                  \
+      "Requests that must not be forwarded, by reason: path, body field, explanation, or loop "    \
+      "(back to this router).")                                                                    \
     X(COUNTER, routers_refused_total, "",                                                          \
       "Workers rejected because they are routers, this one or another.")                           \
     X(COUNTER, poison_suspected_total, "stage",                                                    \
@@ -89,9 +88,7 @@ extern const double router_decision_buckets[ROUTER_DECISION_BUCKETS]; /* 500 ns 
     X(COUNTER, streams_broken_total, "", "Answers that a worker cut off after their first byte.")  \
     X(COUNTER, client_aborts_total, "",                                                            \
       "Requests whose client disconnected before the end of the answer.")                          \
-    X(GAUGE, workers, "state",                                                                     \
-      "Workers by state: all are the known workers, eligible those of them that are ready for "    \
-      "requests.",                                                                                 \
+    X(GAUGE, workers, "state", "Workers by state: all, or eligible (ready for requests).",         \
       .aliases = "smg_worker_pool_size")                                                           \
     X(GAUGE, tls_certificate_expiry_timestamp_seconds, "side",                                     \
       "Expiry of the certificate shown to clients or to workers, in seconds since 1970.")          \
@@ -106,13 +103,12 @@ extern const double router_decision_buckets[ROUTER_DECISION_BUCKETS]; /* 500 ns 
       "(block, worker) pairs evicted from the prefix index because a simulated cache or the "      \
       "index was full.")                                                                           \
     X(COUNTER, index_refused_total, "",                                                            \
-      "(block, worker) pairs not entered into the prefix index because the index was full of "     \
-      "pairs in use.")                                                                             \
+      "(block, worker) pairs not entered into the prefix index, which was full.")                  \
     X(GAUGE, inflight, "model", "Requests in flight from this router, by model.")                  \
     X(GAUGE, queue_depth, "model", "Requests waiting in this router for a worker, by model.")      \
     X(GAUGE, saturation, "model",                                                                  \
-      "Load of the workers of a model, 0 to 1, plus half of the prefill seconds per worker that "  \
-      "wait here; 1 while requests wait for full workers, or sessions. Scale to keep it at 0.7.")  \
+      "Load of a model's workers, 0 to 1, and half of the prefill seconds per worker that wait; "  \
+      "1 while full workers or sessions are waited for. Keep it at 0.7.")                          \
     X(GAUGE, bytes_per_token, "model",                                                             \
       "Prompt bytes per token of a model, learned from the token counts that workers report.")     \
     X(GAUGE, sessions, "model,state",                                                              \
@@ -124,8 +120,7 @@ extern const double router_decision_buckets[ROUTER_DECISION_BUCKETS]; /* 500 ns 
     X(COUNTER, sessions_paused_total, "model,reason",                                              \
       "Active sessions that ceased to be: idle (another waited), gone or final.")                  \
     X(HISTOGRAM, decision_seconds, "",                                                             \
-      "Time to match a prompt, choose its worker and account for it; one request in 64 is "        \
-      "measured.",                                                                                 \
+      "Time to choose and account a worker; one request in 64 is measured.",                       \
       METRIC_BUCKETS(router_decision_buckets))                                                     \
     X(HISTOGRAM, loop_lag_seconds, "loop",                                                         \
       "Lateness of the timers of an event loop: proxy (requests) or control.",                     \
@@ -138,7 +133,7 @@ extern const double router_decision_buckets[ROUTER_DECISION_BUCKETS]; /* 500 ns 
     X(COUNTER, lock_contended_total, "",                                                           \
       "Times that an event loop had to wait for the lock of the worker registry.")                 \
     X(COUNTER, decision_log_dropped_total, "",                                                     \
-      "Routing decisions missing in the decision log because its buffer or the disk was full.")    \
+      "Routing decisions missing in the decision log: buffer or disk full.")                       \
     X(COUNTER, log_lines_dropped_total, "",                                                        \
       "Log lines dropped because the reader of the log was slow or gone.")                         \
     X(GAUGE, followed_workers, "",                                                                 \
@@ -147,18 +142,17 @@ extern const double router_decision_buckets[ROUTER_DECISION_BUCKETS]; /* 500 ns 
     X(GAUGE, shared_requests_in_flight, "",                                                        \
       "Requests in flight on this router's workers that were sent by other routers.")              \
     X(COUNTER, shared_events_total, "kind",                                                        \
-      "Request events received from workers, for requests of all routers, by kind: accepted, "     \
-      "first (token), ended, load (of the worker), cleared (its cache).")                          \
+      "Request events received from workers, by kind: accepted, first (token), ended, load, "      \
+      "cleared (the cache).")                                                                      \
     X(COUNTER, shared_gaps_total, "",                                                              \
-      "Gaps in the request events received from a worker: this router was too far behind, or "     \
-      "disconnected for too long.")                                                                \
+      "Gaps in the request events of a worker: read too late, or disconnected for too long.")      \
     X(HISTOGRAM, shared_lag_seconds, "",                                                           \
       "Delay of request events received from workers, beyond the delay of the fastest event.")     \
     X(GAUGE, kv_event_streams, "", "Connected streams of KV events.")                              \
     X(GAUGE, kv_event_bytes, "", "Memory of blocks in KV events (--kv-events-memory).")            \
     X(COUNTER, kv_events_total, "kind",                                                            \
-      "KV events by kind: stored, removed, cleared, ignored; and of their streams: gap, lost "     \
-      "(gap without replay), restart, refused (blocks without room).")                             \
+      "KV events by kind: stored, removed, cleared, ignored; of their streams: gap, lost "         \
+      "(without replay), restart, refused (no room).")                                             \
     X(GAUGE, redis_connected, "", "1 while the stream at --share-redis is written to and read.")   \
     X(COUNTER, redis_events_total, "",                                                             \
       "Request events received from other routers through --share-redis.")                         \
@@ -169,8 +163,7 @@ extern const double router_decision_buckets[ROUTER_DECISION_BUCKETS]; /* 500 ns 
       "Time since a source (kubernetes, dns) last confirmed its set of workers; 0 while it "       \
       "answers.")                                                                                  \
     X(GAUGE, discovery_workers, "source,state",                                                    \
-      "Workers found by a source (kubernetes, dns), by state: used, draining, or left_out for "    \
-      "their role, a missing port, or --max-workers.")                                             \
+      "Workers found by a source (kubernetes, dns), by state: used, draining, or left_out.")       \
     X(COUNTER, discovery_updates_total, "source", "Updates of the set of workers, by source.")     \
     X(COUNTER, discovery_refused_total, "source",                                                  \
       "Invalid Kubernetes objects and failed answers of a source of workers (kubernetes, dns).")
@@ -179,8 +172,7 @@ extern const double router_decision_buckets[ROUTER_DECISION_BUCKETS]; /* 500 ns 
 #define ROUTER_EJECTIONS_NAME "worker_ejections_total"
 #define ROUTER_EJECTIONS_HELP                                                                      \
     "Times that a worker was ejected (taken out of service), by reason: unreachable, lost "        \
-    "(connection broken, silent or "                                                               \
-    "not HTTP), errors (5xx), empty (200 without an answer)."
+    "(connection), errors (5xx), empty (200 without an answer)."
 
 /* kind, name, help, aliases, value. Each has the labels `worker`, its URL, and `model`; `v` is its
  * struct registry_view. A negative value is unknown and not shown. */
@@ -207,23 +199,21 @@ extern const double router_decision_buckets[ROUTER_DECISION_BUCKETS]; /* 500 ns 
       "smg_worker_cb_state,sgl_router_cb_state", v->breaker == BREAKER_TRYING ? 2 : v->breaker)    \
     X(GAUGE, worker_wait_seconds,                                                                  \
                                                                                                    \
-      "Predicted prefill time of the requests on the worker that have no first token yet (wait "   \
-      "in the routing cost).",                                                                     \
+      "Predicted prefill time of requests on the worker without a first token (wait in the "       \
+      "routing cost).",                                                                            \
       "", v->routing.wait_s)                                                                       \
     X(GAUGE, worker_memory_wait_seconds,                                                           \
                                                                                                    \
-      "Predicted time that a short request waits for KV memory on the worker (mem in the "         \
-      "routing cost).",                                                                            \
-      "", v->routing.memory_s)                                                                     \
+      "Predicted wait for KV memory on the worker (mem in the routing cost).", "",                 \
+      v->routing.memory_s)                                                                         \
     X(GAUGE, worker_resident_tokens,                                                               \
                                                                                                    \
-      "Tokens of KV cache that the requests in flight on the worker are expected to fill.", "",    \
+      "Tokens of KV cache that requests in flight on the worker are expected to fill.", "",        \
       v->resident_tokens)                                                                          \
     X(GAUGE, worker_capacity_tokens,                                                               \
                                                                                                    \
-      "Tokens that fit in the KV cache on the worker's device, as the worker reports; 0: not "     \
-      "reported.",                                                                                 \
-      "", (double)v->info.n_blocks * v->info.block_size)                                           \
+      "Tokens that fit in the KV cache on the worker's device; 0: not reported.", "",              \
+      (double)v->info.n_blocks * v->info.block_size)                                               \
     X(GAUGE, worker_cache_tokens,                                                                  \
                                                                                                    \
       "Tokens that fit in the KV cache of the worker, lower tiers (memory, disk) included.", "",   \
@@ -238,7 +228,7 @@ extern const double router_decision_buckets[ROUTER_DECISION_BUCKETS]; /* 500 ns 
       "Learned factor on the worker's memory below its device.", "", v->routing.below_factor)      \
     X(GAUGE, worker_restore_tokens_per_second,                                                     \
                                                                                                    \
-      "Tokens restored per second from below the worker's device, as reported.", "",               \
+      "Tokens per second that the worker restores from below its device; 0: not reported.", "",    \
       wire_restore_tokens_per_s(&v->info))                                                         \
     X(GAUGE, worker_prefill_tokens_per_second,                                                     \
                                                                                                    \
@@ -251,25 +241,24 @@ extern const double router_decision_buckets[ROUTER_DECISION_BUCKETS]; /* 500 ns 
       v->kv.is_followed ? (double)v->kv.n_blocks[0] : -1)                                          \
     X(GAUGE, worker_index_blocks,                                                                  \
                                                                                                    \
-      "Blocks of prompts and answers that the worker holds, according to the prefix index.", "",   \
-      (double)v->routing.n_held_blocks)                                                            \
+      "Blocks that the worker holds, by the prefix index.", "", (double)v->routing.n_held_blocks)  \
     X(GAUGE, worker_index_below_blocks,                                                            \
                                                                                                    \
-      "Indexed blocks below the worker's device.", "", (double)v->routing.n_below_blocks)          \
+      "Blocks that the worker holds below its device alone, by the prefix index.", "",             \
+      (double)v->routing.n_below_blocks)                                                           \
     X(GAUGE, worker_engine_running,                                                                \
                                                                                                    \
-      "Requests running on the worker, from its answers or its /metrics page.",                    \
+      "Requests running on the worker, as it reports.",                                            \
       "smg_engine_running_requests,vllm:num_requests_running",                                     \
       v->has_load ? v->load.running : (double)v->engine_running)                                   \
     X(GAUGE, worker_engine_waiting,                                                                \
                                                                                                    \
-      "Requests waiting on the worker, from its answers or its /metrics page.",                    \
+      "Requests waiting on the worker, as it reports.",                                            \
       "smg_engine_waiting_requests,vllm:num_requests_waiting",                                     \
       v->has_load ? v->load.waiting : (double)v->engine_waiting)                                   \
     X(GAUGE, worker_engine_kv_usage,                                                               \
                                                                                                    \
-      "Share of the worker's KV cache in use, 0 to 1, from its answers or its /metrics page.",     \
-      "smg_engine_token_usage",                                                                    \
+      "Share of the worker's KV cache in use, 0 to 1.", "smg_engine_token_usage",                  \
       v->has_load && v->load.kv_total ? 1 - (double)v->load.kv_free / (double)v->load.kv_total     \
                                       : v->engine_kv_usage)
 
