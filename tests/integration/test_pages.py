@@ -166,8 +166,10 @@ def test_every_link_leads_to_a_file_and_its_section(page):
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_no_page_has_more_than_2500_words(page):
-    assert len((ROOT / page).read_text().split()) <= 2500
+def test_no_page_is_longer_than_a_reader_takes(page):
+    """Tables of names, METRICS.md and LOG.md, are searched and not read: each name has its whole sentence there."""
+    limit = 3500 if page.endswith(("METRICS.md", "/LOG.md")) else 2500
+    assert len((ROOT / page).read_text().split()) <= limit
 
 
 def test_every_function_on_the_page_of_the_architecture_exists():
