@@ -23,9 +23,11 @@ struct sessions {
     struct queue lists[N_LISTS];
     struct gaps gaps;
     uint32_t n_active, n_held;
+    uint32_t n_open;   /* turns, of all sessions */
     uint32_t admitted; /* its held turns go */
     double capacity;   /* tokens that may be active; 0: any */
     uint32_t now_ms;   /* of the last event */
+    uint32_t still_ms; /* when the last open turn ended */
     struct sessions_stats counts;
 };
 
@@ -169,14 +171,22 @@ static bool fits(const struct sessions *s, uint32_t i, double freed_tokens) {
     return !(s->capacity > 0) || (double)s->table.used_tokens - freed_tokens + cost <= s->capacity;
 }
 
+/* So long has to be idle who is put to rest. */
+static double long_s(const struct sessions *s) {
+    double usual_s = gaps_long_s(&s->gaps);
+
+    if (s->n_open || seconds_since(s->now_ms, s->still_ms) < SESSION_STILL_S) return usual_s;
+    return fmin(usual_s, SESSION_STILL_S / 2);
+}
+
 /* The sessions idle for long whose rest makes room for i, the longest idle first; 0: they do not
  * suffice. */
 static uint32_t n_to_rest(const struct sessions *s, uint32_t i) {
-    double freed = 0, long_s = gaps_long_s(&s->gaps);
+    double freed = 0, least_s = long_s(s);
     uint32_t n = 0;
 
     for (uint32_t k = s->lists[IDLE].first; k && n < SESSIONS_RESTED; k = at(s, k)->after) {
-        if (seconds_since(s->now_ms, at(s, k)->last_ms) <= long_s) return 0;
+        if (seconds_since(s->now_ms, at(s, k)->last_ms) <= least_s) return 0;
         freed += (double)at(s, k)->own_tokens;
         n++;
         if (fits(s, i, freed)) return n;
@@ -199,6 +209,7 @@ static bool make_room(struct sessions *s, uint32_t i) {
 
 static void open_turn(struct sessions *s, struct session_turn *t) {
     at(s, t->session)->n_open++;
+    s->n_open++;
     t->is_open = true;
     settle(s, t->session);
 }
@@ -353,6 +364,7 @@ void sessions_ended(struct sessions *s, struct session_turn *t, uint64_t n_token
     t->is_open = false;
     t->session = SESSION_NONE;
     at(s, i)->n_open--;
+    if (--s->n_open == 0) s->still_ms = s->now_ms;
     if (n_tokens)
         resize(s, &(struct session_turn){.session = i, .is_aside = t->is_aside},
                MIN(n_tokens, (uint64_t)TOKENS_MAX));
@@ -379,7 +391,7 @@ void sessions_stats(const struct sessions *s, struct sessions_stats *stats) {
     stats->n_held = s->n_held;
     stats->used_tokens = s->table.used_tokens;
     stats->capacity_tokens = (uint64_t)fmin(s->capacity, 1e18);
-    stats->long_s = gaps_long_s(&s->gaps);
+    stats->long_s = long_s(s);
 }
 
 uint32_t sessions_n_held(const struct sessions *s) {
@@ -413,7 +425,7 @@ static void check_list(const struct sessions *s, uint8_t list) {
 }
 
 void sessions_check(const struct sessions *s) {
-    uint32_t n_held = 0, n_active = 0, n_listed = 0, n_flying = 0;
+    uint32_t n_held = 0, n_active = 0, n_open = 0, n_listed = 0, n_flying = 0;
 
     session_table_check(&s->table);
     for (uint8_t list = IDLE; list < N_LISTS; list++) {
@@ -426,8 +438,10 @@ void sessions_check(const struct sessions *s) {
         if (!a->is_used) continue;
         n_held += check_held(a);
         n_active += a->is_active;
+        n_open += a->n_open;
         n_flying += a->list == ON_NONE;
         assert(a->list != ON_NONE || a->n_open);
     }
+    assert(n_open == s->n_open);
     assert(n_held == s->n_held && n_active == s->n_active && n_listed + n_flying == s->table.n);
 }

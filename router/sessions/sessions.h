@@ -11,6 +11,8 @@
  *     3. While one waits, active sessions without a turn that have been idle for long (gaps.h) are
  *        put to rest, the longest idle first, as far as the first that waits needs room. While
  *        none waits, none is put to rest.
+ *        Half of SESSION_STILL_S is long while there is no work: while no turn has been in flight
+ *        for that time.
  *     4. A session idle for SESSION_TTL_S is no longer active, and one that has sent its last turn
  *        at once.
  *     5. The session goes first that has waited longest.
@@ -40,6 +42,7 @@
  * (mean of all single ones 0.2 -> 11 s at twice the memory), and turns per second are equal. */
 #define SESSION_SINGLE_TOKENS 32000
 #define SESSION_TTL_S         120
+#define SESSION_STILL_S       5
 #define SESSION_GRACE_S       60
 #define SESSION_AGE_S         3600
 #define SESSIONS_RESTED       256 /* at a time at most */

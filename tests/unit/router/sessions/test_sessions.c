@@ -132,9 +132,10 @@ static void the_longest_idle_rest_when_another_waits_and_only_then(void **state)
 
 static void one_idle_for_less_than_usual_is_left_alone(void **state) {
     struct bench b = bench_of(KV);
-    struct session_turn t = {0};
+    struct session_turn t = {0}, single = {0};
 
     (void)state;
+    assert_true(ask(&b, 9, 100, &single)); /* there is work */
     live(&b, 1, 800000);
     pass(&b, GAPS_FIRST_S - 1);
     assert_false(ask(&b, 2, 200000, &t));
@@ -144,6 +145,29 @@ static void one_idle_for_less_than_usual_is_left_alone(void **state) {
     pass(&b, 1);
     assert_ptr_equal(next(&b), &t);
     end(&b, &t);
+    end(&b, &single);
+    bench_fini(&b);
+}
+
+static void none_waits_for_long_where_there_is_no_work(void **state) {
+    struct bench b = bench_of(KV);
+    struct session_turn t = {0}, u = {0};
+
+    (void)state;
+    live(&b, 1, 800000);
+    pass(&b, SESSION_STILL_S - 0.5);
+    assert_false(ask(&b, 2, 600000, &t));
+    assert_false(ask(&b, 3, 600000, &u));
+    assert_null(next(&b));
+    pass(&b, 0.6);
+    assert_ptr_equal(next(&b), &t);
+    pass(&b, SESSION_STILL_S + 1); /* there is work now */
+    assert_null(next(&b));
+    end(&b, &t);
+    assert_null(next(&b));
+    pass(&b, SESSION_STILL_S + 1);
+    assert_ptr_equal(next(&b), &u);
+    end(&b, &u);
     bench_fini(&b);
 }
 
@@ -477,6 +501,7 @@ int main(void) {
         cmocka_unit_test(a_session_that_does_not_fit_waits_until_another_ends),
         cmocka_unit_test(the_longest_idle_rest_when_another_waits_and_only_then),
         cmocka_unit_test(one_idle_for_less_than_usual_is_left_alone),
+        cmocka_unit_test(none_waits_for_long_where_there_is_no_work),
         cmocka_unit_test(the_bound_of_idleness_follows_the_gaps),
         cmocka_unit_test(a_session_without_a_turn_for_long_is_gone),
         cmocka_unit_test(the_longest_waiting_goes_first_and_the_small_do_not_pass_by),
