@@ -303,7 +303,7 @@ static enum status open_model(struct worker *w, bool is_synthetic, struct error 
     enum status st;
 
     if (is_synthetic && !o->model) {
-        w->model = model_create_synthetic();
+        w->model = model_create_synthetic(o->max_model_len);
         w->tokenizer = tokenizer_create_bytes();
         w->chat_template = chat_template_builtin("chatml");
         return ST_OK;

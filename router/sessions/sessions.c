@@ -171,22 +171,14 @@ static bool fits(const struct sessions *s, uint32_t i, double freed_tokens) {
     return !(s->capacity > 0) || (double)s->table.used_tokens - freed_tokens + cost <= s->capacity;
 }
 
-/* So long has to be idle who is put to rest. */
-static double long_s(const struct sessions *s) {
-    double usual_s = gaps_long_s(&s->gaps);
-
-    if (s->n_open || seconds_since(s->now_ms, s->still_ms) < SESSION_STILL_S) return usual_s;
-    return fmin(usual_s, SESSION_STILL_S / 2);
-}
-
 /* The sessions idle for long whose rest makes room for i, the longest idle first; 0: they do not
  * suffice. */
 static uint32_t n_to_rest(const struct sessions *s, uint32_t i) {
-    double freed = 0, least_s = long_s(s);
+    double freed = 0, long_s = gaps_long_s(&s->gaps);
     uint32_t n = 0;
 
     for (uint32_t k = s->lists[IDLE].first; k && n < SESSIONS_RESTED; k = at(s, k)->after) {
-        if (seconds_since(s->now_ms, at(s, k)->last_ms) <= least_s) return 0;
+        if (seconds_since(s->now_ms, at(s, k)->last_ms) <= long_s) return 0;
         freed += (double)at(s, k)->own_tokens;
         n++;
         if (fits(s, i, freed)) return n;
@@ -194,9 +186,21 @@ static uint32_t n_to_rest(const struct sessions *s, uint32_t i) {
     return n == SESSIONS_RESTED ? n : 0;
 }
 
+/* There has been no work for a while: all make room, so that several can go at once. */
+static void rest_when_still(struct sessions *s) {
+    uint32_t n = SESSIONS_RESTED, k;
+
+    if (s->n_open || seconds_since(s->now_ms, s->still_ms) < SESSION_STILL_S) return;
+    while (n-- && (k = s->lists[IDLE].first)) {
+        put_to_rest(s, k);
+        s->counts.n_rested++;
+    }
+}
+
 static bool make_room(struct sessions *s, uint32_t i) {
     uint32_t n;
 
+    rest_when_still(s);
     if (fits(s, i, 0)) return true;
     n = n_to_rest(s, i);
     s->counts.n_rested += n;
@@ -391,7 +395,7 @@ void sessions_stats(const struct sessions *s, struct sessions_stats *stats) {
     stats->n_held = s->n_held;
     stats->used_tokens = s->table.used_tokens;
     stats->capacity_tokens = (uint64_t)fmin(s->capacity, 1e18);
-    stats->long_s = long_s(s);
+    stats->long_s = gaps_long_s(&s->gaps);
 }
 
 uint32_t sessions_n_held(const struct sessions *s) {

@@ -11,8 +11,7 @@
  *     3. While one waits, active sessions without a turn that have been idle for long (gaps.h) are
  *        put to rest, the longest idle first, as far as the first that waits needs room. While
  *        none waits, none is put to rest.
- *        Half of SESSION_STILL_S is long while there is no work: while no turn has been in flight
- *        for that time.
+ *        All are, when no turn has been in flight for SESSION_STILL_S: without work none waits.
  *     4. A session idle for SESSION_TTL_S is no longer active, and one that has sent its last turn
  *        at once.
  *     5. The session goes first that has waited longest.

@@ -48,7 +48,7 @@ static void fixture_open(struct bench *w, uint32_t n_rows) {
     struct engine_options o = engine_options_default;
     struct error err = {0};
 
-    *w = (struct bench){.model = model_create_synthetic()};
+    *w = (struct bench){.model = model_create_synthetic(0)};
     must(loop_create(&w->loop, &err), &err);
     o.backend = &backend_sim;
     o.device.sim_profile = "instant";

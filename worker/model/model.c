@@ -383,7 +383,7 @@ fail:
     return st;
 }
 
-struct model *model_create_synthetic(void) {
+struct model *model_create_synthetic(uint32_t context) {
     struct model *m = mem_zalloc(sizeof(*m));
 
     m->folder = mem_strdup("");
@@ -397,7 +397,7 @@ struct model *model_create_synthetic(void) {
         .head_dim = 128,
         .d_ff = 14336,
         .vocab = 512,
-        .max_context = 262144,
+        .max_context = MIN(MAX(context, 1u << 17), 1u << 20),
         .rms_eps = 1e-5,
         .rope = {.theta = 500000, .factor = 1},
         .dtype = DTYPE_BF16,

@@ -22,9 +22,9 @@ struct model;
 /* A wrong folder gets a sentence: which file is missing and what a model folder holds. */
 MUST_USE enum status model_open(struct model **out, const char *folder, struct error *err);
 
-/* The pseudo-model: 8B-like geometry, the byte tokenizer's vocabulary, no weights. For backends
- * with BACKEND_SYNTHETIC. */
-struct model *model_create_synthetic(void);
+/* The pseudo-model: 8B-like geometry, the byte tokenizer's vocabulary, no weights, a context of
+ * 131,072 tokens or, up to a million, of so many. For backends with BACKEND_SYNTHETIC. */
+struct model *model_create_synthetic(uint32_t context);
 void model_close(struct model *m); /* NULL is fine */
 
 bool model_is_synthetic(const struct model *m);

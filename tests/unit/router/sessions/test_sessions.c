@@ -108,9 +108,10 @@ static void a_session_that_does_not_fit_waits_until_another_ends(void **state) {
 
 static void the_longest_idle_rest_when_another_waits_and_only_then(void **state) {
     struct bench b = bench_of(KV);
-    struct session_turn t = {0}, u = {0};
+    struct session_turn t = {0}, u = {0}, single = {0};
 
     (void)state;
+    assert_true(ask(&b, 9, 100, &single)); /* there is work */
     for (uint64_t id = 1; id <= 4; id++) {
         live(&b, id, 200000);
         pass(&b, 1);
@@ -127,6 +128,7 @@ static void the_longest_idle_rest_when_another_waits_and_only_then(void **state)
     assert_ptr_equal(next(&b), &u);
     end(&b, &u);
     end(&b, &t);
+    end(&b, &single);
     bench_fini(&b);
 }
 

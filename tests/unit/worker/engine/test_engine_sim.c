@@ -84,7 +84,7 @@ static void open_crowd(struct crowd *c) {
             c->prompt[i][k] = k < 100 ? 'a' + k % 20 : 'a' + (uint32_t)rng_below(&c->rng, 20);
     }
     assert_int_equal(loop_create(&c->loop, NULL), ST_OK);
-    c->model = model_create_synthetic();
+    c->model = model_create_synthetic(0);
     o.backend = &backend_sim;
     o.device.sim_profile = "instant";
     engine_options_set_model(&o, c->model);

@@ -589,7 +589,7 @@ static void a_file_that_was_cut_or_swapped_is_refused(void **state) {
 }
 
 static void the_pseudo_model_needs_no_files(void **state) {
-    struct model *m = model_create_synthetic();
+    struct model *m = model_create_synthetic(0);
     struct geometry g;
     struct error err = {0};
 
@@ -597,6 +597,7 @@ static void the_pseudo_model_needs_no_files(void **state) {
     assert_true(model_is_synthetic(m));
     model_geometry(m, &g);
     assert_int_equal(g.vocab, 512);
+    assert_int_equal(g.max_context, 131072);
     assert_true(g.inv_freq[0] == 1);
     assert_int_equal(model_weight_bytes(m, DTYPE_BF16), 0);
     assert_int_equal(model_kv_bytes_per_token(m, DTYPE_BF16), 131072);
