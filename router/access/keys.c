@@ -27,6 +27,7 @@ struct key_limits {
     double requests_per_s, tokens_per_s; /* 0: any */
     uint32_t max_concurrent;             /* 0: any */
     int32_t priority;
+    double weight, max_share; /* 0: not given */
 };
 
 struct key {
@@ -90,6 +91,7 @@ static struct key *find_by_text(struct keys *k, struct str text) {
 struct reader {
     struct sha256 *sha; /* separate: the router loops continue meanwhile */
     struct map map;     /* keys of the file, to replace those of `keys` */
+    struct map tenants; /* hash of a named tenant -> one of its keys */
     const char *name;
     uint32_t line;
     struct error *err;
@@ -195,7 +197,20 @@ static enum status read_setting(struct reader *r, struct key *key, struct str wo
         key->limits.priority = (int32_t)number;
         return ST_OK;
     }
-    return wrong(r, "unknown setting: use tenant, rps, tokens_per_s, max_concurrent or priority");
+    if (str_eq(name, STR("weight"))) {
+        if (!to_number(value, 0.01, 100, &number))
+            return wrong(r, "invalid weight: give a number from 0.01 to 100, e.g. weight=2");
+        key->limits.weight = number;
+        return ST_OK;
+    }
+    if (str_eq(name, STR("max_share"))) {
+        if (!to_number(value, 0, 1, &number) || number <= 0)
+            return wrong(r, "invalid max_share: give a number above 0 and up to 1, e.g. 0.5");
+        key->limits.max_share = number;
+        return ST_OK;
+    }
+    return wrong(r, "unknown setting: use tenant, rps, tokens_per_s, max_concurrent, priority, "
+                    "weight or max_share");
 }
 
 /* A key without a tenant is a tenant of its own, named after its digest. */
@@ -205,6 +220,21 @@ static void name_tenant(struct key *key) {
     memcpy(key->tenant, "key-", 4);
     for (size_t i = 0; i < 16; i++)
         snprintf(key->tenant + 4 + 2 * i, 3, "%02x", key->digest[i]);
+}
+
+/* Weight and share are the tenant's, which has one of each. */
+static enum status check_tenant(struct reader *r, struct key *key) {
+    uint64_t name = hash_64(key->tenant, strlen(key->tenant), 0);
+    const struct key *other;
+
+    if (!key->is_named) return ST_OK;
+    other = map_find(&r->tenants, name);
+    if (!other) map_insert(&r->tenants, name, key);
+    if (!other || (other->limits.weight == key->limits.weight &&
+                   other->limits.max_share == key->limits.max_share))
+        return ST_OK;
+    return wrong(r, "another key of this tenant has another weight or max_share: give all keys of "
+                    "a tenant the same");
 }
 
 static enum status enlist(struct reader *r, const struct key *like) {
@@ -219,7 +249,7 @@ static enum status enlist(struct reader *r, const struct key *like) {
     key->is_listed = true;
     name_tenant(key);
     map_insert(&r->map, map_key(key->digest), key);
-    return ST_OK;
+    return check_tenant(r, key);
 }
 
 static enum status read_line(struct reader *r, struct str line) {
@@ -304,6 +334,7 @@ static enum status read_keys(struct keys_change *c, struct str text, const char 
     struct reader r = {.sha = sha256_create(), .map = c->map, .name = name, .err = err};
     enum status st = ST_OK;
 
+    map_init(&r.tenants, 0);
     if (c->has_single) {
         struct key single = {0};
 
@@ -312,6 +343,7 @@ static enum status read_keys(struct keys_change *c, struct str text, const char 
     }
     if (st == ST_OK && text.ptr) st = read_text(&r, text);
     sha256_destroy(r.sha);
+    map_fini(&r.tenants);
     c->map = r.map;
     return st;
 }
@@ -582,7 +614,11 @@ enum status keys_enter(struct keys *k, struct str text, double prompt_tokens, ui
         if (key->limits.requests_per_s > 0) token_bucket_take(&key->requests, 1);
         if (key->limits.tokens_per_s > 0) token_bucket_take(&key->tokens, prompt_tokens);
         key->n_open++;
-        *use = (struct key_use){key, prompt_tokens, key->limits.priority};
+        *use = (struct key_use){.key = key,
+                                .tokens = prompt_tokens,
+                                .priority = key->limits.priority,
+                                .weight = key->limits.weight > 0 ? key->limits.weight : 1,
+                                .max_share = key->limits.max_share > 0 ? key->limits.max_share : 1};
     }
     pthread_mutex_unlock(&k->lock);
     return key ? st : denied(text, err);

@@ -3,11 +3,15 @@
  * Keys come from a file or from the environment, never from the command line, which every user of
  * the machine can read. Only their SHA-256 is kept. A line of the file is
  *
- *      KEY [tenant=NAME] [rps=N] [tokens_per_s=N] [max_concurrent=N] [priority=N]       # comment
+ *      KEY [tenant=NAME] [rps=N] [tokens_per_s=N] [max_concurrent=N] [priority=N] [weight=N]
+ *          [max_share=N]                                                            # comment
  *
- * Keys of one tenant share a name and nothing else; a key without one is a tenant of its own.
+ * Keys of one tenant share a name, weight and share, and no limits; a key without a tenant is one
+ * of its own.
  * `priority`: -8 to 7, smaller is served sooner, 0 is usual; a request may lower the priority of
- * its key, never raise it.
+ * its key, never raise it. `weight`, 0.01 to 100: the tenant's share of prefill in proportion to
+ * others that wait, 1 if it has none. `max_share`, above 0 to 1: it gets at most so much of the
+ * prefill while others wait. Both belong to the tenant: its keys have equal ones.
  *
  * The file is read again when it changes and on SIGHUP: a key that stays keeps what it has used; a
  * removed key is refused, and its open requests finish. An invalid file changes nothing.
@@ -73,6 +77,7 @@ struct key_use {
     struct key *key; /* NULL: not entered */
     double tokens;   /* charged */
     int32_t priority;
+    double weight, max_share; /* of the tenant */
 };
 
 /* Counts a request against its key's limits. ST_DENIED; ST_BUSY: the message names the limit, and

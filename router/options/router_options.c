@@ -422,7 +422,9 @@ static const struct option_def rows[] = {
     {"api-keys-file", OPT_STR, PATH(api_keys_file), .group = "Access", .metavar = "FILE",
      .help =
          "File of the API keys that clients must send. One key a line: KEY [tenant=NAME] [rps=N] "
-         "[tokens_per_s=N] [max_concurrent=N] [priority=N]. Reloaded when the file changes."},
+         "[tokens_per_s=N] [max_concurrent=N] [priority=N] [weight=N] [max_share=N]. Reloaded when "
+         "the "
+         "file changes."},
     {"api-key", OPT_STR, LIVE(api_key), .is_secret = true, .group = "Access",
      .help = "API key that clients may send, without limits, in addition to the keys of "
              "--api-keys-file."},

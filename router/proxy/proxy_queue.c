@@ -171,6 +171,8 @@ static uint64_t tenant_hash(const struct exchange *x) {
 void proxy_note_claim(struct exchange *x) {
     struct hold_request *held = &x->waiter.held;
 
+    held->weight = x->key.key ? x->key.weight : 1;
+    held->max_share = x->key.key ? x->key.max_share : 1;
     held->priority = x->due.priority = priority_of(x);
     held->tenant = x->due.tenant = tenant_hash(x);
 }

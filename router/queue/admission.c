@@ -24,6 +24,7 @@
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 
+#define WEIGHT_LEAST 1e-6
 #define SPARE_FLOWS  64    /* idle tenants kept beyond the queue size */
 #define WORK_MIN_S   0.001 /* a fully cached request still counts */
 #define PACE_WEIGHT  0.05  /* of the latest gap between two pops */
@@ -44,7 +45,7 @@ struct admission_flow {
     double order;       /* in flows or debtors; the least is next */
     uint64_t order_seq; /* decides between equals */
     uint64_t seq;       /* of its oldest ticket's arrival when it began to wait */
-    double weight;
+    double weight, max_share;
     uint32_t n; /* tickets, those taken off for a try included */
     uint32_t band;
     bool in_debt;
@@ -62,6 +63,7 @@ struct band {
     uint64_t shared_us;  /* when another began to wait than the one before it */
     bool is_shared;      /* that was no longer ago than ADMISSION_ALONE_US, or several wait */
     double most_start;   /* of any flow, ever */
+    double weights;      /* sum of those of its flows with tickets */
     uint32_t n;
     uint32_t n_of_price[N_BINS]; /* tickets by price */
 };
@@ -366,6 +368,7 @@ static void take_out(struct admission *a, struct admission_ticket *t) {
     if (f->n > 0) {
         heap_update(&b->longest, &f->in_length);
     } else {
+        b->weights = b->n ? b->weights - f->weight : 0;
         depart(a, f);
         heap_remove(&b->longest, &f->in_length);
         list_push_back(&a->idle, &f->link);
@@ -483,6 +486,23 @@ static struct admission_ticket *find_displaced(const struct admission *a, uint32
     return LIST_ENTRY(list_last(&longest->tickets), struct admission_ticket, link);
 }
 
+/* A flow without tickets is not in the sum. */
+static void set_weight(struct band *b, struct admission_flow *f,
+                       const struct admission_claim *claim) {
+    if (f->n) b->weights -= f->weight;
+    f->weight = claim->weight > 0 ? claim->weight : 1;
+    f->max_share = claim->max_share > 0 ? fmin(claim->max_share, 1) : 1;
+    b->weights += f->weight;
+}
+
+/* That of the tenant, or less, with which it gets max_share beside all others that wait. */
+static double weight_of(const struct band *b, const struct admission_flow *f) {
+    double others = b->weights - f->weight;
+
+    if (f->max_share >= 1 || others < WEIGHT_LEAST) return f->weight;
+    return fmin(f->weight, f->max_share / (1 - f->max_share) * others);
+}
+
 enum admission_verdict admission_push(struct admission *a, struct admission_ticket *t,
                                       const struct admission_claim *claim, uint64_t *wait_us,
                                       struct admission_ticket **displaced) {
@@ -501,7 +521,7 @@ enum admission_verdict admission_push(struct admission *a, struct admission_tick
         take_out(a, *displaced);
     }
     f = flow_get(a, key, band);
-    f->weight = claim->weight > 0 ? claim->weight : 1;
+    set_weight(b, f, claim);
     *t = (struct admission_ticket){.flow = f,
                                    .work_s = fmax(claim->work_s, WORK_MIN_S),
                                    .since_us = claim->since_us,
@@ -565,7 +585,7 @@ struct admission_ticket *admission_pop(struct admission *a, const struct worker_
         f = HEAP_ENTRY(heap_first(&b->flows), struct admission_flow, in_turn);
         t = choose_ticket(f, room);
         b->now = f->start;
-        f->start += t->work_s;
+        f->start += t->work_s / weight_of(b, f);
         b->most_start = fmax(b->most_start, f->start);
         learn_pace(a, now_us);
         take_out(a, t);
@@ -632,7 +652,7 @@ static void charge(struct admission *a, struct admission_flow *f, double work_s,
 
     note_sharing(b, now_us);
     b->now = fmax(b->now, least_start(b));
-    f->start += work_s / f->weight;
+    f->start += work_s / weight_of(b, f);
     b->most_start = fmax(b->most_start, f->start);
     heap_update(f->in_debt ? &b->relief : &b->least, &f->in_start);
     if (!f->in_debt) heap_update(&b->most, &f->in_most);
@@ -695,6 +715,7 @@ static uint32_t check_flow(const struct admission *a, const struct band *b,
 static uint32_t check_band(const struct admission *a, uint32_t band) {
     const struct band *b = &a->bands[band];
     uint32_t n = 0, n_priced = 0;
+    double weights = 0;
 
     heap_check(&b->flows);
     heap_check(&b->debtors);
@@ -711,10 +732,11 @@ static uint32_t check_band(const struct admission *a, uint32_t band) {
 
         assert(f->band == band);
         n += check_flow(a, b, f);
+        weights += f->weight;
     }
     for (uint32_t i = 0; i < N_BINS; i++)
         n_priced += b->n_of_price[i];
-    assert(n == b->n && n_priced == n);
+    assert(n == b->n && n_priced == n && fabs(weights - b->weights) < 1e-6 * (1 + weights));
     (void)n_priced;
     return n;
 }

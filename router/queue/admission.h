@@ -81,6 +81,7 @@ struct admission_claim { /* of a newcomer */
     double work_s;       /* predicted prefill: the price */
     uint32_t home;       /* by turn: worker that holds its prompt's opening, or WORKER_NONE */
     double weight;       /* of the tenant: its share in proportion to others; 0 is 1 */
+    double max_share;    /* of what is served while others wait; 0 is 1: no bound */
     uint64_t since_us;   /* by price: when the request first arrived, before any retry */
 };
 

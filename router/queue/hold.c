@@ -196,8 +196,11 @@ static void forget(struct hold *h, struct hold_request *q) {
 
 enum admission_verdict hold_wait(struct hold *h, struct hold_request *q,
                                  struct hold_request **displaced) {
-    struct admission_claim claim = {
-        .tenant = q->tenant, .priority = q->priority, .weight = q->weight, .since_us = q->since_us};
+    struct admission_claim claim = {.tenant = q->tenant,
+                                    .priority = q->priority,
+                                    .weight = q->weight,
+                                    .max_share = q->max_share,
+                                    .since_us = q->since_us};
     struct admission_ticket *gone;
     enum admission_verdict verdict;
 

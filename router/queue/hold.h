@@ -78,7 +78,7 @@ struct hold_request {
     struct route_request *rq;    /* now_us is set at each try */
     struct route_ticket *ticket; /* opened when it is placed */
     uint64_t tenant;             /* hash */
-    double weight;               /* of the tenant; 0 is 1 */
+    double weight, max_share;    /* of the tenant; 0 is 1 */
     int32_t priority;            /* see admission.h */
     uint64_t since_us;           /* when it first arrived: a retry keeps its place in the order */
     uint64_t by_us;              /* its first token is due; 0: no deadline */

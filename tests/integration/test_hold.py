@@ -197,6 +197,31 @@ def test_tenants_take_turns_and_priorities_go_first(fleet, tmp_path):
     assert worker.started == ["first", "flood0", "other", "flood1", "flood2", "flood3", "late"]
 
 
+def test_weights_of_keys_divide_what_is_served_and_change_with_the_file(fleet, tmp_path):
+    path, n = tmp_path / "keys", 24
+    write = lambda a, b: path.write_text(f"sk-a tenant=a {a}\nsk-b tenant=b {b}\nsk-c tenant=c\n")
+    write("weight=0.5", "")
+    clients, worker = fleet("--api-keys-file", path)
+    key = lambda name: {"authorization": f"Bearer sk-{name}"}
+    for a, b, share in (("weight=3", "", 0.75), ("", "max_share=0.2", 0.8)):
+        write(a, b)
+        before = clients.router.log.count(" keys_reloaded ")
+        clients.router.process.send_signal(signal.SIGHUP)
+        wait_for(lambda: clients.router.log.count(" keys_reloaded ") > before, "the new keys")
+        start = len(worker.started)
+        answers = [clients.send(f"first{start}", LONG, **key("c"))]
+        wait_for(lambda: len(worker.started) == start + 1, "the first")
+        for i in range(n):
+            answers += [clients.send(f"{t}{start}-{i}", SHORT, **key(t)) for t in "ab"]
+        clients.waiting(2 * n)
+        for i in range(len(answers)):
+            wait_for(lambda: len(worker.started) == start + i + 1, f"another after {worker.started}")
+            worker.release(worker.started[-1])
+        assert [answer.result().code for answer in answers] == [200] * len(answers)
+        served = [name[0] for name in worker.started[start + 1:start + 1 + n]]
+        assert abs(served.count("a") / n - share) <= 0.13, served
+
+
 def test_a_client_that_leaves_is_out_of_the_queue_at_once(fleet):
     clients, worker = fleet()
     first = clients.send("first", LONG)

@@ -18,7 +18,7 @@ def turn(name, n_tokens=3000, **more):
 class Fleet:
     def __init__(self, programs, *args, n=1):
         self.workers = [programs(Worker, "--backend", "sim", "--sim-speed", 20, "--num-gpu-blocks-override", BLOCKS, "--max-model-len",
-                                 4096, "--admin-api-key", "admin").ready() for _ in range(n)]
+                                 4096, "--admin-api-key", "admin", "--schedule-policy", "fcfs").ready() for _ in range(n)]
         self.router = programs(Router, "--worker-urls", ",".join(w.url for w in self.workers), *args).ready(n)
 
     def ask(self, session, final=False, body=None, **more):
@@ -155,10 +155,10 @@ def test_off_holds_no_session(programs):
 
 
 def test_a_fleet_of_agents_keeps_its_caches(programs):
-    """Six sessions on a cache for two: with admission far more of each prompt is found cached."""
+    """Six sessions on a cache for two, and nothing else that orders them: with admission far more is found cached."""
     shares = {}
     for mode in "auto", "off":
-        fleet = Fleet(programs, "--session-admission", mode)
+        fleet = Fleet(programs, "--session-admission", mode, "--hold-ms", 0)
         asked = [Agent(fleet, f"{mode}-{i}") for i in range(6)]
         for agent in asked:
             agent.join(120)

@@ -105,6 +105,8 @@ def tenants(t):
     t.least("flood", "srpt, aware, hold: the same", 1.9, t.at("flood", **LATE_AWARE, tenants=1), "worst_tenant_ttft_s", without)
     fair = t.at("fair", **LATE, tenants=1, weight=2)
     t.add("fair", "hold: prefill at weights 2:1", "1.9 to 2.1", lambda: mean(fair, "odd_by_even"), lambda x: 1.9 <= x <= 2.1)
+    four = t.at("fair", **{**LATE, **SHARED, "walk_ms": 5}, tenants=1, weight=2)
+    t.add("fair", "hold, 4 routers: the same", "1.9 to 2.1", lambda: mean(four, "odd_by_even"), lambda x: 1.9 <= x <= 2.1)
 
 
 def deadlines(t):

@@ -71,6 +71,31 @@ static void a_file_gives_keys_and_limits(void **state) {
     keys_destroy(k);
 }
 
+static void weight_and_share_are_the_tenants_and_change_with_the_file(void **state) {
+    struct keys *k = make("a tenant=x weight=0.01 max_share=0.25\nb tenant=x max_share=0.25 "
+                          "weight=0.01\nc\nd weight=100 max_share=1\n");
+    static const struct {
+        const char *key;
+        double weight, max_share;
+    } expected[] = {{"a", 0.01, 0.25}, {"b", 0.01, 0.25}, {"c", 1, 1}, {"d", 100, 1}};
+    struct key_use use;
+    uint64_t wait_us;
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(expected); i++) {
+        assert_int_equal(enter(k, expected[i].key, 1, 1, &use, &wait_us), ST_OK);
+        assert_float_equal(use.weight, expected[i].weight, 1e-9);
+        assert_float_equal(use.max_share, expected[i].max_share, 1e-9);
+        keys_leave(k, &use, -1);
+    }
+    assert_int_equal(keys_load(k, STR("a tenant=x weight=3\nc max_share=0.5"), "keys", NULL),
+                     ST_OK);
+    assert_int_equal(enter(k, "a", 1, 1, &use, &wait_us), ST_OK);
+    assert_true(use.weight == 3 && use.max_share == 1);
+    keys_leave(k, &use, -1);
+    keys_destroy(k);
+}
+
 static void an_error_is_named_by_its_line_and_changes_nothing(void **state) {
     static const struct {
         const char *text, *words;
@@ -85,6 +110,15 @@ static void an_error_is_named_by_its_line_and_changes_nothing(void **state) {
         {"secret tokens_per_s=-1", "tokens_per_s"},
         {"secret max_concurrent=1.5", "max_concurrent"},
         {"secret priority=1e9", "priority"},
+        {"secret weight=0", "invalid weight: give a number from 0.01 to 100"},
+        {"secret weight=100.1", "invalid weight"},
+        {"secret weight=nan", "invalid weight"},
+        {"secret weight=-1", "invalid weight"},
+        {"secret max_share=0", "invalid max_share: give a number above 0"},
+        {"secret max_share=1.01", "invalid max_share"},
+        {"secret max_share=half", "invalid max_share"},
+        {"secret tenant=a weight=2\nb tenant=a", "line 2: another key of this tenant"},
+        {"secret tenant=a\nb tenant=b\nc tenant=a max_share=0.5", "line 3: another key"},
         {"secret tenant=", "tenant"},
         {"secret tenant=a\"b", "letters"},
         {"secret\nsecret", "line 2: duplicate key"},
@@ -298,6 +332,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(without_keys_every_client_may_enter),
         cmocka_unit_test(a_file_gives_keys_and_limits),
+        cmocka_unit_test(weight_and_share_are_the_tenants_and_change_with_the_file),
         cmocka_unit_test(an_error_is_named_by_its_line_and_changes_nothing),
         cmocka_unit_test(a_limit_refuses_with_its_name_and_retry_time),
         cmocka_unit_test(a_key_has_a_name_for_the_log),

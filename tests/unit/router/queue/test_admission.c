@@ -636,6 +636,53 @@ static void weights_divide_what_is_charged(void **state) {
     serve_all(a);
 }
 
+static double share_of_first(enum admission_order order, double max_share, double weight,
+                             uint64_t n_tenants) {
+    struct admission *a =
+        admission_create(&(struct admission_options){.queue_size = 1000, .order = order});
+    struct admission_ticket t[4][100] = {{{{0}}}}, *displaced;
+    struct worker_mask room = {0};
+    double served[4] = {0}, all = 0;
+    uint64_t wait_us;
+
+    for (uint64_t i = 0; i < 100 * n_tenants; i++) {
+        struct admission_claim claim = {.tenant = i % n_tenants,
+                                        .work_s = 0.5,
+                                        .weight = i % n_tenants ? 1 : weight,
+                                        .max_share = i % n_tenants ? 0 : max_share,
+                                        .home = WORKER_NONE};
+
+        assert_int_equal(
+            admission_push(a, &t[i % n_tenants][i / n_tenants], &claim, &wait_us, &displaced),
+            ADMISSION_WAITS);
+    }
+    for (uint64_t i = 0; i < 80 * n_tenants; i++) {
+        struct admission_ticket *got =
+            order == ADMISSION_BY_TURN ? admission_pop(a, &room, i) : serve(a);
+
+        served[(got - t[0]) / 100] += got->work_s;
+        all += got->work_s;
+        admission_check(a);
+    }
+    while (admission_n_waiting(a))
+        (void)(order == ADMISSION_BY_TURN ? admission_pop(a, &room, 0) : serve(a));
+    admission_destroy(a);
+    return served[0] / all;
+}
+
+static void a_share_is_bounded_while_others_wait(void **state) {
+    static const enum admission_order orders[] = {ADMISSION_BY_TURN, ADMISSION_BY_PRICE};
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        assert_true(fabs(share_of_first(orders[i], 0, 1, 4) - 0.25) < 0.02);
+        assert_true(fabs(share_of_first(orders[i], 0.1, 1, 4) - 0.1) < 0.02);
+        assert_true(fabs(share_of_first(orders[i], 0.1, 50, 4) - 0.1) < 0.02);
+        assert_true(fabs(share_of_first(orders[i], 0.5, 1, 4) - 0.25) < 0.02); /* above its turn */
+        assert_true(share_of_first(orders[i], 0.1, 1, 1) == 1);                /* alone: no bound */
+    }
+}
+
 /* Savings and debts do not outlive the queue; nor does a tenant that was away come with either. */
 static void an_empty_queue_makes_all_equal(void **state) {
     struct admission *a = make_priced(100);
@@ -920,6 +967,7 @@ int main(void) {
         cmocka_unit_test(a_tenant_in_debt_is_behind_others),
         cmocka_unit_test(a_tenant_alone_is_in_debt_while_others_come),
         cmocka_unit_test(weights_divide_what_is_charged),
+        cmocka_unit_test(a_share_is_bounded_while_others_wait),
         cmocka_unit_test(an_empty_queue_makes_all_equal),
         cmocka_unit_test(a_ticket_that_leaves_charges_nothing),
         cmocka_unit_test(a_try_that_fails_keeps_the_place_at_the_new_price),
