@@ -201,6 +201,7 @@ static inline struct engine_options tiny_options(const struct setup *s, float *i
     o.kv.hash_seed = STR("test");
     o.scheduler.max_num_seqs = s->max_seqs ? s->max_seqs : 8;
     o.scheduler.max_num_batched_tokens = s->budget ? s->budget : 512;
+    o.restores_always = true;
     o.host_kv_bytes = s->host_blocks * kv_layout_block_bytes(&o.geometry, o.block_size);
     o.scheduler.preemption = s->preemption;
     o.scheduler.policy = s->policy;

@@ -73,6 +73,7 @@ struct engine_options {
     uint64_t kv_bytes;
     double memory_fraction; /* for engine_memory_budget, weights included */
     uint64_t host_kv_bytes; /* host memory for evicted and swapped blocks; 0: none */
+    bool restores_always;   /* whatever is quicker: for tests, whose machines are busy */
 
     struct kv_manager_config kv;        /* the engine fills in n_blocks, n_host_blocks, block_size,
                                   * max_model_len. kv.events must outlive it */
