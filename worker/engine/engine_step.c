@@ -67,8 +67,7 @@ static enum status bring_in(struct engine *e, const struct backend_copy *pairs, 
     e->restored_s =
         e->restored_s * RESTORE_KEPT + (double)MAX(clock_now_us() - began_us, 1u) * 1e-6;
     e->totals.restore_rate = e->restored_tokens / e->restored_s;
-    if (!e->options.restores_always)
-        scheduler_set_restore_rate(e->sched, e->totals.restore_rate);
+    if (!e->options.restores_always) scheduler_set_restore_rate(e->sched, e->totals.restore_rate);
     return ST_OK;
 }
 
