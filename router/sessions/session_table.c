@@ -412,11 +412,14 @@ uint32_t session_table_begin(struct session_table *t, const struct session_promp
     return s;
 }
 
-/* True when the prompt goes on from where the session's own part began. */
-static bool has_anchor(const struct session *a, const struct session_prompt *p) {
+/* True when the prompt goes on from where the session's own part began; a session that has nothing
+ * of its own yet, from its opening. */
+static bool has_anchor(const struct session_table *t, const struct session *a,
+                       const struct session_prompt *p) {
     uint32_t n = session_key_depth(a->keys[SESSION_ANCHOR]);
 
-    return !n || (n <= p->n_blocks && session_prompt_key(p, n) == a->keys[SESSION_ANCHOR]);
+    if (!n) return !a->opening || openings_has(&t->openings, a->opening, p);
+    return n <= p->n_blocks && session_prompt_key(p, n) == a->keys[SESSION_ANCHOR];
 }
 
 bool session_table_continue(struct session_table *t, uint32_t s, const struct session_prompt *p,
@@ -424,7 +427,7 @@ bool session_table_continue(struct session_table *t, uint32_t s, const struct se
     struct session *a = &t->sessions[s];
 
     if (!p->n_blocks) return false;
-    if (!has_anchor(a, p)) {
+    if (!has_anchor(t, a, p)) {
         if (!a->is_aside && n_tokens * 2 < session_table_tokens(t, s)) {
             a->is_aside = true;
             return false;

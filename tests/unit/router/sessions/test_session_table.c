@@ -248,6 +248,23 @@ static void a_small_prompt_beside_a_named_session_changes_nothing_once(void **st
     table_free(t);
 }
 
+static void a_named_session_without_anything_of_its_own_may_shrink(void **state) {
+    struct session_table *t = table_of(100);
+    struct text a = text_of(1, 40, 10, 0);
+    struct session_prompt p = prompt_of(&a, 40); /* known as a whole: no anchor */
+    uint32_t s;
+
+    (void)state;
+    p.id = UINT64_C(7) << 20;
+    s = begin(t, &p);
+    for (uint32_t n = 39; n > 0; n -= 13) {
+        p.n_blocks = p.n_known = n;
+        (void)session_table_continue(t, s, &p, n * TOKENS_PER_BLOCK);
+        session_table_check(t);
+    }
+    table_free(t);
+}
+
 static void a_lost_worker_takes_the_tokens_and_not_the_sessions(void **state) {
     struct session_table *t = table_of(100);
     struct text a = text_of(1, 40, 10, 12), b = text_of(1, 40, 11, 20);
@@ -461,9 +478,15 @@ static void step(struct session_table *t, struct known *model, uint32_t s, struc
         return;
     case 4: session_at(t, s)->n_open ^= 1; return;
     default:
-        append_some(&k->text, rng_u64(rng), 1 + (uint32_t)rng_below(rng, 2));
+        if (rng_below(rng, 4)) {
+            append_some(&k->text, rng_u64(rng), 1 + (uint32_t)rng_below(rng, 2));
+        } else { /* shorter, or another */
+            k->text =
+                rng_below(rng, 2) ? text_of(rng_below(rng, 5), 30, rng_below(rng, 50), 8) : k->text;
+            k->text.n = (uint32_t)rng_below(rng, k->text.n + 1);
+        }
         if (k->text.n > CHAIN_MAX - 5) return;
-        p = prompt_of(&k->text, (uint32_t)rng_below(rng, k->text.n));
+        p = prompt_of(&k->text, (uint32_t)rng_below(rng, k->text.n + 3));
         (void)session_table_continue(t, s, &p, UINT32_MAX);
     }
 }
@@ -489,6 +512,7 @@ static void random_steps_agree_with_a_plain_model(void **state) {
 
         if (rng_below(&rng, 500) == 0) lose(t, model, (uint32_t)rng_below(&rng, 4));
         if (session_at(t, s)->is_used) {
+            check_one(t, s, &model[s]); /* another may have lengthened its opening */
             step(t, model, s, &rng);
         } else {
             begin_one(t, model, &rng);
@@ -514,6 +538,7 @@ int main(void) {
         cmocka_unit_test(of_two_with_one_end_the_one_that_has_not_gone_on_is_taken),
         cmocka_unit_test(an_id_is_found_before_all_else_and_one_prompt_of_two_tenants_is_two),
         cmocka_unit_test(a_small_prompt_beside_a_named_session_changes_nothing_once),
+        cmocka_unit_test(a_named_session_without_anything_of_its_own_may_shrink),
         cmocka_unit_test(a_lost_worker_takes_the_tokens_and_not_the_sessions),
         cmocka_unit_test(equal_prompts_without_end_fill_no_bucket),
         cmocka_unit_test(a_session_takes_at_most_200_bytes),
