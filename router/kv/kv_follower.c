@@ -115,20 +115,28 @@ static void stream_batch(uint64_t number, struct str batch, void *arg) {
 }
 
 /* The first of several failures alone is logged. */
-static void log_lost(struct kv_follower *f, const char *why, bool is_wrong) {
-    if (is_wrong ? f->was_reported_wrong : !f->is_connected && f->n_failures > 0) return;
-    f->was_reported_wrong = f->was_reported_wrong || is_wrong;
-    log_event(f->shared->log, is_wrong ? LOG_WARN : LOG_INFO,
-              is_wrong ? "kv_events_unusable" : "kv_events_lost",
-              log_u64("worker", f->config.worker), log_u64("rank", f->config.rank),
-              log_z("socket", "stream"), log_z("why", why));
+static void log_lost(const struct kv_follower *f, const char *why) {
+    if (!f->is_connected && f->n_failures > 0) return;
+    log_event(f->shared->log, LOG_INFO, "kv_events_lost", log_u64("worker", f->config.worker),
+              log_u64("rank", f->config.rank), log_z("socket", "stream"), log_z("why", why));
+}
+
+static void log_unusable(struct kv_follower *f, const char *why) {
+    if (f->was_reported_wrong) return;
+    f->was_reported_wrong = true;
+    log_event(f->shared->log, LOG_WARN, "kv_events_unusable", log_u64("worker", f->config.worker),
+              log_u64("rank", f->config.rank), log_z("socket", "stream"), log_z("why", why));
 }
 
 static void stream_lost(const char *why, bool is_wrong, void *arg) {
     struct kv_follower *f = arg;
     uint64_t pause_us = MIN(BACKOFF_FIRST_US << MIN(f->n_failures, 10u), BACKOFF_MAX_US);
 
-    log_lost(f, why, is_wrong);
+    if (is_wrong) {
+        log_unusable(f, why);
+    } else {
+        log_lost(f, why);
+    }
     kv_stream_close(&f->replay);
     kv_sequence_disconnected(&f->sequence);
     f->n_failures++;
