@@ -165,6 +165,8 @@ class Client:
         answer = self.connection.getresponse()
         text = answer.read().decode(errors="replace")
         shown = sorted((k.lower(), v) for k, v in answer.getheaders() if k.lower() not in ("date", "x-request-id", "content-length"))
+        if text.startswith("data:"):  # the events of several prompts come in the order in which these are computed
+            text = "\n\n".join(sorted(text.split("\n\n")))
         return answer.status, shown, NUMBERS.sub("HOST", VARIES.sub(r'\1:"-"', text))
 
 
