@@ -755,7 +755,7 @@ static void a_tenant_alone_is_in_debt_while_others_come(void **state) {
     for (int i = 0; i < 4; i++)
         enter(a, &t[i], 1, 2, 1);
     assert_ptr_equal(serve(a), &t[0]);
-    assert_false(admission_in_debt(&t[1])); /* nobody else was ever here */
+    assert_false(admission_in_debt(&t[1])); /* no other was ever here */
     enter(a, &other[0], 2, 0.1, 1);
     assert_ptr_equal(serve(a), &other[0]);
     assert_ptr_equal(serve(a), &t[1]);

@@ -93,7 +93,7 @@ static void a_session_that_does_not_fit_waits_until_another_ends(void **state) {
     live(&b, 2, 300000);
     assert_false(ask(&b, 3, 200000, &t));
     assert_null(next(&b));
-    assert_true(ask(&b, 2, 310000, &u)); /* an active one goes on, whoever waits */
+    assert_true(ask(&b, 2, 310000, &u)); /* an active one goes on although another waits */
     end(&b, &u);
     assert_true(ask_marked(&b, 1, 510000, &u, true));
     assert_null(next(&b));
@@ -196,7 +196,7 @@ static void a_session_without_a_turn_for_long_is_gone(void **state) {
     (void)state;
     live(&b, 1, 800000);
     pass(&b, SESSION_TTL_S + 1);
-    assert_true(ask(&b, 2, 800000, &t)); /* nobody has to rest */
+    assert_true(ask(&b, 2, 800000, &t)); /* none has to rest */
     assert_int_equal(stats_of(&b).n_expired, 1);
     assert_false(ask(&b, 1, 800000, &u)); /* waits as a new one would */
     assert_int_equal(u.how, SESSION_BY_ID);
@@ -478,7 +478,7 @@ static void in_random_events_no_turn_is_lost(void **state) {
         assert_int_equal(sessions_n_held(c->b.s), c->n_held);
         if (n % 997 == 0) sessions_check(c->b.s);
     }
-    for (uint32_t i = 0; i < TURNS; i++) /* whoever is held now goes when the others have ended */
+    for (uint32_t i = 0; i < TURNS; i++) /* what is held now goes when the others have ended */
         if (c->states[i] == OPEN) end(&c->b, &c->turns[i]);
     while (c->n_held) {
         struct session_turn *t;
