@@ -132,7 +132,7 @@ def test_over_retries_the_deadline_counts_from_the_first_arrival(fleet):
 def test_a_retry_that_obeys_is_accepted_by_workers_that_simulate(programs):
     """One worker, and more than it can do: refused requests come again when the router asks for it."""
     worker = programs(Worker, "--backend", "sim", "--sim-speed", 20).ready()
-    router = programs(Router, "--worker-urls", worker.url, "--session-admission", "off").ready(1)  # one-off prompts
+    router = programs(Router, "--worker-urls", worker.url).ready(1)
     prompt = lambda i: f"{i} quinces and medlars " * 4000
 
     def ask(i):

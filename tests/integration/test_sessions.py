@@ -19,7 +19,7 @@ class Fleet:
     def __init__(self, programs, *args, n=1):
         self.workers = [programs(Worker, "--backend", "sim", "--sim-speed", 20, "--num-gpu-blocks-override", BLOCKS, "--max-model-len",
                                  4096, "--admin-api-key", "admin", "--schedule-policy", "fcfs").ready() for _ in range(n)]
-        self.router = programs(Router, "--worker-urls", ",".join(w.url for w in self.workers), *args).ready(n)
+        self.router = programs(Router, "--worker-urls", ",".join(w.url for w in self.workers), "--session-admission", "auto", *args).ready(n)
 
     def ask(self, session, final=False, body=None, **more):
         headers = {"x-incipit-session": session, **({"x-incipit-session-final": "true"} if final else {})}
