@@ -99,7 +99,7 @@ class CpuScene:
 SCENES = {
     "burst": Scene("load", 0.65, "burst", 3, "draw", 11, since=360),
     "flood": Scene("load", 0.95, "flood", 0.6, "tenants", 1, "draw", 11, since=1740, column="others"),
-    "agents": Scene("workload", "agents", "rate", SESSIONS, column="turns", has_trace=False),  # --session-admission: in real time alone
+    "agents": Scene("workload", "agents", "rate", SESSIONS, column="turns", has_trace=False),  # not admitted: that rule counts seconds of the clock
     "cpu": CpuScene(),
 }
 

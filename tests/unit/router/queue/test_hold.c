@@ -158,7 +158,7 @@ static void longer_prompts_of_an_srpt_worker_are_no_wait(void **state) {
     assert_true(ask(&b, &same)); /* what it waits for is shorter yet: nothing */
     describe(&longer, 3, 0, 1, 60, 1);
     longer.rq.prompt_bytes = 4 * 40000;
-    assert_false(ask(&b, &longer)); /* 8.8 s, of which 4 may be left */
+    assert_false(ask(&b, &longer)); /* 8.8 s; the bound is 4 */
     end(&b, &same, true);
     end(&b, &shorter, true);
     pass(&b, 0.006);

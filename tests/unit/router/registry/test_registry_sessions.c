@@ -16,7 +16,7 @@
 #include "tests/support/support.h"
 
 #define SECOND   UINT64_C(1000000)
-#define KV       16000 /* tokens of two workers, of which 14,400 may be active */
+#define KV       16000 /* tokens of two workers; 14,400 may be active */
 #define N_BLOCKS 4
 
 static struct wire_server_info description(uint32_t i, uint64_t n_blocks) {
