@@ -9,6 +9,7 @@
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "tests/replay/fleet_report.h"
+#include "tests/replay/rollout.h"
 #include "tests/support/routing_defaults.h"
 
 /* The oracle's weights of what others lose: later arrivals, requests there, the larger batch. */
@@ -37,6 +38,12 @@ struct fleet {
     uint32_t n_late, n_told; /* of them */
     double restart_s, crash_s, repair_s, walked_s;
     bool is_walk_due;
+
+    /* Of a process that tries a worker for a request. */
+    bool is_tried;
+    uint32_t n_seen; /* requests it looks at, the first ones */
+    uint32_t n_due;  /* of those, without a first token */
+    double sum_s;    /* time to first token of the others */
 };
 
 struct report {
@@ -54,6 +61,8 @@ void fleet_options_default(struct fleet_options *options) {
                                       .is_restore_told = true,
                                       .n_routers = 1,
                                       .walk_s = HOLD_WALK_US * 1e-6,
+                                      .n_ahead = 256,
+                                      .n_tried = 4,
                                       .warm_share = 0.2,
                                       .seed = 1};
     policy_options_default(&options->policy_options);
@@ -66,6 +75,8 @@ bool fleet_choose_by_name(struct fleet_options *options, const char *name) {
         options->chooser = CHOOSER_ORACLE;
     else if (strcmp(name, "oracle_selfish") == 0)
         options->chooser = CHOOSER_ORACLE_SELFISH;
+    else if (strcmp(name, "rollout") == 0)
+        options->chooser = CHOOSER_ROLLOUT;
     else
         options->policy = policy_find(str_of(name));
     return options->chooser != CHOOSER_POLICY || options->policy;
@@ -112,10 +123,13 @@ static uint32_t pick_as_oracle(struct fleet *f, struct model_request *q) {
     return best;
 }
 
+static uint32_t pick_by_rollout(struct fleet *f, struct model_request *q);
+
 static uint32_t pick(struct fleet *f, struct model_request *q) {
     switch (f->options->chooser) {
     case CHOOSER_POLICY: return router_models_pick(f->routers, q, f->now_s);
     case CHOOSER_LIST: return f->options->list[q->number];
+    case CHOOSER_ROLLOUT: return f->is_tried ? pick_as_oracle(f, q) : pick_by_rollout(f, q);
     default: return pick_as_oracle(f, q);
     }
 }
@@ -126,6 +140,10 @@ static void on_first_token(void *ctx, struct model_request *q) {
     struct fleet *f = ctx;
 
     f->is_walk_due = true;
+    if (f->is_tried && q->number < f->n_seen) {
+        f->n_due--;
+        f->sum_s += q->first_s - q->arrival_s;
+    }
     if (!f->routers) return;
     if (f->options->late_first_s > 0)
         f->late[f->n_late++] = (struct report){f->now_s + f->options->late_first_s, q};
@@ -309,6 +327,54 @@ static bool happen(struct fleet *f) {
         events[first].happens(f);
     if (f->is_walk_due && has_queue(f)) walk(f);
     return true;
+}
+
+/* --- the future ------------------------------------------------------------------------------ */
+
+struct trial {
+    struct fleet *f;
+    struct model_request *q;
+    uint32_t workers[ROLLOUT_MAX], n;
+    double costs[ROLLOUT_MAX];
+};
+
+/* Keeps the n_tried cheapest, in order. */
+static void consider(struct trial *t, uint32_t worker, double cost) {
+    uint32_t i = t->n, n_max = MIN(MAX(t->f->options->n_tried, 1u), ROLLOUT_MAX);
+
+    if (t->n < n_max)
+        t->n++;
+    else if (cost >= t->costs[--i])
+        return;
+    for (; i && cost < t->costs[i - 1]; i--) {
+        t->workers[i] = t->workers[i - 1];
+        t->costs[i] = t->costs[i - 1];
+    }
+    t->workers[i] = worker;
+    t->costs[i] = cost;
+}
+
+/* In a process of its own: the sum of the times to first token. */
+static double live_on(void *ctx, uint32_t choice) {
+    struct trial *t = ctx;
+    struct fleet *f = t->f;
+
+    f->is_tried = true;
+    f->n_seen = f->n_arrived + MIN(f->options->n_ahead, f->workload->n - f->n_arrived);
+    for (uint32_t i = 0; i < f->n_seen; i++)
+        f->n_due += !(f->requests[i].first_s > 0);
+    on_placed(f, t->q->number, t->workers[choice]);
+    while (f->n_due && happen(f))
+        continue;
+    return f->sum_s;
+}
+
+static uint32_t pick_by_rollout(struct fleet *f, struct model_request *q) {
+    struct trial t = {.f = f, .q = q};
+
+    for (uint32_t w = 0; w < f->options->n_workers; w++)
+        consider(&t, w, oracle_cost(f, &f->workers[w], q));
+    return t.workers[t.n > 1 ? rollout_least(t.n, live_on, &t) : 0];
 }
 
 /* --- the fleet ------------------------------------------------------------------------------- */

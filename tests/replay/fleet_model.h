@@ -9,6 +9,11 @@
  *                   wait + prefill x (1 + 2 + 0.05 L) + 10 ms x L, with L requests there
  *   oracle_selfish  the same without the others: the least time to its own first token
  *
+ *   rollout         of the n_tried workers where an oracle's cost is least, the one after which the
+ *                   next n_ahead requests, which then go as the oracle says, and all that are here
+ *                   have the least time to first token: it sees their true arrivals. Open
+ *                   workloads; some hundred times as slow, so for a slice of one
+ *
  * An oracle decides request by request and does not see the future, so a policy may do better. */
 #ifndef TESTS_REPLAY_FLEET_MODEL_H
 #define TESTS_REPLAY_FLEET_MODEL_H
@@ -17,7 +22,13 @@
 #include "tests/replay/router_model.h"
 #include "tests/replay/worker_model.h"
 
-enum fleet_chooser { CHOOSER_POLICY, CHOOSER_ORACLE, CHOOSER_ORACLE_SELFISH, CHOOSER_LIST };
+enum fleet_chooser {
+    CHOOSER_POLICY,
+    CHOOSER_ORACLE,
+    CHOOSER_ORACLE_SELFISH,
+    CHOOSER_ROLLOUT,
+    CHOOSER_LIST
+};
 
 struct fleet_options {
     uint32_t n_workers;
@@ -32,15 +43,16 @@ struct fleet_options {
     const struct policy_ops *policy;      /* of CHOOSER_POLICY */
     struct policy_options policy_options; /* of CHOOSER_POLICY */
     const uint32_t *list;                 /* of CHOOSER_LIST: (n) a worker for each request */
-    double declared_capacity;             /* as a multiple of the real one */
-    double declared_attn_context;         /* tokens; what workers report of themselves */
-    uint32_t hashed_tokens;               /* of a prompt at most; 0: all */
-    bool has_feedback;                    /* workers report what was cached */
-    double late_first_s;                  /* delay before routers see a first token */
-    uint32_t n_crashes;                   /* workers that crash at half time, for a tenth of it */
-    double hold_s;                        /* requests wait in a router (router_model.h) */
-    double walk_s;                        /* so often at least while one does */
-    enum router_sessions sessions;        /* as in router_model.h, and the next two */
+    uint32_t n_ahead, n_tried;     /* of CHOOSER_ROLLOUT: requests it sees, workers it tries */
+    double declared_capacity;      /* as a multiple of the real one */
+    double declared_attn_context;  /* tokens; what workers report of themselves */
+    uint32_t hashed_tokens;        /* of a prompt at most; 0: all */
+    bool has_feedback;             /* workers report what was cached */
+    double late_first_s;           /* delay before routers see a first token */
+    uint32_t n_crashes;            /* workers that crash at half time, for a tenth of it */
+    double hold_s;                 /* requests wait in a router (router_model.h) */
+    double walk_s;                 /* so often at least while one does */
+    enum router_sessions sessions; /* as in router_model.h, and the next two */
     bool is_admitting, is_final_told;
     bool has_tenants;             /* routers know of them; else all are one */
     double odd_weight;            /* of every second tenant */

@@ -8,7 +8,7 @@
  *     block TOKENS, ticks N    of a trace: of one of its hash_ids, timestamps a second (512, 1000)
  *     seed N             of the workload, where it is generated, and of everything else (1)
  *     duration S, rate R of the generator (its own)
- *     policy NAME        of the library; oracle, oracle_selfish (prefix)
+ *     policy NAME        of the library; oracle, oracle_selfish, rollout (prefix)
  *     workers N, cache TOKENS   (16, 700000)
  *     order NAME, aging A, aware 1   of prompts in a worker: fcfs, srpt (fcfs, 0.02); routers are
  *                        told the order
@@ -33,6 +33,8 @@
  *                        of first tokens so much later
  *     routers N, shared 1, delay_ms MS, late_ms MS    (1, 0, 5, 25)
  *     window SHARE, restart 1    five minutes reported apart; the routers restart before them
+ *     ahead N, try K     of policy rollout: requests that it sees, workers that it tries (256, 4)
+ *     bound 1            a lower bound of the mean time to first token as well (fleet_bound.h)
  *     since S, until S   what comes earlier and later is left out; time begins at `since`
  *     write FILE         writes the requests instead, as a trace (workload.h) */
 #include <stdio.h>
@@ -41,6 +43,7 @@
 
 #include "common/base/mem.h"
 #include "common/text/json.h"
+#include "tests/replay/fleet_bound.h"
 #include "tests/replay/fleet_model.h"
 #include "tests/replay/workload/generator.h"
 
@@ -50,6 +53,7 @@ struct replay {
     struct trace trace;  /* without a path: generated */
     double duration_s, rate, load, since_s, until_s;
     struct crowd crowd;
+    bool is_bounded;
     struct fleet_options fleet;
 };
 
@@ -175,6 +179,12 @@ static bool set_whole(struct replay *r, const char *name, double x) {
         r->fleet.is_restore_told = x != 0;
     else if (strcmp(name, "told") == 0)
         r->fleet.is_speed_told = x != 0;
+    else if (strcmp(name, "ahead") == 0)
+        r->fleet.n_ahead = (uint32_t)x;
+    else if (strcmp(name, "try") == 0)
+        r->fleet.n_tried = (uint32_t)x;
+    else if (strcmp(name, "bound") == 0)
+        r->is_bounded = x != 0;
     else if (strcmp(name, "draw") == 0)
         r->crowd.draw = (uint64_t)x;
     else if (strcmp(name, "routers") == 0)
@@ -259,7 +269,7 @@ static int write_workload(const struct replay *r, const struct workload *w) {
     return 1;
 }
 
-static void print(const struct replay *r, const struct fleet_result *f) {
+static void print(const struct replay *r, const struct fleet_result *f, double bound_s) {
     struct json_writer j;
     struct buf out;
 
@@ -310,6 +320,7 @@ static void print(const struct replay *r, const struct fleet_result *f) {
     json_field_f64(&j, "sessions_long_s", f->sessions.joined.long_s);
     json_field_f64(&j, "window_share", f->window_hit_of_pooled);
     json_field_f64(&j, "window_ttft_s", f->window_ttft_s);
+    if (r->is_bounded) json_field_f64(&j, "bound_s", bound_s);
     json_end_object(&j);
     printf("%.*s\n", (int)buf_len(&out), buf_ptr(&out));
     buf_fini(&out);
@@ -331,7 +342,7 @@ int main(int argc, char **argv) {
     }
     workload_bound(&w, (uint64_t)r.fleet.n_workers * r.fleet.cache_tokens, &bound);
     fleet_run(&w, w.end_s > 0 ? NULL : &bound, &r.fleet, &result);
-    print(&r, &result);
+    print(&r, &result, r.is_bounded ? fleet_bound_s(&w, &r.fleet) : 0);
     workload_bound_free(&bound);
     workload_free(&w);
     return 0;

@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "common/base/mem.h"
+#include "tests/replay/fleet_bound.h"
 #include "tests/replay/fleet_model.h"
 #include "tests/replay/worker_model.h"
 #include "tests/replay/workload/generator.h"
@@ -395,6 +396,56 @@ static void an_oracle_is_near_the_best_assignment_and_no_policy_nearer(void **st
         assert_true(sums_s[i] >= sums_s[0]);
 }
 
+/* --- bounds ---------------------------------------------------------------------------------- */
+
+static void a_lone_request_takes_its_bound(void **state) {
+    struct workload_request q = {.n_prompt = 3000, .n_output = 3};
+    struct workload w = {.requests = &q, .n = 1, .block_tokens = BLOCK};
+    struct fleet_options o = fleet_of(2, 100000, "prefix");
+    (void)state;
+
+    assert_float_equal(fleet_bound_s(&w, &o), mean_ttft_s(&w, &o), 1e-9);
+}
+
+/* Eight equal prompts at once, without a common block: two workers end the last after four. */
+static void what_waits_is_bounded_by_all_workers_together(void **state) {
+    struct workload_request q[8];
+    struct workload w = {.requests = q, .n = ARRAY_LEN(q), .block_tokens = BLOCK};
+    struct fleet_options o = fleet_of(2, 100000, "prefix");
+    double one_s = worker_prefill_s(0, 2 * WORKER_CHUNK) + 2 * WORKER_STEP_S;
+    (void)state;
+
+    for (uint32_t i = 0; i < ARRAY_LEN(q); i++)
+        q[i] = (struct workload_request){.n_prompt = 2 * WORKER_CHUNK, .n_output = 1};
+    assert_float_equal(fleet_bound_s(&w, &o), one_s / 2 * (1 + 8) / 2, 1e-9);
+    assert_true(mean_ttft_s(&w, &o) >= one_s * (1 + 4) / 2 - 1e-9);
+}
+
+/* A rollout that sees all is no worse than the oracle that it tries workers for. */
+static void a_rollout_is_between_the_oracle_and_the_bound(void **state) {
+    double oracle_s = 0, rollout_s = 0;
+    (void)state;
+
+    for (uint64_t seed = 1; seed <= N_INSTANCES / 2; seed++) {
+        struct fleet_options oracle = fleet_of(2, 30000, "oracle"),
+                             rollout = fleet_of(2, 30000, "rollout");
+        double least_s;
+        struct workload w;
+
+        make_tiny(&w, seed);
+        least_s = fleet_bound_s(&w, &oracle);
+        for (uint32_t order = WORKER_FCFS; order <= WORKER_SRPT; order++) {
+            oracle.worker.order = rollout.worker.order = (enum worker_order)order;
+            oracle_s += mean_ttft_s(&w, &oracle);
+            rollout_s += mean_ttft_s(&w, &rollout);
+            assert_true(mean_ttft_s(&w, &rollout) >= least_s - 1e-9);
+            assert_true(mean_ttft_s(&w, &oracle) >= least_s - 1e-9);
+        }
+        workload_free(&w);
+    }
+    assert_true(rollout_s < oracle_s);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_lone_request_takes_what_the_formula_says),
@@ -409,6 +460,9 @@ int main(void) {
         cmocka_unit_test(tenants_are_served_by_weight),
         cmocka_unit_test(agents_thrash_when_they_do_not_fit),
         cmocka_unit_test(agents_that_wait_as_whole_sessions_do_not_thrash),
+        cmocka_unit_test(a_lone_request_takes_its_bound),
+        cmocka_unit_test(what_waits_is_bounded_by_all_workers_together),
+        cmocka_unit_test(a_rollout_is_between_the_oracle_and_the_bound),
         cmocka_unit_test(an_oracle_is_near_the_best_assignment_and_no_policy_nearer),
     };
 
