@@ -9,8 +9,9 @@ $(B)/tests/replay/%: $(B)/tests/replay/%.o $(B)/libreplay.a $(LIBS_all)
 
 .PHONY: replay replay-bars replay-shared replay-order replay-engine replay-http replay-http-shared replay-foreign
 REPLAY := $(B)/tests/replay/replay
-replay: $(REPLAY) ## every routing policy on a modelled fleet, one table: TRACE=file, ARGS="workers 8 load 0.95", QUICK=1
-	@JOBS=$(JOBS) tests/replay/replay.py $< $(if $(TRACE),trace $(TRACE)) $(ARGS) $(if $(QUICK),--quick)
+REPLAY_ARGS = $(if $(TRACE),trace $(TRACE)) $(filter-out all,$(ARGS)) $(if $(QUICK),--quick)
+replay: $(REPLAY) ## every routing policy on a modelled fleet, one table: TRACE=file, ARGS="workers 8 load 0.95", QUICK=1; ARGS=all: replay-order
+	@JOBS=$(JOBS) tests/replay/$(if $(filter all,$(ARGS)),orders.py,replay.py) $< $(REPLAY_ARGS)
 replay-bars: $(REPLAY) ## the default routing policy against its bars on a modelled fleet: TRACE=file, QUICK=1
 	@JOBS=$(JOBS) tests/replay/bars.py $< $(if $(TRACE),trace $(TRACE)) $(if $(QUICK),--quick)
 replay-shared: $(REPLAY) ## several routers, and a restarted one, before a modelled fleet: TRACE=file, QUICK=1
