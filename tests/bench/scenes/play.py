@@ -11,7 +11,7 @@ import json
 import time
 
 BLOCK = 512      # tokens that one id names
-PATIENCE_S = 240  # for one answer, of the clock
+PATIENCE_S = 900  # for one answer
 
 
 @functools.lru_cache(maxsize=200_000)
@@ -38,6 +38,37 @@ class Answer:
     @property
     def ttft_s(self):
         return self.first_s - self.due_s
+
+
+class Stream(asyncio.Protocol):
+    """Reads one event stream. Event streams alone are asked for, so that events are all there is to know about an answer's
+    framing; each costs a search of TAIL bytes, since thousands come a second."""
+    TAIL = 1024
+
+    def __init__(self, answer, now_s):
+        self.answer, self.now_s, self.text, self.ended = answer, now_s, b"", asyncio.get_running_loop().create_future()
+
+    def data_received(self, data):
+        answer, text = self.answer, self.text + data
+        if answer.first_s is None and b"\n" in text:
+            if text[:64].split()[1:2] != [b"200"]:
+                return self.end(text.split(b"\r\n")[0].decode(errors="replace"))
+            if b"\ndata:" in text:
+                answer.first_s = self.now_s()
+        if b'data: {"error"' in text:
+            return self.end(text[text.index(b'data: {"error"'):].decode(errors="replace").strip())
+        if b'"cached_tokens":' in text:
+            answer.cached = int(text.split(b'"cached_tokens":')[1].split(b"}")[0].split(b",")[0] or 0)
+        if b"data: [DONE]" in text:
+            return self.end(None)
+        self.text = text if answer.first_s is None else text[-self.TAIL:]
+
+    def connection_lost(self, error):
+        self.end(repr(error) if error else "the stream ended before [DONE]")
+
+    def end(self, error):
+        if not self.ended.done():
+            self.ended.set_result(error)
 
 
 class Player:
@@ -71,8 +102,8 @@ class Player:
     async def ask(self, number, answer):
         await asyncio.sleep(max(0, answer.due_s / self.speed - (time.monotonic() - self.began)))
         try:
-            await asyncio.wait_for(self.exchange(number, answer), PATIENCE_S)
-        except (OSError, ValueError, asyncio.IncompleteReadError, asyncio.TimeoutError) as error:
+            answer.error = await asyncio.wait_for(self.exchange(number, answer), max(PATIENCE_S / self.speed, 60))
+        except (OSError, asyncio.TimeoutError) as error:
             answer.error = repr(error)
         answer.end_s = self.now_s()
         following = answer.request.get("next")
@@ -84,30 +115,14 @@ class Player:
         body = json.dumps({
             "model": self.model, "prompt": prompt_of(number, request), "max_tokens": request["output_length"], "stream": True,
             "ignore_eos": True, "temperature": 0, "stream_options": {"include_usage": True}}).encode()
-        reader, writer = await asyncio.open_connection(self.host, self.port, limit=1 << 20)
+        transport, stream = await asyncio.get_running_loop().create_connection(lambda: Stream(answer, self.now_s), self.host, self.port)
         try:
-            writer.write(f"POST /v1/completions HTTP/1.1\r\nhost: {self.host}:{self.port}\r\nconnection: close\r\n"
-                         f"content-type: application/json\r\nx-smg-tenant-id: tenant-{request['tenant']}\r\n"
-                         f"content-length: {len(body)}\r\n\r\n".encode() + body)
-            await self.read(reader, answer)
+            transport.write(f"POST /v1/completions HTTP/1.1\r\nhost: {self.host}:{self.port}\r\nconnection: close\r\n"
+                            f"content-type: application/json\r\nx-smg-tenant-id: tenant-{request['tenant']}\r\n"
+                            f"content-length: {len(body)}\r\n\r\n".encode() + body)
+            return await stream.ended
         finally:
-            writer.close()
-
-    async def read(self, reader, answer):
-        """Event streams alone are asked for, so that lines are all there is to know about an answer's framing."""
-        status = (await reader.readline()).split()
-        if len(status) < 2 or status[1] != b"200":
-            raise ValueError(b" ".join(status).decode(errors="replace") or "no answer")
-        async for line in reader:
-            if line.startswith(b'data: {"error"'):
-                raise ValueError(line.decode(errors="replace").strip())
-            if line.startswith(b"data:") and answer.first_s is None:
-                answer.first_s = self.now_s()
-            if b'"cached_tokens":' in line:
-                answer.cached = int(line.split(b'"cached_tokens":')[1].split(b"}")[0].split(b",")[0])
-            if line.startswith(b"data: [DONE]"):
-                return
-        raise ValueError("the stream ended before [DONE]")
+            transport.abort()
 
 
 def play(url, model, requests, speed, until_s):
