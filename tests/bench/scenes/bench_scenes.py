@@ -64,9 +64,9 @@ class Scene:
         return [["--backend", "sim", "--sim-speed", speed, "--block-size", KV_BLOCK, "--num-gpu-blocks-override", CACHE_TOKENS // KV_BLOCK,
                  "--max-num-seqs", 256, "--max-num-batched-tokens", 2048, "--max-model-len", MAX_LEN]] * N_WORKERS
 
-    def requests(self, trace, seconds, fleet):
+    def requests(self, trace, draw, seconds, fleet):
         path = fleet.dir / "requests.jsonl"
-        replay(self, trace, seconds, "write", path)
+        replay(self, trace, draw, seconds, "write", path)
         return [json.loads(line) for line in path.read_text().splitlines()]
 
 
@@ -97,7 +97,7 @@ class CpuScene:
             names[0] = chance.randrange(8)
         return {"input_length": n, "output_length": self.N_OUTPUT, "tenant": 0, "hash_ids": names}
 
-    def requests(self, trace, seconds, fleet):
+    def requests(self, trace, draw, seconds, fleet):
         chance, at_s, out, rate = random.Random(17), 0.0, [], 0.65 * self.prompts_per_s()
         calm = (self.PERIOD_S - self.BURST * self.BURST_S) / (self.PERIOD_S - self.BURST_S)
         while at_s < seconds:
@@ -107,8 +107,8 @@ class CpuScene:
 
 
 SCENES = {
-    "burst": Scene("load", 0.65, "burst", 3, "draw", 11, since=360),
-    "flood": Scene("load", 0.95, "flood", 0.6, "tenants", 1, "draw", 11, since=1740, column="others"),
+    "burst": Scene("load", 0.65, "burst", 3, since=360),
+    "flood": Scene("load", 0.95, "flood", 0.6, "tenants", 1, since=1740, column="others"),
     "agents": Scene("workload", "agents", "rate", SESSIONS, column="turns", has_trace=False),
     "cpu": CpuScene(),
 }
@@ -141,9 +141,9 @@ for peer, policy in PEERS.items():
 
 # --- requests --------------------------------------------------------------------------------------------------------
 
-def replay(scene, trace, seconds, *more):
-    source = ["trace", trace] if trace and scene.has_trace else []
-    done = subprocess.run([F.BUILD / "tests/replay/replay", *source, *scene.arguments, "workers", str(N_WORKERS), "cache", str(CACHE_TOKENS),
+def replay(scene, trace, draw, seconds, *more):
+    source = [*(["trace", trace] if trace else []), "draw", draw] if scene.has_trace else []
+    done = subprocess.run([F.BUILD / "tests/replay/replay", *map(str, source), *scene.arguments, "workers", str(N_WORKERS), "cache", str(CACHE_TOKENS),
                            "since", str(scene.since), "until", str(scene.since + seconds), *map(str, more)], stdout=subprocess.PIPE, check=True, text=True)
     return done.stdout
 
@@ -219,10 +219,10 @@ def measure(names, scene, requests, timing, wheels):
             yield name, {**summary(answers, proxies[name], proxies[name].cpu_ns() - cpu[name], seconds), "busy": 100 * busy / max(total, 1)}
 
 
-def modelled(row, scene, trace, seconds):
+def modelled(row, scene, trace, draw, seconds):
     if not scene.is_modelled:
         return {"modelled": float("nan")}
-    r = json.loads(replay(scene, trace, seconds, *row.model))
+    r = json.loads(replay(scene, trace, draw, seconds, *row.model))
     return {"modelled": r["worst_tenant_ttft_s"] if scene.column == "others" else r["ttft_mean_s"], "modelled turns": r["turns_per_s"]}
 
 
@@ -242,7 +242,7 @@ def show(title, results):
         print(f"  {name:<27}" + "".join(f"{values.get(c, float('nan')):>14.2f}" for c, _ in COLUMNS))
     for name, values in results.items():
         if values["busy"] > 100 * BUSY:
-            print(f"  NOT COUNTED: the machine was busy for {values['busy']:.0f} % of {name}: give a lower --speed")
+            print(f"  BUSY: the machine was busy for {values['busy']:.0f} % of {name}: run it alone, give fewer --rows or a lower --speed")
 
 
 def judge(results):
@@ -284,8 +284,9 @@ def available(names, wheels):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("words", nargs="*", help="quick: half the time; trace FILE: its requests, else generated ones")
-    parser.add_argument("--scene", choices=list(SCENES))
+    parser.add_argument("--scene", choices=list(SCENES), help="one alone; default: each in turn")
     parser.add_argument("--rows", default=";".join(ROWS), help="by name, with ; between them")
+    parser.add_argument("--draw", type=int, default=11, help="of arrivals: a burst's p99 is of 14 requests, and differs by a third between draws")
     parser.add_argument("--speed", type=float, default=1)
     parser.add_argument("--seconds", type=float, help="of each scene, in the workers' time")
     o = parser.parse_args()
@@ -299,11 +300,11 @@ def main():
             continue
         speed, seconds = timing = scene.timing(o)
         with F.Fleet() as files:
-            requests = scene.requests(trace, seconds, files)
+            requests = scene.requests(trace, o.draw, seconds, files)
         results, rows = {}, list(available([n for n in names if ROWS[n].scene in (None, name)], wheels))
         for i in range(0, len(rows), scene.at_once):
             for row, values in measure(rows[i:i + scene.at_once], scene, requests, timing, wheels):
-                results[row] = {**values, **modelled(ROWS[row], scene, trace, seconds)}
+                results[row] = {**values, **modelled(ROWS[row], scene, trace, o.draw, seconds)}
                 print(f"  {name}, {row}: " + " ".join(f"{k}={v:.2f}" for k, v in results[row].items()), file=sys.stderr, flush=True)
         show(f"{name}: {seconds:g} s at {speed:g} times the clock, {len(scene.workers(speed))} workers", results)
         if OURS in results:
