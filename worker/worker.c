@@ -430,7 +430,7 @@ static enum status start_engine(struct worker *w, const struct backend_ops *back
     e.async = o->async ? ASYNC_AUTO : ASYNC_OFF;
     e.is_deterministic = o->deterministic;
     e.kv.watermark = o->watermark;
-    e.kv.order = o->free_order ? FREE_ORDER_CLASSIC : FREE_ORDER_FRESH_FIRST;
+    e.kv.order = (enum free_order)o->free_order;
     e.kv.hash_algo = hash_algo(w);
     e.kv.hash_seed = str_of(o->hash_seed);
     e.kv.hash_block_size = o->hash_block_size;

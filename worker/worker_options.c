@@ -16,7 +16,7 @@ static const char *const kv_dtype_names[] = {"auto", "bfloat16", "float16", "flo
                                              "fp8",  "int8",     NULL};
 static const char *const hash_names[] = {"xxh3_128", "sha256_cbor", "xxhash_cbor",
                                          "sha256",   "xxhash",      NULL};
-static const char *const order_names[] = {"fresh-first", "classic", NULL};
+static const char *const order_names[] = {"fresh-first", "classic", "reuse", NULL};
 static const char *const explain_names[] = {"off", "own", "position", "full", NULL};
 static const char *const preemption_names[] = {"auto", "recompute", "swap", NULL};
 static const char *const policy_names[] = {"fcfs", "priority", "srpt", NULL};
@@ -280,8 +280,10 @@ static const struct option_def rows[] = {
     {"free-order", OPT_ENUM, FIELD(free_order), .def = "fresh-first", .names = order_names,
      .group = "Cache", .is_hidden = true,
      .help = "Order in which free KV blocks are reused: fresh-first takes blocks without content "
-             "before it evicts cached ones; classic takes all blocks in the order in which they "
-             "were freed."},
+             "before it evicts cached ones, least recently used first; classic takes all blocks in "
+             "the order in which they were freed; reuse evicts the prompts that are least likely "
+             "to return, by their turn in a conversation and the part that was not cached. A "
+             "router in front predicts least recently used: use reuse for a worker of its own."},
     {"kv-offload-bytes", OPT_BYTES, FIELD(kv_offload_bytes), .def = "0",
      .aliases = "kv-offloading-size", .group = "Cache",
      .help = "Host memory for KV blocks evicted from the device. The blocks return when a request "

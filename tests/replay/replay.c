@@ -14,6 +14,7 @@
  *                        told the order
  *     itl_ms MS, host TOKENS, restore RATE   a target of the worker's steps; its host memory, and
  *                        tokens a second from there; tiers 0: not reported (1)
+ *     reuse 1            workers evict by expected reuse (worker/kv/block/block_reuse.h)
  *     slow FACTOR, told 1       odd workers are so much slower; they report it
  *     load SHARE         of the fleet's capacity (0.8); 0: times stay as they are
  *     draw N             random arrivals, another draw for each N (0: evenly)
@@ -151,7 +152,9 @@ static bool set_real(struct replay *r, const char *name, double x) {
 }
 
 static bool set_whole(struct replay *r, const char *name, double x) {
-    if (strcmp(name, "workers") == 0)
+    if (strcmp(name, "reuse") == 0)
+        r->fleet.worker.eviction = x != 0 ? FREE_ORDER_REUSE : FREE_ORDER_FRESH_FIRST;
+    else if (strcmp(name, "workers") == 0)
         r->fleet.n_workers = (uint32_t)x;
     else if (strcmp(name, "cache") == 0)
         r->fleet.cache_tokens = (uint32_t)x;

@@ -7,7 +7,7 @@ $(B)/libreplay.a: $(call objs,$(wildcard tests/replay/workload/*.c) $(addprefix 
 $(B)/tests/replay/%: $(B)/tests/replay/%.o $(B)/libreplay.a $(LIBS_all)
 	$(call link,,)
 
-.PHONY: replay replay-bars replay-shared replay-order replay-engine replay-http replay-http-shared replay-foreign
+.PHONY: replay replay-bars replay-shared replay-order replay-engine replay-eviction replay-http replay-http-shared replay-foreign
 REPLAY := $(B)/tests/replay/replay
 REPLAY_ARGS = $(if $(TRACE),trace $(TRACE)) $(filter-out all,$(ARGS)) $(if $(QUICK),--quick)
 replay: $(REPLAY) ## every routing policy on a modelled fleet, one table: TRACE=file, ARGS="workers 8 load 0.95", QUICK=1; ARGS=all: replay-order
@@ -19,6 +19,8 @@ replay-shared: $(REPLAY) ## several routers, and a restarted one, before a model
 replay-order: $(REPLAY) ## order, late binding and unequal fleets against their bars on a modelled fleet: TRACE=file, QUICK=1
 	@JOBS=$(JOBS) tests/replay/orders.py $< $(if $(TRACE),trace $(TRACE)) $(if $(QUICK),--quick)
 replay-engine: $(B)/tests/replay/replay_engine ## the router's index of a worker against the worker's own KV manager: TRACE=file
+	@nice $< $(TRACE)
+replay-eviction: $(B)/tests/replay/replay_eviction ## hits of one worker's cache by the order of eviction and its size: TRACE=file
 	@nice $< $(TRACE)
 
 replay-http: all ## the router's index of a simulated worker against that worker, over HTTP: TRACE=file

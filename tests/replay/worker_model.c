@@ -17,6 +17,7 @@ static struct kv_manager *create_cache(const struct worker_options *options) {
                                                          .n_host_blocks = options->host_tokens / bt,
                                                          .block_size = 1,
                                                          .max_model_len = n_blocks,
+                                                         .order = options->eviction,
                                                          .hash_seed = STR("replay"),
                                                          .no_explain = true,
                                                          .no_stats = true});
@@ -59,6 +60,7 @@ void model_request_init(struct model_request *q, const struct workload_request *
     q->n_units = CEIL_DIV(in->n_prompt + in->n_output, any->block_tokens);
     name_tokens(q);
     if (kv_seq_init(&q->seq, any->kv, q->n_units, NULL, false, &err) != ST_OK) abort();
+    q->seq.n_prompt = MAX(in->n_blocks, 1u);
 }
 
 void model_request_fini(struct model_request *q) {
@@ -294,6 +296,7 @@ static void first_token(struct worker_model *w, struct model_request *q,
 
 void worker_model_step(struct worker_model *w, const struct worker_model_events *events,
                        double now_s) {
+    kv_manager_set_now(w->kv, (uint64_t)(now_s * 1e6));
     w->context_tokens += w->n_running;
     for (uint32_t i = w->n_running; i-- > 0;)
         decode_token(w, i, events, now_s);

@@ -65,6 +65,7 @@ struct worker_options {
     double itl_s;                /* of a step; 0: no target */
     uint32_t host_tokens;        /* of host memory, where evicted blocks go; 0: none */
     double restore_tokens_per_s; /* from there; 0: in no time */
+    enum free_order eviction;
 };
 
 /* A request on its way; the fleet's, and zeroed before model_request_init. */

@@ -215,5 +215,6 @@ bool kv_group_publish(const struct kv_group *g, struct block_table *t, const str
         return false;
     }
     block_pool_publish(g->pool, id, &key, number_on_host(g, &key));
+    if (is_full && index > 0) block_pool_link(g->pool, id, t->ids[index - 1]);
     return true;
 }

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "common/base/mem.h"
+#include "worker/kv/block/block_reuse.h"
 #include "worker/kv/kv_coordinator.h"
 #include "worker/kv/kv_manager_internal.h"
 
@@ -65,6 +66,7 @@ struct kv_manager *kv_manager_create(const struct kv_manager_config *config) {
     mgr->links = mem_calloc(2 * (size_t)mgr->n_links, sizeof(*mgr->links));
     mgr->step = 1; /* 0 is before any */
     if (config->ages.share > 0) mgr->ages = block_ages_create(config->n_blocks, &config->ages);
+    if (config->order == FREE_ORDER_REUSE) mgr->reuse = block_reuse_create();
     mgr->pool = block_pool_create(&(struct block_pool_config){
         .n_blocks = config->n_blocks,
         .block_size = config->block_size,
@@ -73,6 +75,7 @@ struct kv_manager *kv_manager_create(const struct kv_manager_config *config) {
         .on_evict = kv_manager_on_evict,
         .arg = mgr,
         .ages = mgr->ages,
+        .reuse = mgr->reuse,
     });
     if (!config->no_caching && !config->no_explain)
         mgr->explain = kv_explain_create(config->n_blocks, config->block_size);
@@ -103,6 +106,7 @@ void kv_manager_destroy(struct kv_manager *mgr) {
     assert(list_is_empty(&mgr->holders));
     block_pool_destroy(mgr->pool);
     block_ages_destroy(mgr->ages);
+    block_reuse_destroy(mgr->reuse);
     block_hasher_destroy(mgr->hasher);
     hit_window_fini(&mgr->stats.window);
     kv_moves_fini(&mgr->moves);
@@ -202,6 +206,37 @@ void kv_manager_publish(struct kv_manager *mgr, struct kv_seq *seq, const uint32
     for (uint32_t g = 0; g < mgr->n_groups; g++)
         kv_manager_report_stored(mgr, seq, tokens + (size_t)run[g] * mgr->config.block_size, g,
                                  run[g], seq->n_published);
+}
+
+/* --- kinds of blocks ------------------------------------------------------------------------- */
+
+static void find_kind(struct kv_manager *mgr, struct kv_seq *seq, const uint32_t *tokens,
+                      uint32_t n_tokens, const struct kv_hit *hit) {
+    uint32_t n_prompt = seq->n_prompt > 0 ? MIN(seq->n_prompt, n_tokens) : n_tokens;
+
+    kv_seq_extend_hashes(mgr, seq, tokens, n_tokens);
+    seq->n_prompt_blocks = MIN(n_prompt / mgr->config.block_size, seq->n_hashes);
+    seq->kind = (uint16_t)block_reuse_arrived(mgr->reuse, seq->hashes, seq->n_prompt_blocks,
+                                              MIN(hit->n_blocks, seq->n_prompt_blocks));
+    seq->has_kind = true;
+}
+
+void kv_manager_set_kinds(struct kv_manager *mgr, struct kv_seq *seq) {
+    uint32_t n = seq->n_prompt_blocks, n_full = seq->n_published;
+
+    if (!mgr->reuse || !seq->has_kind) return;
+    for (uint32_t g = 0; g < mgr->n_groups; g++) {
+        const struct block_table *t = &seq->table[g];
+        uint32_t n_of_prompt = MIN(n, t->n_blocks);
+
+        block_pool_set_kind(mgr->pool, t->ids, n_of_prompt, seq->kind);
+        block_pool_set_kind(mgr->pool, t->ids + n_of_prompt, t->n_blocks - n_of_prompt,
+                            REUSE_GENERATED);
+    }
+    if (seq->has_ended) return;
+    seq->has_ended = true;
+    block_reuse_ended(mgr->reuse, seq->kind, n > 0 && n <= n_full ? &seq->hashes[n - 1] : NULL,
+                      n_full > n ? &seq->hashes[n_full - 1] : NULL);
 }
 
 /* --- allocate -------------------------------------------------------------------------------- */
@@ -316,7 +351,10 @@ enum status kv_manager_allocate(struct kv_manager *mgr, struct kv_seq *seq, cons
     count_need(mgr, seq, a, &d);
     if (!is_room(mgr, seq, n_tokens, a, &d)) return ST_BUSY;
 
-    if (!list_is_linked(&seq->link)) kv_manager_note_admission(mgr, seq, tokens, n_tokens, &a->hit);
+    if (!list_is_linked(&seq->link)) {
+        kv_manager_note_admission(mgr, seq, tokens, n_tokens, &a->hit);
+        if (mgr->reuse && !seq->has_kind) find_kind(mgr, seq, tokens, n_tokens, &a->hit);
+    }
     attach_hits(mgr, seq, a, d.n_before); /* all groups', before anything is taken: the taking
                                            * could evict them */
     mgr->n_reserved_moves = d.n_copies + d.n_moves_in;
@@ -333,6 +371,7 @@ enum status kv_manager_allocate(struct kv_manager *mgr, struct kv_seq *seq, cons
 void kv_manager_free(struct kv_manager *mgr, struct kv_seq *seq) {
     if (kv_seq_is_swapped(seq)) kv_manager_drop_swapped(mgr, seq);
     if (!list_is_linked(&seq->link)) return;
+    kv_manager_set_kinds(mgr, seq);
     for (uint32_t g = 0; g < mgr->n_groups; g++)
         kv_group_release(&mgr->group[g], &seq->table[g], mgr->moving_ids);
     kv_manager_remove_holder(mgr, seq);

@@ -4,6 +4,7 @@
  * duplicates, or equal tokens behind a prefix that was evicted and recomputed, and cause no event.
  * All calls here follow or precede a change by their neighbours in kv_manager.c; none changes what
  * is cached. */
+#include "worker/kv/block/block_reuse.h"
 #include "worker/kv/kv_manager_internal.h"
 
 /* --- published -------------------------------------------------------------------------------- */
@@ -106,6 +107,7 @@ void kv_manager_note_reset(struct kv_manager *mgr) {
 void kv_manager_set_now(struct kv_manager *mgr, uint64_t now_us) {
     mgr->now_us = now_us;
     if (mgr->ages) block_ages_set_now(mgr->ages, now_us);
+    if (mgr->reuse) block_reuse_set_now(mgr->reuse, now_us);
 }
 
 /* --- not found -------------------------------------------------------------------------------- */

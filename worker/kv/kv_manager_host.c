@@ -79,6 +79,7 @@ void kv_manager_bring_in(struct kv_manager *mgr, struct kv_seq *seq, const uint3
 
         move_in(mgr, from, to);
         block_pool_publish(mgr->pool, to, &key, prefix_cache_prefix(cache, from));
+        if (first + i > 0) block_pool_link(mgr->pool, to, seq->table[0].ids[first + i - 1]);
         kv_manager_note_published(mgr, seq, 0, first + i);
     }
     seq->n_published = hit->n_blocks;
@@ -141,6 +142,7 @@ enum status kv_manager_swap_out(struct kv_manager *mgr, struct kv_seq *seq, uint
     }
     seq->n_swapped_blocks = n_blocks;
     seq->n_swapped_tokens = n_computed;
+    kv_manager_set_kinds(mgr, seq);
     for (uint32_t g = 0; g < mgr->n_groups; g++)
         kv_group_release(&mgr->group[g], &seq->table[g], mgr->moving_ids);
     kv_manager_remove_holder(mgr, seq);
@@ -200,6 +202,7 @@ static void fetch_what_is_missing(struct kv_manager *mgr, struct kv_seq *seq, ui
         if (prefix_cache_contains(cache, host_id)) {
             key = prefix_cache_key(cache, host_id);
             block_pool_publish(mgr->pool, *fresh, &key, prefix_cache_prefix(cache, host_id));
+            if (i > 0) block_pool_link(mgr->pool, *fresh, seq->table[g].ids[i - 1]);
             kv_manager_note_published(mgr, seq, g, i);
             kv_manager_report_stored(mgr, seq, key.tokens, g, i, i + 1);
         }

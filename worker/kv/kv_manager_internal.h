@@ -7,7 +7,8 @@
 struct kv_manager {
     struct kv_manager_config config;
     struct block_pool *pool;
-    struct block_ages *ages; /* the pool's; NULL: not followed */
+    struct block_ages *ages;   /* the pool's; NULL: not followed */
+    struct block_reuse *reuse; /* the pool's; NULL: blocks are evicted in another order */
     struct block_hasher *hasher;
     struct kv_group group[KV_GROUPS_MAX]; /* (n_groups) */
     uint32_t n_groups;
@@ -43,6 +44,9 @@ struct kv_chain kv_seq_chain(const struct kv_seq *seq, const uint32_t *tokens);
 /* A sequence got its first blocks, or has given back its last. */
 void kv_manager_add_holder(struct kv_manager *mgr, struct kv_seq *seq);
 void kv_manager_remove_holder(struct kv_manager *mgr, struct kv_seq *seq);
+
+/* Before a sequence releases its tables: which kind its blocks go to. */
+void kv_manager_set_kinds(struct kv_manager *mgr, struct kv_seq *seq);
 
 /* --- kv_manager_events.c: KV events and explanations */
 

@@ -6,10 +6,30 @@
 
 #include "common/base/mem.h"
 #include "worker/kv/block/block_ages.h"
+#include "worker/kv/block/block_reuse.h"
 #include "worker/kv/block/free_queue.h"
 
 _Static_assert(BLOCK_NONE == FREE_QUEUE_NONE && BLOCK_NONE == PREFIX_CACHE_NONE,
                "one value for no block");
+
+/* With FREE_ORDER_REUSE the queue has more rings. A block that is due for eviction while a child of
+ * it is cached waits on the ring of parents, and follows its last child:
+ *
+ *      ring 0         blanks, and parents whose last child was evicted: taken first
+ *      RING_PARENTS   due, with children: taken last
+ *      RING_KIND + c blocks of kind c, by time of release: the head with the highest cost */
+enum { RING_PARENTS = 1, RING_KIND = 2, N_RINGS = RING_KIND + REUSE_KINDS };
+
+struct block_place {
+    uint64_t released_us;
+    block_id parent; /* BLOCK_NONE: the first of its chain, or unknown */
+    uint32_t
+        parent_incarnation; /* of that block, when it was linked: a later one is not its parent */
+    uint32_t incarnation;   /* how often it was handed out */
+    uint32_t n_children;    /* cached blocks linked to this incarnation */
+    uint16_t kind;          /* < REUSE_KINDS */
+    bool is_due;            /* on the ring of parents */
+};
 
 struct block_pool {
     struct block_pool_config config;
@@ -17,10 +37,20 @@ struct block_pool {
     struct free_queue queue;
     struct prefix_cache cache;
     uint64_t n_evicted;
+    struct block_place *places;                    /* (n_blocks) of FREE_ORDER_REUSE, else NULL */
+    uint64_t kind_bits[CEIL_DIV(REUSE_KINDS, 64)]; /* may have free blocks; 0: has none */
+    uint32_t victim_kind; /* that the last victim came from; REUSE_KINDS: choose again */
+    uint64_t victim_us;   /* when that one was released */
 };
 
 static bool is_null(const struct block_pool *pool, block_id id) {
     return id == BLOCK_NULL && !pool->config.no_null;
+}
+
+static void begin_incarnation(struct block_pool *pool, block_id id) {
+    struct block_place *place = &pool->places[id];
+
+    *place = (struct block_place){.parent = BLOCK_NONE, .incarnation = place->incarnation + 1};
 }
 
 struct block_pool *block_pool_create(const struct block_pool_config *config) {
@@ -30,8 +60,12 @@ struct block_pool *block_pool_create(const struct block_pool_config *config) {
     pool->config = *config;
     pool->ref_cnt = mem_calloc(config->n_blocks, sizeof(*pool->ref_cnt));
     prefix_cache_init(&pool->cache, config->n_blocks, config->block_size);
-    free_queue_init(&pool->queue, config->n_blocks);
+    assert((config->order == FREE_ORDER_REUSE) == (config->reuse != NULL));
+    free_queue_init_rings(&pool->queue, config->n_blocks, config->reuse ? N_RINGS : 1);
+    if (config->reuse) pool->places = mem_calloc(config->n_blocks, sizeof(*pool->places));
+    pool->victim_kind = REUSE_KINDS;
     for (block_id id = 0; id < config->n_blocks; id++) {
+        if (pool->places) begin_incarnation(pool, id);
         if (!is_null(pool, id)) free_queue_push_back(&pool->queue, id);
     }
     return pool;
@@ -42,24 +76,127 @@ void block_pool_destroy(struct block_pool *pool) {
     free_queue_fini(&pool->queue);
     prefix_cache_fini(&pool->cache);
     mem_free(pool->ref_cnt);
+    mem_free(pool->places);
     mem_free(pool);
 }
+
+/* --- the order by reuse ----------------------------------------------------------------------- */
+
+void block_pool_link(struct block_pool *pool, block_id id, block_id parent) {
+    if (!pool->places || parent == BLOCK_NONE) return;
+    assert(prefix_cache_contains(&pool->cache, id) && pool->places[id].parent == BLOCK_NONE);
+    if (!prefix_cache_contains(&pool->cache, parent) ||
+        prefix_cache_prefix(&pool->cache, parent) != prefix_cache_parent(&pool->cache, id))
+        return;
+    pool->places[id].parent = parent;
+    pool->places[id].parent_incarnation = pool->places[parent].incarnation;
+    pool->places[parent].n_children++;
+}
+
+void block_pool_set_kind(struct block_pool *pool, const block_id *ids, uint32_t n, uint32_t kind) {
+    if (!pool->places) return;
+    assert(kind < REUSE_KINDS);
+    for (uint32_t i = 0; i < n; i++)
+        pool->places[ids[i]].kind = (uint16_t)kind;
+}
+
+static void queue_by_kind(struct block_pool *pool, block_id id) {
+    uint32_t kind = pool->places[id].kind;
+
+    pool->places[id].released_us = block_reuse_now_us(pool->config.reuse);
+    free_queue_push_back_to(&pool->queue, RING_KIND + kind, id);
+    pool->kind_bits[kind / 64] |= UINT64_C(1) << kind % 64;
+}
+
+/* The kind whose oldest block costs most; REUSE_KINDS: no block is queued by kind. */
+static uint32_t choose_kind(struct block_pool *pool) {
+    uint32_t best = REUSE_KINDS;
+    double most = -1;
+
+    for (uint32_t w = 0; w < ARRAY_LEN(pool->kind_bits); w++) {
+        for (uint64_t bits = pool->kind_bits[w]; bits; bits &= bits - 1) {
+            uint32_t kind = w * 64 + (uint32_t)__builtin_ctzll(bits);
+            block_id id = free_queue_first_of(&pool->queue, RING_KIND + kind);
+            double cost;
+
+            if (id == BLOCK_NONE) {
+                pool->kind_bits[w] &= ~(UINT64_C(1) << kind % 64);
+                continue;
+            }
+            cost = block_reuse_cost(pool->config.reuse, kind, pool->places[id].released_us);
+            if (cost <= most) continue;
+            most = cost;
+            best = kind;
+        }
+    }
+    return best;
+}
+
+/* Costs do not change within an acquire: a choice is good until the kind's head is of another
+ * release. */
+static block_id costliest(struct block_pool *pool) {
+    block_id id = BLOCK_NONE;
+
+    if (pool->victim_kind < REUSE_KINDS)
+        id = free_queue_first_of(&pool->queue, RING_KIND + pool->victim_kind);
+    if (id != BLOCK_NONE && pool->places[id].released_us == pool->victim_us) return id;
+    pool->victim_kind = choose_kind(pool);
+    if (pool->victim_kind == REUSE_KINDS) return BLOCK_NONE;
+    id = free_queue_first_of(&pool->queue, RING_KIND + pool->victim_kind);
+    pool->victim_us = pool->places[id].released_us;
+    return id;
+}
+
+static block_id next_by_reuse(struct block_pool *pool) {
+    for (;;) {
+        block_id id = free_queue_first(&pool->queue);
+
+        if (id != BLOCK_NONE) return id;
+        id = costliest(pool);
+        if (id == BLOCK_NONE) return free_queue_first_of(&pool->queue, RING_PARENTS);
+        if (pool->places[id].n_children == 0) return id;
+        free_queue_remove(&pool->queue, id);
+        free_queue_push_back_to(&pool->queue, RING_PARENTS, id);
+        pool->places[id].is_due = true;
+    }
+}
+
+/* Its content goes: its parent has one child less, and follows when it was due. */
+static void unlink_from_parent(struct block_pool *pool, block_id id) {
+    struct block_place *place = &pool->places[id];
+    block_id parent = place->parent;
+
+    place->parent = BLOCK_NONE;
+    if (parent == BLOCK_NONE || pool->places[parent].incarnation != place->parent_incarnation)
+        return;
+    assert(pool->places[parent].n_children > 0);
+    if (--pool->places[parent].n_children > 0 || !pool->places[parent].is_due) return;
+    pool->places[parent].is_due = false;
+    free_queue_remove(&pool->queue, parent);
+    free_queue_push_back(&pool->queue, parent);
+}
+
+/* --- the pool --------------------------------------------------------------------------------- */
 
 static void evict(struct block_pool *pool, block_id id) {
     if (pool->config.on_evict) pool->config.on_evict(pool->config.arg, id);
     if (pool->config.ages) block_ages_evicted(pool->config.ages, id);
+    if (pool->places) unlink_from_parent(pool, id);
     prefix_cache_erase(&pool->cache, id);
     pool->n_evicted++;
 }
 
 enum status block_pool_acquire(struct block_pool *pool, block_id *ids, uint32_t n) {
     if (n > pool->queue.count) return ST_BUSY;
+    pool->victim_kind = REUSE_KINDS;
     for (uint32_t i = 0; i < n; i++) {
-        block_id id = free_queue_pop_front(&pool->queue);
+        block_id id = pool->places ? next_by_reuse(pool) : free_queue_first(&pool->queue);
 
         assert(pool->ref_cnt[id] == 0);
+        free_queue_remove(&pool->queue, id);
         if (prefix_cache_contains(&pool->cache, id)) evict(pool, id);
         if (pool->config.ages) block_ages_acquired(pool->config.ages, id);
+        if (pool->places) begin_incarnation(pool, id);
         pool->ref_cnt[id] = 1;
         ids[i] = id;
     }
@@ -69,13 +206,16 @@ enum status block_pool_acquire(struct block_pool *pool, block_id *ids, uint32_t 
 void block_pool_touch(struct block_pool *pool, const block_id *ids, uint32_t n) {
     for (uint32_t i = 0; i < n; i++) {
         if (is_null(pool, ids[i])) continue;
-        if (pool->ref_cnt[ids[i]]++ == 0) free_queue_remove(&pool->queue, ids[i]);
+        if (pool->ref_cnt[ids[i]]++ == 0) {
+            free_queue_remove(&pool->queue, ids[i]);
+            if (pool->places) pool->places[ids[i]].is_due = false;
+        }
         if (pool->config.ages) block_ages_hit(pool->config.ages, ids[i]);
     }
 }
 
 static bool goes_to_head(const struct block_pool *pool, block_id id) {
-    return pool->config.order == FREE_ORDER_FRESH_FIRST && !prefix_cache_contains(&pool->cache, id);
+    return pool->config.order != FREE_ORDER_CLASSIC && !prefix_cache_contains(&pool->cache, id);
 }
 
 void block_pool_release(struct block_pool *pool, const block_id *ids, uint32_t n) {
@@ -87,6 +227,8 @@ void block_pool_release(struct block_pool *pool, const block_id *ids, uint32_t n
         if (--pool->ref_cnt[ids[i]] > 0) continue;
         if (goes_to_head(pool, ids[i]))
             n_blank++;
+        else if (pool->places)
+            queue_by_kind(pool, ids[i]);
         else
             free_queue_push_back(&pool->queue, ids[i]);
     }
@@ -110,6 +252,7 @@ void block_pool_publish(struct block_pool *pool, block_id id, const struct prefi
 }
 
 bool block_pool_unpublish(struct block_pool *pool, block_id id) {
+    if (pool->places) unlink_from_parent(pool, id);
     return prefix_cache_erase(&pool->cache, id);
 }
 
@@ -120,6 +263,12 @@ block_id block_pool_find(const struct block_pool *pool, const struct prefix_key 
 enum status block_pool_reset(struct block_pool *pool) {
     if (block_pool_n_free(pool) != block_pool_n_usable(pool)) return ST_BUSY;
     prefix_cache_clear(&pool->cache);
+    for (block_id id = 0; pool->places && id < pool->config.n_blocks; id++) {
+        begin_incarnation(pool, id);
+        if (is_null(pool, id)) continue;
+        free_queue_remove(&pool->queue, id); /* no kind is left */
+        free_queue_push_back(&pool->queue, id);
+    }
     if (pool->config.ages) block_ages_reset(pool->config.ages);
     return ST_OK;
 }
@@ -210,6 +359,38 @@ static void check_leaf_first(const struct block_pool *pool, const uint32_t *plac
     mem_free(rows);
 }
 
+/* `n_children`: (n_blocks), overwritten. */
+static void check_links(const struct block_pool *pool, uint32_t *n_children) {
+    for (block_id id = 0; id < pool->config.n_blocks; id++)
+        n_children[id] = 0;
+    for (block_id id = 0; id < pool->config.n_blocks; id++) {
+        const struct block_place *place = &pool->places[id];
+
+        if (!prefix_cache_contains(&pool->cache, id)) {
+            assert(place->parent == BLOCK_NONE || is_null(pool, id));
+            continue;
+        }
+        if (place->parent == BLOCK_NONE ||
+            pool->places[place->parent].incarnation != place->parent_incarnation)
+            continue;
+        assert(prefix_cache_prefix(&pool->cache, place->parent) ==
+               prefix_cache_parent(&pool->cache, id));
+        n_children[place->parent]++;
+    }
+    for (block_id id = 0; id < pool->config.n_blocks; id++) {
+        const struct block_place *place = &pool->places[id];
+
+        assert(place->n_children == n_children[id]);
+        assert(!place->is_due || pool->ref_cnt[id] == 0);
+    }
+    for (block_id id = free_queue_first(&pool->queue); id != BLOCK_NONE;
+         id = free_queue_next(&pool->queue, id))
+        assert(n_children[id] == 0);
+    for (block_id id = free_queue_first_of(&pool->queue, RING_PARENTS); id != BLOCK_NONE;
+         id = free_queue_next(&pool->queue, id))
+        assert(n_children[id] > 0 && pool->places[id].is_due);
+}
+
 void block_pool_check_parts(const struct block_pool *pool) {
     free_queue_check(&pool->queue);
     prefix_cache_check(&pool->cache);
@@ -230,6 +411,11 @@ void block_pool_check(const struct block_pool *pool) {
     block_pool_check_parts(pool);
     for (block_id id = 0; id < n_blocks; id++)
         place[id] = n_blocks;
+    if (pool->places) {
+        check_links(pool, place);
+        mem_free(place);
+        return;
+    }
     for (block_id id = block_pool_next_free(pool, BLOCK_NONE); id != BLOCK_NONE;
          id = block_pool_next_free(pool, id)) {
         place[id] = n_place++;

@@ -21,12 +21,13 @@
 #include "worker/kv/block/prefix_cache.h"
 
 struct block_ages;
+struct block_reuse;
 
 typedef uint32_t block_id; /* 0 is the null block: never handed out, safe padding */
 #define BLOCK_NULL 0u
 #define BLOCK_NONE UINT32_MAX
 
-enum free_order { FREE_ORDER_FRESH_FIRST, FREE_ORDER_CLASSIC };
+enum free_order { FREE_ORDER_FRESH_FIRST, FREE_ORDER_CLASSIC, FREE_ORDER_REUSE };
 
 struct block_pool_config {
     uint32_t n_blocks;   /* the null block included: >= 2, or >= 1 without it */
@@ -37,7 +38,8 @@ struct block_pool_config {
      * NULL; must not change the pool. */
     void (*on_evict)(void *arg, block_id id);
     void *arg;
-    struct block_ages *ages; /* borrowed, measures residencies; may be NULL */
+    struct block_ages *ages;   /* borrowed, measures residencies; may be NULL */
+    struct block_reuse *reuse; /* borrowed, gives the order FREE_ORDER_REUSE; NULL with others */
 };
 struct block_pool;
 
@@ -60,6 +62,14 @@ void block_pool_release(struct block_pool *pool, const block_id *ids, uint32_t n
 void block_pool_publish(struct block_pool *pool, block_id id, const struct prefix_key *key,
                         uint64_t prefix);
 
+/* With FREE_ORDER_REUSE: `parent`, which is published, has the tokens before those of `id`. It
+ * stays until `id` is evicted, unless nothing else is free. With other orders: does nothing. */
+void block_pool_link(struct block_pool *pool, block_id id, block_id parent);
+
+/* With FREE_ORDER_REUSE: the kind (block_reuse.h) that blocks in use go to when they are released.
+ * With other orders: does nothing. */
+void block_pool_set_kind(struct block_pool *pool, const block_id *ids, uint32_t n, uint32_t kind);
+
 /* Unpublishes the block, which stays where it is. False when it was not published. */
 bool block_pool_unpublish(struct block_pool *pool, block_id id);
 
@@ -79,11 +89,14 @@ double block_pool_usage(const struct block_pool *pool);       /* in use / usable
 uint32_t block_pool_ref_cnt(const struct block_pool *pool, block_id id);
 const struct prefix_cache *block_pool_cache(const struct block_pool *pool);
 
-/* The next block after `id` in eviction order (BLOCK_NONE: the first), or BLOCK_NONE. */
+/* The next block after `id` in eviction order (BLOCK_NONE: the first), or BLOCK_NONE. With
+ * FREE_ORDER_REUSE: of those that are blank, or whose children were evicted; the others' order
+ * changes with time. */
 block_id block_pool_next_free(const struct block_pool *pool, block_id id);
 
 /* Asserts the invariants of pool, queue and cache, leaf first included: a free cached block always
- * has a copy of its parent in use or behind it, so that eviction never cuts a chain in two. */
+ * has a copy of its parent in use or behind it, so that eviction never cuts a chain in two. With
+ * FREE_ORDER_REUSE: that links and their counts agree, and what has children is not next. */
 void block_pool_check(const struct block_pool *pool);
 
 /* The same without leaf first: of a pool whose blocks' parents may be elsewhere. */

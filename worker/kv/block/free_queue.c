@@ -1,4 +1,4 @@
-/* worker/kv/block/free_queue.c - a ring of indices; the sentinel is number `capacity`. */
+/* worker/kv/block/free_queue.c - rings of indices; ring r has sentinel `capacity` + r. */
 #include "worker/kv/block/free_queue.h"
 
 #include <assert.h>
@@ -6,13 +6,19 @@
 #include "common/base/mem.h"
 
 void free_queue_init(struct free_queue *q, uint32_t capacity) {
-    q->links = mem_alloc(((size_t)capacity + 1) * sizeof(*q->links));
+    free_queue_init_rings(q, capacity, 1);
+}
+
+void free_queue_init_rings(struct free_queue *q, uint32_t capacity, uint32_t n_rings) {
+    q->links = mem_alloc(((size_t)capacity + n_rings) * sizeof(*q->links));
     q->capacity = capacity;
+    q->n_rings = n_rings;
     q->count = 0;
     for (uint32_t i = 0; i < capacity; i++) {
         q->links[i] = (struct free_queue_link){FREE_QUEUE_NONE, FREE_QUEUE_NONE};
     }
-    q->links[capacity] = (struct free_queue_link){capacity, capacity};
+    for (uint32_t i = capacity; i < capacity + n_rings; i++)
+        q->links[i] = (struct free_queue_link){i, i};
 }
 
 void free_queue_fini(struct free_queue *q) {
@@ -33,7 +39,12 @@ static void insert_between(struct free_queue *q, uint32_t prev, uint32_t id, uin
 }
 
 void free_queue_push_back(struct free_queue *q, uint32_t id) {
-    insert_between(q, q->links[q->capacity].prev, id, q->capacity);
+    free_queue_push_back_to(q, 0, id);
+}
+
+void free_queue_push_back_to(struct free_queue *q, uint32_t ring, uint32_t id) {
+    assert(ring < q->n_rings);
+    insert_between(q, q->links[q->capacity + ring].prev, id, q->capacity + ring);
 }
 
 void free_queue_push_front(struct free_queue *q, uint32_t id) {
@@ -59,13 +70,17 @@ uint32_t free_queue_pop_front(struct free_queue *q) {
 }
 
 uint32_t free_queue_first(const struct free_queue *q) {
-    return free_queue_next(q, q->capacity);
+    return free_queue_first_of(q, 0);
+}
+
+uint32_t free_queue_first_of(const struct free_queue *q, uint32_t ring) {
+    return free_queue_next(q, q->capacity + ring);
 }
 
 uint32_t free_queue_next(const struct free_queue *q, uint32_t id) {
     uint32_t next = q->links[id].next;
 
-    return next == q->capacity ? FREE_QUEUE_NONE : next;
+    return next >= q->capacity ? FREE_QUEUE_NONE : next;
 }
 
 void free_queue_check(const struct free_queue *q) {
@@ -77,9 +92,12 @@ void free_queue_check(const struct free_queue *q) {
         else
             assert(q->links[i].prev == FREE_QUEUE_NONE);
     }
-    for (uint32_t id = free_queue_first(q); id != FREE_QUEUE_NONE; id = free_queue_next(q, id)) {
-        assert(q->links[q->links[id].next].prev == id);
-        assert(++n_walked <= q->count); /* a cycle past the sentinel would never end */
+    for (uint32_t r = 0; r < q->n_rings; r++) {
+        for (uint32_t id = free_queue_first_of(q, r); id != FREE_QUEUE_NONE;
+             id = free_queue_next(q, id)) {
+            assert(q->links[q->links[id].next].prev == id);
+            assert(++n_walked <= q->count); /* a cycle past the sentinel would never end */
+        }
     }
     assert(n_linked == q->count && n_walked == q->count);
 }

@@ -274,6 +274,7 @@ static void a_step_reads_what_was_written(void **state) {
         for (int dedup = 0; dedup <= 1; dedup++) {
             run(&shapes[i], FREE_ORDER_FRESH_FIRST, dedup, seed++);
             run(&shapes[i], FREE_ORDER_CLASSIC, dedup, seed++);
+            run(&shapes[i], FREE_ORDER_REUSE, dedup, seed++);
         }
     }
 }
