@@ -419,7 +419,8 @@ def test_through_a_router_they_are_passed_on_and_the_tokens_learned(programs, sl
 
 def test_the_official_client_reads_streams_with_comments(programs, slow_worker):
     openai = pytest.importorskip("openai", reason="SKIPPED: the openai package is not installed: make deps-test")
-    router = programs(Router, "--worker-urls", slow_worker.url, *SOON).ready(1)
+    mute = programs(Worker, "--backend", "sim", "--sim-speed", 1, "--sse-keepalive-s", 0).ready()
+    router = programs(Router, "--worker-urls", mute.url, *SOON).ready(1)
     for url in (slow_worker.url, router.url):
         with openai.OpenAI(base_url=url + "/v1", api_key="none", max_retries=0,
                            default_headers={"x-incipit-queue-comments": "1"}) as client:
