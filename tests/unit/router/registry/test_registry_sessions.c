@@ -306,6 +306,9 @@ static void *work(void *arg) {
             if (!has_left[mine - q] && rng_below(&rng, 4) == 0) {
                 has_left[mine - q] = !registry_leave(s->registry, &mine->w);
                 mine->is_waiting = has_left[mine - q];
+                /* its session may have let it go on to the workers' queue */
+                if (!mine->is_waiting)
+                    registry_end_turn(s->registry, &mine->w, WORKER_NONE, 0, now_us);
             }
         } else if (step < STEPS) {
             s->n_waited += ask(s->registry, box, mine, 1 + rng_below(&rng, NAMES),
