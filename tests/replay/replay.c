@@ -10,8 +10,8 @@
  *     duration S, rate R of the generator (its own)
  *     policy NAME        of the library; oracle, oracle_selfish, rollout (prefix)
  *     workers N, cache TOKENS   (16, 700000)
- *     order NAME, aging A, aware 1   of prompts in a worker: fcfs, srpt (fcfs, 0.02); routers are
- *                        told the order
+ *     order NAME, aging A, aware 1   of prompts in a worker: fcfs, srpt (fcfs, the worker's own);
+ *                        routers are told the order
  *     itl_ms MS, host TOKENS, restore RATE   a target of the worker's steps; its host memory, and
  *                        tokens a second from there; tiers 0: not reported (1)
  *     reuse 1            workers evict by expected reuse (worker/kv/block/block_reuse.h)
@@ -47,6 +47,7 @@
 #include "tests/replay/fleet_bound.h"
 #include "tests/replay/fleet_model.h"
 #include "tests/replay/workload/generator.h"
+#include "worker/sched/fair_order.h"
 
 struct replay {
     const char *workload, *policy;
@@ -215,7 +216,7 @@ static void read_arguments(struct replay *r, int argc, char **argv) {
     r->trace.ticks_per_s = TRACE_TICKS_PER_S;
     fleet_options_default(&r->fleet);
     r->fleet.n_workers = 16;
-    r->fleet.worker.aging = 0.02;
+    r->fleet.worker.aging = FAIR_AGING;
     r->fleet.delay_s = 5e-3;
     r->fleet.late_delay_s = 25e-3;
     for (int i = 1; i + 1 < argc; i += 2) {
