@@ -4,6 +4,7 @@
  *          ?format=msgpack            frames: u32 length, u64 sequence (big-endian), MessagePack
  *          ?from=snapshot             all that is cached first, then what happens (the default)
  *          ?from=now                  only what happens from here on
+ *          ?generation=ID             SEQ is of this run of the worker; of another: a snapshot
  *          ?digest=SECONDS            time between two digests, 10 by default
  *
  * A follower keeps a set of hashes per medium and group (worker/kv/kv_events.h) and compares it
@@ -158,12 +159,19 @@ static void put_frames_as_json(struct buf *out, struct str frames) {
 
 /* --- what is not a batch ---------------------------------------------------------------------- */
 
+#define GENERATION_MAX 24
+
+/* As in GET /server_info. */
+static void generation_text(const struct api *api, char out[GENERATION_MAX]) {
+    snprintf(out, GENERATION_MAX, "%016llx",
+             (unsigned long long)engine_info(api->engine)->generation);
+}
+
 static void put_digest(struct json_writer *w, const struct api *api,
                        const struct kv_event_digest *d) {
-    char generation[24];
+    char generation[GENERATION_MAX];
 
-    snprintf(generation, sizeof(generation), "%016llx",
-             (unsigned long long)engine_info(api->engine)->generation);
+    generation_text(api, generation);
     json_begin_object(w);
     if (d->next > 0) {
         json_field_u64(w, "sequence", d->next - 1);
@@ -277,15 +285,17 @@ static void on_snapshot(struct engine_snapshot *snapshot) {
 
 /* The follower's picture is worth nothing: from the next batch on it gets all of it again. */
 static void start_over(struct kv_stream *s, uint64_t asked, uint64_t next) {
-    char json[160], number[24] = "null"; /* a snapshot was requested */
+    char json[224], number[24] = "null"; /* a snapshot was requested */
+    char generation[GENERATION_MAX];
 
+    generation_text(s->api, generation);
     if (asked != UINT64_MAX) {
         snprintf(number, sizeof(number), "%llu", (unsigned long long)asked);
     }
     snprintf(json, sizeof(json),
-             "{\"asked\":%s,\"resume\":%llu,\"reason\":\"events were lost: discard the recorded "
-             "state, a snapshot follows\"}",
-             number, (unsigned long long)next);
+             "{\"asked\":%s,\"resume\":%llu,\"generation\":\"%s\",\"reason\":\"events were lost: "
+             "discard the recorded state, a snapshot follows\"}",
+             number, (unsigned long long)next, generation);
     send_control(s, "gap", str_of(json));
     s->next = next;
     s->digest_from = UINT64_MAX;
@@ -401,6 +411,20 @@ static bool query_is(const struct http_request *req, struct str name, struct str
     return is_equal;
 }
 
+/* The query names the run of the worker that its position is of, and that is not this one. */
+static bool is_of_other_run(const struct api *api, const struct http_request *req) {
+    char generation[GENERATION_MAX];
+    struct buf value;
+    bool is_other;
+
+    generation_text(api, generation);
+    buf_init(&value, 64);
+    is_other = http_query_param(req->query, STR("generation"), &value) &&
+               !str_eq(buf_str(&value), str_of(generation));
+    buf_fini(&value);
+    return is_other;
+}
+
 /* UINT64_MAX: from a snapshot. */
 static enum status read_from(const struct api *api, const struct http_request *req, uint64_t *from,
                              struct error *err) {
@@ -410,6 +434,7 @@ static enum status read_from(const struct api *api, const struct http_request *r
 
     kv_event_log_digest(api->kv_events, &d);
     *from = UINT64_MAX;
+    if (is_of_other_run(api, req)) return ST_OK;
     if (last.ptr && str_to_u64(last, &id) == ST_OK && id < UINT64_MAX) {
         *from = id + 1;
         return ST_OK;
