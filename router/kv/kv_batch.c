@@ -135,7 +135,7 @@ static enum status read_copies(struct kv_event *e, struct msgpack_reader *r) {
     return skip_values(r, v.n);
 }
 
-static enum kv_tier tier_of(struct str medium) {
+enum kv_tier kv_tier_of(struct str medium) {
     for (size_t i = 0; i < ARRAY_LEN(media); i++) {
         if (str_eq_nocase(medium, media[i].name)) return media[i].tier;
     }
@@ -174,7 +174,7 @@ static enum status read_scalar(struct kv_event *e, enum field field, struct msgp
     }
     if (v.type != MSGPACK_STR) return ST_INVALID;
     if (field == F_TYPE) *tag = tag_of(v.bytes);
-    if (field == F_MEDIUM) e->tier = tier_of(v.bytes);
+    if (field == F_MEDIUM) e->tier = kv_tier_of(v.bytes);
     if (field == F_KIND) e->is_full = is_full_kind(v.bytes);
     return ST_OK;
 }

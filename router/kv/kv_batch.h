@@ -24,6 +24,9 @@
 enum kv_tier { KV_DEVICE, KV_HOST, KV_DISK, KV_REMOTE, KV_TIER_COUNT };
 extern const char *const kv_tier_names[KV_TIER_COUNT]; /* "device", "host", "disk", "remote" */
 
+/* Of a medium's name in events; KV_TIER_COUNT: not known. */
+enum kv_tier kv_tier_of(struct str medium);
+
 enum kv_event_kind { KV_STORED, KV_REMOVED, KV_CLEARED, KV_EVENT_KINDS };
 enum kv_hash_kind { KV_HASH_INTEGER = 1, KV_HASH_BYTES = 2 };
 

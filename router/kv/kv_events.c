@@ -75,7 +75,7 @@ static struct registry_kv sum_of(const struct watched *w) {
         kv.digest ^= f->picture.ledger.digest[KV_DEVICE];
         for (uint32_t kind = 0; kind < KV_EVENT_KINDS; kind++)
             kv.n_events += f->picture.counts.n_events[kind];
-        kv.n_gaps += f->sequence.n_gaps;
+        kv.n_gaps += kv_follower_n_gaps(f);
         kv.n_restarts += f->n_restarts;
         kv.capacity_tokens += capacity;
         has_capacity = has_capacity && capacity > 0;
@@ -120,8 +120,8 @@ static void count_rank(struct kv_events *k, struct watched *w, uint32_t rank) {
         count(k->events[kind], f->picture.counts.n_events[kind], &was->n_events[kind]);
     count(k->ignored, f->picture.counts.n_ignored, &was->n_ignored);
     count(k->refused, f->picture.counts.n_refused, &was->n_refused);
-    count(k->gaps, f->sequence.n_gaps, &w->n_counted_gaps[rank]);
-    count(k->lost, f->sequence.n_lost, &w->n_counted_lost[rank]);
+    count(k->gaps, kv_follower_n_gaps(f), &w->n_counted_gaps[rank]);
+    count(k->lost, kv_follower_n_lost(f), &w->n_counted_lost[rank]);
     count(k->restarts, f->n_restarts, &w->n_counted_restarts[rank]);
 }
 
@@ -134,7 +134,8 @@ static void set_port(struct address *a, uint16_t port) {
         ((struct sockaddr_in *)&a->addr)->sin_port = htons(port);
 }
 
-static void start_followers(struct watched *w, const struct kv_endpoint *endpoint) {
+static void start_followers(struct watched *w, const struct registry_engine *e,
+                            const struct kv_endpoint *endpoint) {
     w->endpoint = *endpoint;
     w->cleared = 0;
     if (endpoint->port == 0) return;
@@ -142,11 +143,12 @@ static void start_followers(struct watched *w, const struct kv_endpoint *endpoin
     for (uint16_t rank = 0; rank < endpoint->n_ranks; rank++) {
         struct kv_follower_config config = {.worker = w->id,
                                             .rank = rank,
+                                            .url = e->kind == WORKER_OURS ? e->url : NULL,
                                             .stream = w->addr,
                                             .replay = w->addr,
                                             .has_replay = endpoint->replay_port > 0};
 
-        set_port(&config.stream, (uint16_t)(endpoint->port + rank));
+        if (!config.url) set_port(&config.stream, (uint16_t)(endpoint->port + rank));
         set_port(&config.replay, (uint16_t)(endpoint->replay_port + rank));
         kv_follower_start(&w->followers[rank], &w->events->shared, &config, on_change, w);
     }
@@ -197,9 +199,11 @@ static void ask_for_info(struct watched *w, const struct registry_engine *e) {
 }
 
 static struct kv_endpoint endpoint_of(struct watched *w, const struct registry_engine *e) {
+    static const struct kv_endpoint of_ours = {.port = 1, .n_ranks = 1}; /* that of its URL */
     enum kv_events_mode mode = w->events->config.mode;
     struct kv_endpoint endpoint = {0};
 
+    if (e->kind == WORKER_OURS) return mode == KV_EVENTS_ON ? of_ours : endpoint;
     if (mode == KV_EVENTS_OFF || kv_endpoint_of_labels(&endpoint, e->labels)) return endpoint;
     if (e->kind == WORKER_SGLANG && !w->has_info) {
         if (!w->call) ask_for_info(w, e);
@@ -225,7 +229,7 @@ static void watch(struct kv_events *k, const struct registry_engine *e) {
     endpoint = endpoint_of(w, e);
     if (memcmp(&endpoint, &w->endpoint, sizeof(endpoint)) == 0) return;
     stop_followers(w);
-    start_followers(w, &endpoint);
+    start_followers(w, e, &endpoint);
 }
 
 static void tick_worker(struct kv_events *k, struct watched *w, uint32_t *n_streams) {
@@ -274,8 +278,11 @@ struct kv_events *kv_events_create(struct loop *loop, struct http_client *client
                                    struct log *log, const struct kv_events_config *config) {
     struct kv_events *k = mem_zalloc(sizeof(*k));
 
-    k->shared = (struct kv_shared){
-        .loop = loop, .log = log, .ledgers.max = config->memory_bytes, .room.max = LARGE_FRAMES};
+    k->shared = (struct kv_shared){.loop = loop,
+                                   .log = log,
+                                   .client = client,
+                                   .ledgers.max = config->memory_bytes,
+                                   .room.max = LARGE_FRAMES};
     hash_random(&k->shared.seed, sizeof(k->shared.seed));
     k->client = client;
     k->registry = registry;

@@ -1,4 +1,4 @@
-/* router/kv/kv_events.h - follows the KV events of vLLM and SGLang workers.
+/* router/kv/kv_events.h - follows the KV events of workers.
  *
  *      registry ──▶ which workers? where? ──▶ a kv_follower per worker and rank ──▶ registry
  *
@@ -7,6 +7,11 @@
  * evicts is the size of its cache, which is otherwise learned from cache hits; and a cache that was
  * emptied, by a restart or a flush, is known at once, so the worker's part of the index is dropped.
  * The index itself stays as it is without events: a stream that is lost costs nothing.
+ *
+ * Workers of ours report what they cached in the heads of their answers and, in /request_events,
+ * the requests of all routers and that a cache was emptied; their size is declared. Their KV events
+ * (GET /kv_events) add an exact count of what they hold, direct requests included. It is shown, not
+ * used in routing, so they are followed only if mode is on.
  *
  * Where a worker publishes: settings of the worker (kv_endpoint.h); else, of SGLang, its own page;
  * else, if mode is on, the usual ports. Thread: control. */

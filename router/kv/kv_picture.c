@@ -2,6 +2,7 @@
 #include "router/kv/kv_picture.h"
 
 #include <assert.h>
+#include <string.h>
 
 /* The most that was held at an eviction is the capacity. Evictions for other reasons, and engines
  * that give memory to something else for a while, show less: the estimate follows slowly. */
@@ -20,6 +21,7 @@ void kv_picture_fini(struct kv_picture *p) {
 void kv_picture_reset(struct kv_picture *p, bool is_first, bool is_new) {
     kv_ledger_clear(&p->ledger);
     p->is_complete = is_first;
+    p->lacks_room = false;
     p->n_known_run = 0;
     if (!is_new) return;
     p->has_group = false;
@@ -48,6 +50,7 @@ static void take_stored(struct kv_picture *p, struct kv_event *e) {
     while (kv_event_hash(e, &hash, &is_gone)) {
         if (kv_ledger_store(&p->ledger, hash, e->tier, e->block_tokens)) continue;
         p->counts.n_refused++;
+        p->lacks_room = true;
         p->is_complete = false;
         p->n_known_run = 0;
     }
@@ -124,6 +127,26 @@ enum status kv_picture_take(struct kv_picture *p, struct str batch,
     p->counts.n_ignored += b.n_unknown + b.n_malformed;
     if (b.n_malformed) p->is_complete = false; /* it may have been a removal */
     return st == ST_NOT_FOUND ? ST_OK : st;
+}
+
+bool kv_picture_compare(struct kv_picture *p, const struct kv_frame *digest) {
+    uint64_t n_blocks[KV_TIER_COUNT] = {0}, xors[KV_TIER_COUNT] = {0};
+    uint64_t n_all = 0;
+    bool is_equal;
+
+    for (uint32_t i = 0; i < digest->n_sets; i++) {
+        const struct kv_frame_set *set = &digest->sets[i];
+
+        n_all += set->n_blocks;
+        if (set->tier == KV_TIER_COUNT || set->group != MAX(p->group, 0)) continue;
+        n_blocks[set->tier] += set->n_blocks;
+        xors[set->tier] ^= set->digest;
+    }
+    if (p->lacks_room || (!p->has_group && n_all > 0)) return true;
+    is_equal = memcmp(n_blocks, p->ledger.n_blocks, sizeof(n_blocks)) == 0 &&
+               memcmp(xors, p->ledger.digest, sizeof(xors)) == 0;
+    p->is_complete = is_equal;
+    return is_equal;
 }
 
 double kv_picture_capacity(const struct kv_picture *p) {

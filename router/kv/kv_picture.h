@@ -8,8 +8,9 @@
  * for all of a sequence. A speculative decoder's own blocks, and tiers of unknown name, are not.
  *
  * Complete or not. A picture that was begun in the middle of a stream lacks older blocks. It is
- * complete when it begins with the first batch of the process, and also once as many blocks were
- * removed in a row, all of them known, as it holds: the cache has been turned over.
+ * complete when it begins with the first batch of the process, once as many blocks were removed in
+ * a row, all of them known, as it holds (the cache has been turned over), and when it equals the
+ * digest that a worker of ours sends.
  *
  * LIMITS. vLLM announces a block twice when two requests compute it at once, and its removal twice
  * too; it leaves the picture with the first, so the picture has less than the engine, never more.
@@ -18,6 +19,7 @@
 #ifndef ROUTER_KV_KV_PICTURE_H
 #define ROUTER_KV_KV_PICTURE_H
 
+#include "router/kv/kv_frame.h"
 #include "router/kv/kv_ledger.h"
 
 struct kv_picture_counts {
@@ -29,6 +31,7 @@ struct kv_picture_counts {
 struct kv_picture {
     struct kv_ledger ledger;
     bool is_complete;
+    bool lacks_room;        /* a block was refused since the last reset */
     int64_t group;          /* that counts; KV_GROUP_NONE: those without a group */
     bool has_group;         /* it is known */
     uint32_t hash_kind;     /* enum kv_hash_kind; 0: none seen */
@@ -55,6 +58,10 @@ void kv_picture_reset(struct kv_picture *p, bool is_first, bool is_new);
  * came before that event has been taken. */
 MUST_USE enum status kv_picture_take(struct kv_picture *p, struct str batch,
                                      struct kv_picture_change *change);
+
+/* Compares with a digest of all batches taken so far: equal, and the picture is complete. False: it
+ * is wrong, and neither a lack of room nor a model without full attention explains that. */
+bool kv_picture_compare(struct kv_picture *p, const struct kv_frame *digest);
 
 /* Tokens that the worker can keep, once that is certain enough; else 0. */
 double kv_picture_capacity(const struct kv_picture *p);

@@ -368,7 +368,8 @@ static const struct option_def rows[] = {
      .help = "Subscribes to the KV events of vLLM and SGLang workers (ZeroMQ): the size of a cache "
              "is counted, and a cache that was emptied is noticed at once. auto: workers with the "
              "setting kv_events=PORT (--worker-file, admin API, annotation incipit.dev/kv-events), "
-             "and SGLang workers that report a port; on: also all others, at ports 5557 and 5558; "
+             "and SGLang workers that report a port; on: also all others, at ports 5557 and 5558, "
+             "and Incipit's workers (GET /kv_events), whose blocks are counted but not routed by; "
              "off: none."},
     {"kv-events-memory", OPT_BYTES, FIELD(kv_events_memory), .def = "256MiB", .min = "1MiB",
      .max = "64GiB", .group = "Routing", .is_hidden = true,

@@ -5,7 +5,7 @@
  *   registry_route.c  requests that are sent, wait and end: the router loops
  *   registry_sessions.c  turns that are joined to sessions, and wait with them: the router loops
  *   registry_remote.c requests that other routers sent: the control loop
- *   registry_kv.c     caches of third-party workers, from their events: the control loop
+ *   registry_kv.c     caches of workers, from their events: the control loop
  *   registry_outbox.c events of our requests to third-party workers, for other routers
  *   registry_view.c   copies for any thread */
 #ifndef ROUTER_REGISTRY_REGISTRY_INTERNAL_H

@@ -7,9 +7,9 @@
 
 static struct worker *find(struct registry *r, uint32_t id) {
     struct worker *w = &r->workers[id];
-    bool is_engine = id < r->n_ids && w->is_used && w->is_described && w->is_third_party;
+    bool is_described = id < r->n_ids && w->is_used && w->is_described;
 
-    return is_engine ? w : NULL;
+    return is_described ? w : NULL;
 }
 
 bool registry_engine(struct registry *r, uint32_t id, struct registry_engine *out) {
@@ -33,7 +33,7 @@ void registry_kv_note(struct registry *r, uint32_t id, uint32_t incarnation,
     pthread_mutex_lock(&r->lock);
     if ((w = find(r, id)) && w->incarnation == incarnation) {
         w->kv = *kv;
-        routing_note_capacity(w->model->routing, id, kv->capacity_tokens);
+        if (w->is_third_party) routing_note_capacity(w->model->routing, id, kv->capacity_tokens);
     }
     pthread_mutex_unlock(&r->lock);
 }
@@ -42,7 +42,7 @@ void registry_kv_cleared(struct registry *r, uint32_t id, uint32_t incarnation) 
     struct worker *w;
 
     pthread_mutex_lock(&r->lock);
-    if ((w = find(r, id)) && w->incarnation == incarnation)
+    if ((w = find(r, id)) && w->incarnation == incarnation && !w->is_followed)
         routing_forget_cache(w->model->routing, id);
     pthread_mutex_unlock(&r->lock);
 }

@@ -1,4 +1,4 @@
-/* router/registry/registry_kv.h - what third-party workers report of their caches by KV events.
+/* router/registry/registry_kv.h - what workers report of their caches by KV events.
  * Thread: control. */
 #ifndef ROUTER_REGISTRY_REGISTRY_KV_H
 #define ROUTER_REGISTRY_REGISTRY_KV_H
@@ -6,7 +6,7 @@
 #include "router/registry/registry.h"
 #include "router/registry/worker_kind.h"
 
-/* A described worker that is not ours. */
+/* A described worker. */
 struct registry_engine {
     uint32_t id, incarnation;
     enum worker_kind kind;
@@ -28,12 +28,13 @@ struct registry_kv {
     double capacity_tokens; /* of all tiers, as seen when a block is dropped; 0: unknown */
 };
 
-/* Stores it for readers; a capacity that is known takes the place of the learned one. Ignored when
- * the worker is gone. */
+/* Stores it for readers. A capacity that is known takes the place of the learned one, except of a
+ * worker of ours, which declares its own. Ignored when the worker is gone. */
 void registry_kv_note(struct registry *r, uint32_t id, uint32_t incarnation,
                       const struct registry_kv *kv);
 
-/* Its cache was emptied: so is its part of the index. */
+/* Its cache was emptied: so is its part of the index. Ignored of a worker whose request events are
+ * followed: these have reported it already, and the worker may hold new blocks. */
 void registry_kv_cleared(struct registry *r, uint32_t id, uint32_t incarnation);
 
 #endif

@@ -5,6 +5,7 @@ compared by the number of its blocks and the XOR of their hashes, so a phantom b
 """
 import contextlib
 import pathlib
+import re
 import socket
 import sys
 import threading
@@ -184,16 +185,18 @@ def test_sglang_reports_its_port(engines, follow):
     wait_until_right(router, engine)
 
 
+def set_mode(router, mode):
+    answer = http(router.admin_url + "/config", {"kv-events": mode}, method="PUT")
+    assert answer.code == 200, answer.body
+
+
 def test_modes_change_while_it_runs(engines, follow):
     engine = engines()
     router = follow(engine)
     engine.work(20)
     wait_until_right(router, engine)
     for mode, n in (("off", 0), ("auto", 1)):
-        answer = http(router.admin_url + "/config", {"kv-events": mode}, method="PATCH")
-        if answer.code in (404, 405):
-            answer = http(router.admin_url + "/config", {"kv-events": mode}, method="PUT")
-        assert answer.code == 200, answer.body
+        set_mode(router, mode)
         wait_until_connected(router, n)
     wait_until_right(router, engine)
 
@@ -268,7 +271,6 @@ def test_a_port_that_is_no_publisher_is_reported_once_and_harms_none(engines, fo
     engine = engines()
     with peer(serve) as port:
         router = follow(engine, settings=f"kv_events={port}")
-        import re
         wait_for(lambda: re.search(rf'kv_events_unusable.*{why}', router.log), why)
         ask(router)
         assert router.log.count("kv_events_unusable") == 1

@@ -284,6 +284,45 @@ static void without_room_a_picture_is_not_complete(void **state) {
     buf_fini(&b);
 }
 
+static void a_digest_completes_a_picture_or_shows_that_it_is_wrong(void **state) {
+    static const uint64_t h[] = {1, 2, 3};
+    struct kv_frame digest = {.kind = KV_FRAME_DIGEST,
+                              .n_sets = 3,
+                              .sets = {{KV_DEVICE, 0, 3, 1 ^ 2 ^ 3},
+                                       {KV_HOST, 0, 1, 2},
+                                       {KV_DEVICE, 1, 7, 99}}}; /* of a group that is not counted */
+    struct kv_picture p;
+    struct buf b;
+
+    (void)state;
+    buf_init(&b, 0);
+    kv_picture_init(&p, &budget, 1);
+    assert_true(kv_picture_compare(&p, &digest)); /* which group counts is not known */
+    assert_false(p.is_complete);
+    begin(&b, 2);
+    put_stored(&b, h, 3, "GPU", 0, "full_attention");
+    put_stored(&b, h + 1, 1, "CPU", 0, "full_attention");
+    take(&p, &b);
+    assert_false(p.is_complete);
+    assert_true(kv_picture_compare(&p, &digest));
+    assert_true(p.is_complete);
+    digest.sets[1].digest = 3;
+    assert_false(kv_picture_compare(&p, &digest));
+    assert_false(p.is_complete);
+    digest.sets[1].digest = 2;
+    digest.sets[0].n_blocks = 4;
+    assert_false(kv_picture_compare(&p, &digest));
+    p.lacks_room = true; /* which explains the difference */
+    assert_true(kv_picture_compare(&p, &digest));
+    assert_false(p.is_complete);
+    kv_picture_reset(&p, false, true);
+    digest.n_sets = 0;
+    assert_true(kv_picture_compare(&p, &digest)); /* it holds nothing */
+    assert_true(p.is_complete);
+    kv_picture_fini(&p);
+    buf_fini(&b);
+}
+
 int main(void) {
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_followed_cache_is_pictured_exactly),
@@ -293,6 +332,7 @@ int main(void) {
         cmocka_unit_test(one_group_of_full_attention_counts),
         cmocka_unit_test(hashes_of_another_kind_begin_another_picture),
         cmocka_unit_test(without_room_a_picture_is_not_complete),
+        cmocka_unit_test(a_digest_completes_a_picture_or_shows_that_it_is_wrong),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -9,6 +9,7 @@
 #include "common/base/rng.h"
 #include "router/registry/registry.h"
 #include "router/registry/registry_kv.h"
+#include "router/registry/registry_remote.h"
 #include "router/registry/registry_route.h"
 #include "router/registry/registry_view.h"
 #include "router/registry/registry_workers.h"
@@ -567,7 +568,7 @@ static void counts_of_kv_events_are_shown_and_set_the_capacity(void **state) {
     struct registry_view view;
     (void)state;
 
-    assert_false(registry_engine(r, ours, &e));
+    assert_true(registry_engine(r, ours, &e) && e.kind == WORKER_OURS);
     assert_false(registry_engine(r, 7, &e));
     assert_true(registry_engine(r, id, &e));
     assert_true(e.kind == WORKER_VLLM && strcmp(e.url, "http://127.0.0.1:8000") == 0);
@@ -576,8 +577,10 @@ static void counts_of_kv_events_are_shown_and_set_the_capacity(void **state) {
     assert_float_equal(view.routing.capacity_factor, 12000 / 16000.0, 1e-9);
     registry_kv_note(r, id, e.incarnation + 1, &(struct registry_kv){0});
     assert_true(registry_get(r, id, &view) && view.kv.n_blocks[0] == 700);
-    registry_kv_note(r, ours, 0, &kv);
-    assert_true(registry_get(r, ours, &view) && !view.kv.is_followed);
+    assert_true(registry_get(r, ours, &view));
+    registry_kv_note(r, ours, view.incarnation, &kv); /* which declares its size */
+    assert_true(registry_get(r, ours, &view) && view.kv.n_blocks[0] == 700);
+    assert_float_equal(view.routing.capacity_factor, 1, 1e-9);
     registry_replace(r, id);
     assert_true(registry_get(r, id, &view) && !view.kv.is_followed);
     registry_check(r);
@@ -597,6 +600,10 @@ static void a_cache_that_events_clear_leaves_the_index(void **state) {
     assert_true(registry_get(r, id, &view) && view.routing.n_held_blocks == 4);
     registry_kv_cleared(r, id, e.incarnation + 1); /* of another worker */
     assert_true(registry_get(r, id, &view) && view.routing.n_held_blocks == 4);
+    registry_set_followed(r, id, e.incarnation, true); /* its request events have reported it */
+    registry_kv_cleared(r, id, e.incarnation);
+    assert_true(registry_get(r, id, &view) && view.routing.n_held_blocks == 4);
+    registry_set_followed(r, id, e.incarnation, false);
     registry_kv_cleared(r, id, e.incarnation);
     assert_true(registry_get(r, id, &view) && view.routing.n_held_blocks == 0);
     registry_check(r);
