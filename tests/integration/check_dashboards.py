@@ -111,7 +111,8 @@ def make_certificate(folder):
 
 
 def start_fleet(programs, folder):
-    sim_args = ["--backend", "sim", "--sim-speed", 2, "--served-model-name", "sim", "--max-num-seqs", 4, "--kv-offload-bytes", "64MiB"]
+    sim_args = ["--backend", "sim", "--sim-speed", 2, "--served-model-name", "sim", "--max-num-seqs", 4, "--kv-offload-bytes", "64MiB",
+                "--kv-events"]
     workers = [programs(Worker, *sim_args).ready() for _ in range(2)]
     workers.append(programs(Worker, DEMO_MODEL, "--backend", "cpu", "--served-model-name", "incipit-demo", "--threads", 1,
                             "--kv-cache-memory-bytes", "64MiB").ready())
@@ -120,7 +121,7 @@ def start_fleet(programs, folder):
     seed.write_text("prefix-hash-seed: of-both\n")
     make_certificate(folder)
     routers = [programs(Router, "--config", seed, "--worker-urls", *urls[1:], "--worker-dns", urls[0].split("://")[1],
-                        "--threads", 1, "--queue-size", 12,
+                        "--threads", 1, "--queue-size", 12, "--session-admission", "auto", "--kv-events", "on",
                         "--decision-log", folder / "decisions").ready(3),
                programs(Router, "--config", seed, "--worker-urls", *urls, "--threads", 1, "--worker-cert", folder / "cert.pem",
                         "--worker-key", folder / "key.pem").ready(3)]

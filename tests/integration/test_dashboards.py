@@ -68,7 +68,7 @@ def test_every_panel_has_unit_description_and_position():
     assert len(set(titles)) == len(titles)
     assert len({p["id"] for p in DASHBOARD["panels"]}) == len(titles)
     rows = [p["title"] for p in DASHBOARD["panels"] if p["type"] == "row"]
-    assert rows == ["Overview", "Routing", "Workers", "Cache and index", "Sharing and discovery", "Reliability", "Process"]
+    assert rows == ["Overview", "Routing", "Queue and sessions", "Workers", "Cache and index", "Sharing and discovery", "Reliability", "Process"]
     taken = set()
     for p in DASHBOARD["panels"]:
         g = p["gridPos"]
