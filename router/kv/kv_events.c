@@ -78,6 +78,7 @@ static struct registry_kv sum_of(const struct watched *w) {
         kv.n_gaps += kv_follower_n_gaps(f);
         kv.n_restarts += f->n_restarts;
         kv.capacity_tokens += capacity;
+        kv.stored_tokens += (double)f->live_tokens;
         has_capacity = has_capacity && capacity > 0;
     }
     if (!has_capacity) kv.capacity_tokens = 0; /* of a part of the ranks it would be too small */
@@ -101,8 +102,8 @@ static void on_change(struct kv_follower *f) {
     w->cleared |= 1u << f->config.rank;
     if (w->cleared != all) return;
     w->cleared = 0;
+    note(w); /* what was stored before is gone as well */
     registry_kv_cleared(w->events->registry, w->id, w->incarnation);
-    note(w);
 }
 
 /* --- metrics ---------------------------------------------------------------------------------- */

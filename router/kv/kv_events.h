@@ -3,8 +3,9 @@
  *      registry ──▶ which workers? where? ──▶ a kv_follower per worker and rank ──▶ registry
  *
  * What the events are used for. They name blocks of tokens, while the router's index has blocks of
- * bytes, so they cannot say who holds which prompt. But they count: how much a worker holds when it
- * evicts is the size of its cache, which is otherwise learned from cache hits; and a cache that was
+ * bytes, so they cannot say who holds which prompt. But they count. How much a worker holds when it
+ * evicts is the size of its cache, which is otherwise learned from cache hits. What it stores
+ * beyond the requests that are known here is of others, and evicts blocks of ours. A cache that was
  * emptied, by a restart or a flush, is known at once, so the worker's part of the index is dropped.
  * The index itself stays as it is without events: a stream that is lost costs nothing.
  *

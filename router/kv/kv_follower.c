@@ -51,12 +51,15 @@ static void on_reset(enum kv_reset why, void *arg) {
 static void on_apply(struct str batch, void *arg) {
     struct kv_follower *f = arg;
     struct kv_picture_change did;
+    uint64_t stored = f->picture.stored_tokens;
 
     if (kv_picture_take(&f->picture, batch, &did) != ST_OK) {
         f->n_unreadable++;
         kv_picture_reset(&f->picture, false, false); /* a removal may have been in it */
     }
     f->was_cleared = f->was_cleared || did.was_cleared || did.is_other;
+    if (f->picture.is_complete && !f->sequence.is_replaying)
+        f->live_tokens += f->picture.stored_tokens - stored;
     change(f);
 }
 

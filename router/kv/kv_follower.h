@@ -58,7 +58,8 @@ struct kv_follower {
     struct loop_task change;
     uint32_t n_failures;
     bool is_connected, was_reported_wrong;
-    bool was_cleared;                  /* the cache was emptied since on_change was last called */
+    bool was_cleared;     /* the cache was emptied since on_change was last called */
+    uint64_t live_tokens; /* stored while the picture was complete, and not heard of by a replay */
     uint64_t n_restarts, n_unreadable; /* processes after the first; batches */
 };
 

@@ -44,7 +44,7 @@ static bool is_counted(struct kv_picture *p, const struct kv_event *e) {
 }
 
 static void take_stored(struct kv_picture *p, struct kv_event *e) {
-    uint64_t hash;
+    uint64_t hash, held = p->ledger.tokens;
     bool is_gone;
 
     while (kv_event_hash(e, &hash, &is_gone)) {
@@ -54,6 +54,7 @@ static void take_stored(struct kv_picture *p, struct kv_event *e) {
         p->is_complete = false;
         p->n_known_run = 0;
     }
+    p->stored_tokens += p->ledger.tokens - held;
 }
 
 /* A block has left the last tier that had it; before, `held` tokens were held. */

@@ -38,6 +38,7 @@ struct kv_picture {
     uint64_t n_known_run;   /* removals since the last of a block that was not known */
     uint64_t n_evictions;   /* blocks that left their last tier, since the process's start */
     double capacity_tokens; /* of all tiers, as seen at evictions; 0: none yet */
+    uint64_t stored_tokens; /* of blocks that no tier had, in all */
     struct kv_picture_counts counts; /* of the stream, whatever happened to the picture */
 };
 

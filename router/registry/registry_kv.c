@@ -26,16 +26,27 @@ bool registry_engine(struct registry *r, uint32_t id, struct registry_engine *ou
     return w != NULL;
 }
 
+/* True: more blocks of others are to be entered. */
+static bool note(struct registry *r, uint32_t id, uint32_t incarnation,
+                 const struct registry_kv *kv) {
+    struct worker *w = find(r, id);
+
+    if (!w || w->incarnation != incarnation) return false;
+    w->kv = *kv;
+    if (!w->is_third_party) return false;
+    routing_note_capacity(w->model->routing, id, kv->capacity_tokens);
+    return routing_note_stored(w->model->routing, id, kv->stored_tokens, r->now_us);
+}
+
 void registry_kv_note(struct registry *r, uint32_t id, uint32_t incarnation,
                       const struct registry_kv *kv) {
-    struct worker *w;
+    bool is_more;
 
-    pthread_mutex_lock(&r->lock);
-    if ((w = find(r, id)) && w->incarnation == incarnation) {
-        w->kv = *kv;
-        if (w->is_third_party) routing_note_capacity(w->model->routing, id, kv->capacity_tokens);
-    }
-    pthread_mutex_unlock(&r->lock);
+    do {
+        pthread_mutex_lock(&r->lock);
+        is_more = note(r, id, incarnation, kv);
+        pthread_mutex_unlock(&r->lock);
+    } while (is_more);
 }
 
 void registry_kv_cleared(struct registry *r, uint32_t id, uint32_t incarnation) {

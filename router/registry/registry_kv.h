@@ -26,10 +26,12 @@ struct registry_kv {
     uint64_t digest; /* XOR of the hashes of the device's blocks */
     uint64_t n_events, n_gaps, n_restarts;
     double capacity_tokens; /* of all tiers, as seen when a block is dropped; 0: unknown */
+    double stored_tokens;   /* that have entered the cache while it was followed without a gap */
 };
 
-/* Stores it for readers. A capacity that is known takes the place of the learned one, except of a
- * worker of ours, which declares its own. Ignored when the worker is gone. */
+/* Stores it for readers. Of a third-party worker, a capacity that is known bounds the learned one,
+ * and what it stores beyond the requests known here ages its part of the index
+ * (routing_note_stored). Ignored when the worker is gone. */
 void registry_kv_note(struct registry *r, uint32_t id, uint32_t incarnation,
                       const struct registry_kv *kv);
 

@@ -23,6 +23,10 @@
  * missed_prompts; the next takes 0.125 x 0.60 away first. The sixth such answer brings it above 2:
  * 0.40 + 5 x (0.40 - 0.075) = 2.025, and the factor is multiplied by CAPACITY_SHRINK = 0.9.
  *
+ * A worker whose events are counted has a factor that is never above its count. Others may use the
+ * worker too: what of it is left to our requests is still learned, by misses, and found again by
+ * surplus.
+ *
  * A worker with memory below its device has two: of the device, by what was found there, and of
  * what is below, by what was found in all. Pure. */
 #ifndef ROUTER_ROUTING_CAPACITY_H
@@ -49,7 +53,7 @@ struct capacity {
     double factor;         /* learned; 1 to begin with */
     double missed_prompts; /* beyond the allowed share */
     uint32_t n_search;     /* requests left of a search */
-    bool is_counted;       /* the factor is the worker's own count: nothing to learn */
+    double counted;        /* by the worker's events: the largest factor; 0: none */
 };
 
 static inline void capacity_init(struct capacity *c) {
@@ -58,15 +62,19 @@ static inline void capacity_init(struct capacity *c) {
 
 /* Takes the factor over from elsewhere; out of range: does nothing. */
 static inline void capacity_take(struct capacity *c, double factor) {
-    if (factor >= CAPACITY_MIN && factor <= CAPACITY_MAX) c->factor = factor;
+    if (factor < CAPACITY_MIN || factor > CAPACITY_MAX) return;
+    c->factor = c->counted > 0 ? MIN(factor, c->counted) : factor;
 }
 
-/* The worker's own count takes the place of what is learned; 0: no longer. */
+/* The factor by the worker's own count; 0: it is no longer known. The first one takes the place of
+ * what was learned; of later ones the factor keeps its share. */
 static inline void capacity_count(struct capacity *c, double factor) {
-    c->is_counted = factor > 0;
-    if (!c->is_counted) return;
-    *c = (struct capacity){.factor = MIN(MAX(factor, CAPACITY_MIN), CAPACITY_MAX),
-                           .is_counted = true};
+    double was = c->counted;
+
+    c->counted = factor > 0 ? MIN(MAX(factor, CAPACITY_MIN), CAPACITY_MAX) : 0;
+    if (c->counted > 0 && was == 0) *c = (struct capacity){c->counted, .counted = c->counted};
+    if (c->counted > 0 && was > 0)
+        c->factor = MIN(MAX(c->factor / was * c->counted, CAPACITY_MIN), c->counted);
 }
 
 /* Compares the cached shares of n prompts. A difference below `tolerance` counts as none. */
@@ -74,7 +82,6 @@ static inline void capacity_weigh(struct capacity *c, uint32_t n, double predict
                                   double tolerance) {
     double excess = found - predicted, n_prompts = MIN(n, CAPACITY_PROMPTS_MAX);
 
-    if (c->is_counted) return;
     c->missed_prompts = MAX(c->missed_prompts - CAPACITY_MISSED_SHARE * predicted * n_prompts, 0);
     if (excess >= MAX(tolerance, CAPACITY_SURPLUS_MIN)) {
         c->factor *= pow(CAPACITY_GROWTH, fmax(excess * n_prompts, 1));
@@ -91,7 +98,7 @@ static inline void capacity_weigh(struct capacity *c, uint32_t n, double predict
     for (; c->missed_prompts > CAPACITY_MISSED_PROMPTS_MAX;
          c->missed_prompts -= CAPACITY_MISSED_PROMPTS_MAX)
         c->factor *= CAPACITY_SHRINK;
-    c->factor = MIN(MAX(c->factor, CAPACITY_MIN), CAPACITY_MAX);
+    c->factor = MIN(MAX(c->factor, CAPACITY_MIN), c->counted > 0 ? c->counted : CAPACITY_MAX);
 }
 
 /* The same of one prompt. When most of what was found was predicted, the boundary between kept and
@@ -108,6 +115,7 @@ static inline void capacity_check(const struct capacity *c) {
     assert(c->factor >= CAPACITY_MIN && c->factor <= CAPACITY_MAX);
     assert(c->missed_prompts >= 0 && c->missed_prompts <= CAPACITY_MISSED_PROMPTS_MAX);
     assert(c->n_search <= CAPACITY_SEARCH_REPORTS);
+    assert(c->counted == 0 || c->factor <= c->counted);
     (void)c;
 }
 

@@ -391,6 +391,7 @@ static uint32_t pin_new(struct prefix_lru *l, uint64_t hash, uint32_t w, uint32_
     }
     lru_at(l, e)->pins = 1;
     l->workers[w].n_held++;
+    l->workers[w].n_entered++;
     enter_pinned(l, w, e);
     return e;
 }
@@ -538,6 +539,7 @@ static void unpin(struct prefix_lru *l, uint32_t w, const uint64_t *chain, uint3
 void prefix_lru_ended(struct prefix_lru *l, uint32_t w, const uint64_t *chain, uint32_t n,
                       const uint32_t *guesses, uint32_t n_output_blocks) {
     add_run(l, w, n_output_blocks);
+    l->workers[w].n_entered += n_output_blocks;
     unpin(l, w, chain, n, guesses, true);
     trim(l, w, n + PREFIX_LRU_TIDY_MAX);
 }
@@ -546,6 +548,11 @@ void prefix_lru_aborted(struct prefix_lru *l, uint32_t w, const uint64_t *chain,
                         const uint32_t *guesses) {
     unpin(l, w, chain, n, guesses, false);
     trim(l, w, n + PREFIX_LRU_TIDY_MAX);
+}
+
+void prefix_lru_fill(struct prefix_lru *l, uint32_t w, uint32_t n_blocks) {
+    add_run(l, w, n_blocks);
+    trim(l, w, n_blocks + PREFIX_LRU_TIDY_MAX);
 }
 
 void prefix_lru_drop_worker(struct prefix_lru *l, uint32_t w) {
@@ -585,6 +592,10 @@ const uint64_t *prefix_lru_below(const struct prefix_lru *l) {
 
 uint64_t prefix_lru_n_held(const struct prefix_lru *l, uint32_t w) {
     return l->workers[w].n_held + l->workers[w].n_held_below;
+}
+
+uint64_t prefix_lru_n_entered(const struct prefix_lru *l, uint32_t w) {
+    return l->workers[w].n_entered;
 }
 
 uint64_t prefix_lru_n_below(const struct prefix_lru *l, uint32_t w) {

@@ -64,6 +64,9 @@ void prefix_lru_ended(struct prefix_lru *l, uint32_t w, const uint64_t *chain, u
 void prefix_lru_aborted(struct prefix_lru *l, uint32_t w, const uint64_t *chain, uint32_t n,
                         const uint32_t *guesses);
 
+/* Enters n blocks without a hash as the youngest: of requests that are not known here. */
+void prefix_lru_fill(struct prefix_lru *l, uint32_t w, uint32_t n_blocks);
+
 /* Drops every entry of a worker, pinned or not. No further events of requests open on it may
  * follow. Constant time, except for a second call before the entries of the first are all
  * removed. */
@@ -86,6 +89,10 @@ void prefix_lru_ask_device(const struct prefix_lru *l, uint32_t w, const uint64_
 uint64_t prefix_lru_n_held(const struct prefix_lru *l, uint32_t w);
 uint64_t prefix_lru_n_below(const struct prefix_lru *l, uint32_t w);
 uint32_t prefix_lru_n_pinned(const struct prefix_lru *l, uint32_t w);
+
+/* Blocks that requests have entered since the creation, output included, those by prefix_lru_fill
+ * not. */
+uint64_t prefix_lru_n_entered(const struct prefix_lru *l, uint32_t w);
 
 uint64_t prefix_lru_n_entries(const struct prefix_lru *l); /* dead ones included */
 uint64_t prefix_lru_n_refused(const struct prefix_lru *l);

@@ -16,6 +16,7 @@ struct lru_worker {
     uint64_t capacity; /* blocks */
     uint64_t n_held_below, below_capacity;
     uint64_t n_copies; /* of n_held: below too */
+    uint64_t n_entered;
     uint32_t n_pinned, n_cold, n_below, n_dead;
     bool keeps_copies;
 };

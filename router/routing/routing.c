@@ -61,6 +61,8 @@
 #define REPORT_TOLERANCE    0.01 /* share of the prompts */
 #define UNPREDICTED_DIVISOR 32   /* one request in so many may have blocks that are not hashed */
 
+#define UNSTORED_SHARE (1.0 / 32) /* of the cache: what is stored in some ticks of its events */
+
 /* What was sent to a worker, beside what the worker counts. An engine counts a request somewhat
  * before its first token arrives here, so single reports never match; sums do. */
 struct report_sums {
@@ -77,6 +79,11 @@ struct cache_state {
     int64_t unrecorded_bytes;   /* prompt bytes of open requests without a record */
     double rest_bytes;          /* of ended requests: less than one block */
     struct report_sums reports; /* decayed */
+
+    /* By routing_note_stored. */
+    double stored_tokens; /* counted */
+    uint64_t n_entered;   /* blocks, by prefix_lru, at that time */
+    double excess_tokens; /* stored less entered; negative: entered, and not yet stored */
 };
 
 struct routing {
@@ -337,8 +344,13 @@ void routing_worker_report(struct routing *r, uint32_t w, const struct route_rep
 /* --- workers --------------------------------------------------------------------------------- */
 
 static void forget_cache(struct routing *r, uint32_t w) {
+    struct cache_state *c = &r->caches[w];
+    double stored_tokens = c->stored_tokens;
+
     prefix_lru_drop_worker(r->lru, w);
-    reset_cache(&r->caches[w], r->caches[w].epoch + 1);
+    reset_cache(c, c->epoch + 1);
+    c->stored_tokens = stored_tokens;
+    c->n_entered = prefix_lru_n_entered(r->lru, w);
 }
 
 void routing_note_capacity(struct routing *r, uint32_t w, double tokens) {
@@ -348,6 +360,42 @@ void routing_note_capacity(struct routing *r, uint32_t w, double tokens) {
     capacity_count(&r->caches[w].device, declared > 0 ? tokens / declared : 0);
     capacity_count(&r->caches[w].below, declared > 0 ? tokens / declared : 0);
     fit_cache(r, w, 0);
+}
+
+/* Tokens that requests have entered here and the worker has not stored yet, at most: those of open
+ * requests, and of those that ended since it was last heard of. The bound also forgets what was
+ * entered while no events came. */
+static double most_unstored(const struct load_worker *k, const struct cache_state *c) {
+    return k->resident_tokens + k->capacity_tokens * c->device.factor * UNSTORED_SHARE;
+}
+
+/* Tokens that open requests may have stored and that are entered when they end: output, and what of
+ * their prompts has no record. */
+static double most_unentered(const struct routing *r, uint32_t w, uint64_t now_us) {
+    const struct cache_state *c = &r->caches[w];
+
+    return load_growing_tokens(&r->load, &r->load.workers[w], now_us) +
+           (double)MAX(c->unrecorded_bytes, 0) / r->bytes_per_token;
+}
+
+bool routing_note_stored(struct routing *r, uint32_t w, double tokens, uint64_t now_us) {
+    const struct load_worker *k = &r->load.workers[w];
+    struct cache_state *c = &r->caches[w];
+    uint64_t n_entered = prefix_lru_n_entered(r->lru, w);
+    double n_foreign;
+
+    assert(w < r->load.n_workers);
+    c->excess_tokens += MAX(tokens - c->stored_tokens, 0);
+    c->excess_tokens -= (double)(n_entered - c->n_entered) * r->tokens_per_block;
+    c->excess_tokens = MAX(c->excess_tokens, -most_unstored(k, c));
+    c->excess_tokens = MIN(c->excess_tokens, k->capacity_tokens * c->device.factor);
+    c->stored_tokens = tokens;
+    c->n_entered = n_entered;
+    n_foreign = floor((c->excess_tokens - most_unentered(r, w, now_us)) / r->tokens_per_block);
+    if (n_foreign < 1) return false;
+    prefix_lru_fill(r->lru, w, (uint32_t)MIN(n_foreign, ROUTING_FILL_MAX));
+    c->excess_tokens -= MIN(n_foreign, ROUTING_FILL_MAX) * r->tokens_per_block;
+    return n_foreign > ROUTING_FILL_MAX;
 }
 
 /* Declared speeds, corrected by what was learned. */
@@ -382,6 +430,7 @@ void routing_worker_up(struct routing *r, uint32_t w, const struct worker_spec *
 void routing_worker_down(struct routing *r, uint32_t w) {
     assert(w < r->load.n_workers);
     forget_cache(r, w);
+    r->caches[w].stored_tokens = 0;
     speed_reset(&r->speeds[w]);
     load_worker_down(&r->load, w);
     if (r->options.policy->worker_down) r->options.policy->worker_down(r->policy, w);

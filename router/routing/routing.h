@@ -109,9 +109,16 @@ void routing_worker_down(struct routing *r, uint32_t w);
 /* The worker's cache was emptied: so is its part of the index. */
 void routing_forget_cache(struct routing *r, uint32_t w);
 
-/* The tokens that w's cache holds when it is full, counted by its events: takes the place of the
- * learned factor until the cache is lost or 0 is noted. */
+/* The tokens that w's cache holds when it is full, counted by its events: bounds the learned factor
+ * until the cache is lost or 0 is noted (capacity.h). */
 void routing_note_capacity(struct routing *r, uint32_t w, double tokens);
+
+/* The tokens that have entered w's cache so far, counted by its events; the count begins at 0 and
+ * may begin again. What is more than the requests known here have entered is of others (clients
+ * that bypass the router, say): it evicts blocks of ours, so it is entered without hashes. At most
+ * ROUTING_FILL_MAX blocks a call: true, and there are more to enter. */
+#define ROUTING_FILL_MAX 256u
+bool routing_note_stored(struct routing *r, uint32_t w, double tokens, uint64_t now_us);
 
 /* The worker is new, or has come back: see load_begin_slow_start. */
 void routing_slow_start(struct routing *r, uint32_t w, uint64_t now_us);

@@ -163,6 +163,35 @@ def test_a_cleared_cache_drops_the_index(engines, follow):
     wait_for(lambda: router.metric("incipit_kv_events_total", kind="cleared") == 1, "the count")
 
 
+def expected(router, prompt):
+    """Tokens of the prompt that the index expects, by the engine's URL."""
+    answer = http(router.admin_url + "/debug/route", {"model": "m", "prompt": prompt})
+    return {c["url"]: c["matched_tokens"] for c in answer.json["candidates"]}
+
+
+def test_what_others_evict_is_not_expected_any_more_and_routed_around(engines, follow):
+    """Requests that bypass the router fill the cache of one engine."""
+    busy, idle = engines(n_blocks=4000), engines(n_blocks=4000)
+    router = follow(busy, idle, args=("--engine-metrics-interval", "0"))
+    wait_until_connected(router, 2)
+    busy.work(400)  # its size becomes known: 64,000 tokens
+    wait_until_right(router, busy)
+    assert picture(router)["capacity_tokens"] > 0
+    prompts = [f"prompt {i} " + f"is about {i} quinces and as many medlars. " * 40 for i in range(8)]
+    for prompt in prompts:
+        ask(router, prompt)
+    home = {p: max(expected(router, p), key=expected(router, p).get) for p in prompts}
+    at_busy = [p for p in prompts if home[p] == busy.url]
+    assert at_busy and len(at_busy) < len(prompts)
+    assert all(busy.holds(p) > 300 and expected(router, p)[busy.url] > 300 for p in at_busy)
+    while any(busy.holds(p) for p in at_busy):
+        busy.work(1, n_different=10**6)
+    busy.work(50, n_different=10**6)
+    wait_for(lambda: not any(expected(router, p)[busy.url] for p in at_busy), "the evicted prompts to leave the index")
+    at_idle = [p for p in prompts if p not in at_busy]
+    assert all(expected(router, p)[idle.url] > 300 for p in at_idle)
+
+
 def test_a_router_that_comes_late_replays(engines, follow):
     engine = engines(kept=20)  # the replay begins in the middle
     engine.work(200)

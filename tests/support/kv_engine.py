@@ -7,16 +7,19 @@ compare what was followed with what is held.
 """
 import collections
 import http.server
+import itertools
 import json
 import queue
 import random
 import threading
 import time
+import zlib
 from typing import Any, Optional
 
 import msgspec
 import zmq
 
+CHARS = 4  # of a token
 END = (-1).to_bytes(8, "big", signed=True)
 STORED = [("block_hashes", list), ("parent_block_hash", Any), ("token_ids", list), ("block_size", int), ("lora_id", Any)]
 MORE = [("medium", Any), ("lora_name", Any, None), ("extra_keys", Any, None), ("group_idx", Any, None),
@@ -115,6 +118,7 @@ class Engine:
         self.ports, self.kind, self.more = ports, kind, more
         self.shapes, self.n_blocks, self.block_size, self.is_bytes = Shapes(generation), n_blocks, block_size, is_bytes
         self.random, self.cache, self.context = random.Random(seed), collections.OrderedDict(), zmq.Context()
+        self.lock = threading.Lock()  # of the cache
         self.publisher = Publisher(self.context, *ports, **more)
         self.info, self.started = {}, time.time()
         self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), self.handler())
@@ -151,10 +155,12 @@ class Engine:
                 self.answer(404 if page is None else 200, page or "")
 
             def do_POST(self):
-                self.rfile.read(int(self.headers["Content-Length"]))
+                prompt = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["prompt"]
+                n = max(len(prompt) // CHARS, 1)
+                engine.compute(prompt)
                 self.answer(200, json.dumps({"id": "1", "object": "text_completion", "choices": [
                     {"index": 0, "text": "x", "finish_reason": "stop"}],
-                    "usage": {"prompt_tokens": 100, "completion_tokens": 1, "total_tokens": 101}}))
+                    "usage": {"prompt_tokens": n, "completion_tokens": 1, "total_tokens": n + 1}}))
 
             def log_message(self, *_):
                 pass
@@ -176,32 +182,51 @@ class Engine:
             total ^= (number * 0x9E3779B97F4A7C15 + 1) % 2**64
         return f"{total:016x}"
 
+    def use(self, numbers, parent):
+        """A run of blocks is used: the events of that."""
+        removed, stored = [], []
+        for number in numbers:
+            if number in self.cache:
+                self.cache.move_to_end(number)
+                continue
+            if len(self.cache) == self.n_blocks:
+                removed.append(self.shapes.remove([self.hash_of(self.cache.popitem(last=False)[0])], "GPU"))
+            self.cache[number] = True
+            stored.append(self.hash_of(number))
+        return removed + ([self.shapes.store(stored, parent, self.block_size, "GPU")] if stored else [])
+
     def step(self, n=4, n_different=2000):
         """A few runs of blocks are used: the events of that."""
-        events, removed = [], []
+        events = []
         for _ in range(n):
-            first, stored = self.random.randrange(n_different) * 4, []
-            for number in range(first, first + 4):
-                if number in self.cache:
-                    self.cache.move_to_end(number)
-                    continue
-                if len(self.cache) == self.n_blocks:
-                    removed.append(self.hash_of(self.cache.popitem(last=False)[0]))
-                self.cache[number] = True
-                stored.append(self.hash_of(number))
-            if stored:
-                parent = self.hash_of(first - 1) if first else None
-                events += [self.shapes.remove([h], "GPU") for h in removed]
-                events.append(self.shapes.store(stored, parent, self.block_size, "GPU"))
-                removed = []
+            first = self.random.randrange(n_different) * 4
+            events += self.use(range(first, first + 4), self.hash_of(first - 1) if first else None)
         return events
+
+    def blocks_of(self, prompt):
+        """Numbers of its full blocks, which tell its beginnings apart."""
+        size = self.block_size * CHARS
+        return [2**32 + zlib.crc32(prompt[:end].encode()) for end in range(size, len(prompt) + 1, size)]
+
+    def compute(self, prompt):
+        with self.lock:
+            events = self.use(self.blocks_of(prompt), None)
+            if events:
+                self.publish(events)
+
+    def holds(self, prompt):
+        """Tokens of the prompt's beginning that are cached."""
+        with self.lock:
+            held = itertools.takewhile(self.cache.__contains__, self.blocks_of(prompt))
+            return self.block_size * len(list(held))
 
     def publish(self, events, is_sent=True):
         self.publisher.queue.put((self.shapes.batch(time.time(), events, 0), is_sent))
 
     def work(self, n_batches, is_sent=True, **more):
         for _ in range(n_batches):
-            self.publish(self.step(**more), is_sent)
+            with self.lock:
+                self.publish(self.step(**more), is_sent)
 
     def clear(self):
         self.cache.clear()

@@ -70,7 +70,7 @@ static struct kv_picture_change take(struct kv_picture *p, const struct buf *b) 
 
 struct engine {
     uint64_t used[N_DIFFERENT]; /* 0: not held; else when it was used */
-    uint64_t now;
+    uint64_t now, n_stored;
     uint32_t n;
 };
 
@@ -100,6 +100,7 @@ static void step(struct engine *e, struct rng *rng, struct buf *b) {
                 removed[n_removed++] = victim;
             }
             stored[n_stored++] = block;
+            e->n_stored++;
             e->n++;
         }
         e->used[block] = ++e->now;
@@ -134,6 +135,7 @@ static void a_followed_cache_is_pictured_exactly(void **state) {
     assert_equals(&p, &e);
     assert_true(kv_picture_capacity(&p) > 0.98 * CACHE_BLOCKS * 16);
     assert_true(kv_picture_capacity(&p) <= CACHE_BLOCKS * 16);
+    assert_int_equal(p.stored_tokens, e.n_stored * 16);
     kv_picture_fini(&p);
     buf_fini(&b);
 }

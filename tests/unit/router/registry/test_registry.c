@@ -581,6 +581,10 @@ static void counts_of_kv_events_are_shown_and_set_the_capacity(void **state) {
     registry_kv_note(r, ours, view.incarnation, &kv); /* which declares its size */
     assert_true(registry_get(r, ours, &view) && view.kv.n_blocks[0] == 700);
     assert_float_equal(view.routing.capacity_factor, 1, 1e-9);
+    kv.stored_tokens = 6400; /* of others: entered in several turns */
+    registry_kv_note(r, id, e.incarnation, &kv);
+    assert_true(registry_get(r, id, &view));
+    assert_int_equal(view.routing.n_held_blocks, 6400 * 4 / 256);
     registry_replace(r, id);
     assert_true(registry_get(r, id, &view) && !view.kv.is_followed);
     registry_check(r);

@@ -490,6 +490,7 @@ static void compare_with_arrays(uint32_t n_workers, uint32_t stride, bool has_be
     static struct model_worker model[N_WORKERS];
     struct model_request requests[N_REQUESTS] = {0};
     struct books b = books_open(2000, n_workers, 20);
+    uint64_t n_entered[N_WORKERS] = {0};
     struct rng r;
 
     rng_seed(&r, seed);
@@ -520,14 +521,24 @@ static void compare_with_arrays(uint32_t n_workers, uint32_t stride, bool has_be
                 model_trim(k);
                 if (has_below) model_set_below(&b, k, w * stride, 1 + (uint32_t)rng_below(&r, 40));
             }
+        } else if (step % 100 == 50) { /* what others entered */
+            uint32_t w = (uint32_t)rng_below(&r, N_WORKERS),
+                     n = 1 + (has_below ? 0 : step / 100 % 3);
+
+            prefix_lru_fill(b.lru, w * stride, n);
+            for (uint32_t i = 0; i < n; i++)
+                model[w].cold[model[w].n_cold++] = 0;
+            model_trim(&model[w]);
         } else if (!q->is_open) {
             *q = (struct model_request){.is_open = true,
                                         .worker = (uint32_t)rng_below(&r, N_WORKERS)};
             k = &model[q->worker];
             q->n = random_chain(&r, q->chain);
             assert_int_equal(model_send(&b, &r, q, 2000, stride), q->n);
-            for (uint32_t i = 0; i < q->n; i++)
+            for (uint32_t i = 0; i < q->n; i++) {
+                n_entered[q->worker] += !model_has(k, q->chain[i]);
                 model_pin(k, q->chain[i]);
+            }
             model_trim(k);
         } else if (!q->is_running && rng_below(&r, 4)) {
             q->is_running = true;
@@ -541,6 +552,7 @@ static void compare_with_arrays(uint32_t n_workers, uint32_t stride, bool has_be
             uint32_t n_output = (uint32_t)rng_below(&r, has_below ? 2 : 4);
 
             q->is_open = q->is_running = false;
+            n_entered[q->worker] += n_output;
             prefix_lru_ended(b.lru, q->worker * stride, q->chain, q->n, q->where, n_output);
             for (uint32_t i = 0; i < n_output; i++)
                 k->cold[k->n_cold++] = 0;
@@ -552,6 +564,7 @@ static void compare_with_arrays(uint32_t n_workers, uint32_t stride, bool has_be
                 assert_int_equal(prefix_index_has(b.index, block, w * stride),
                                  model_has(&model[w], block));
             assert_int_equal(prefix_lru_n_below(b.lru, w * stride), model[w].n_below);
+            assert_int_equal(prefix_lru_n_entered(b.lru, w * stride), n_entered[w]);
             same_on_device(&b, &r, &model[w], w * stride);
         }
         prefix_lru_check(b.lru);

@@ -237,24 +237,41 @@ static void frequent_misses_shrink_the_capacity(void **state) {
     routing_destroy(r);
 }
 
-/* What the worker counts by its events needs no learning, until it stops to count. */
-static void a_counted_capacity_is_not_learned(void **state) {
+/* What the worker counts by its events is the most that it can keep, until it stops to count; what
+ * others leave of that to us is learned. */
+static void a_counted_capacity_bounds_what_is_learned(void **state) {
     struct routing *r = fleet(1, "prefix");
-    struct prompt p = prompt_of(5, 50, 0, 50);
-    double declared = routing_load(r)->workers[0].capacity_tokens;
+    struct prompt p = prompt_of(5, 50, 0, 50), unknown = prompt_of(6, 50, 0, 50);
+    double declared = routing_load(r)->workers[0].capacity_tokens, learned;
     (void)state;
 
+    report(r, &unknown, 1584);
+    assert_true(routing_capacity_factor(r, 0) > 1);
     routing_note_capacity(r, 0, declared * 0.75);
+    assert_float_equal(routing_capacity_factor(r, 0), 0.75, 0);
+    for (uint64_t i = 0; i < 20; i++) {
+        unknown = prompt_of(7 + i, 50, 0, 50);
+        report(r, &unknown, 1584);
+    }
+    assert_float_equal(routing_capacity_factor(r, 0), 0.75, 0);
     for (uint32_t i = 0; i < 200; i++)
         report(r, &p, i % 4 ? 1584 : 0);
-    assert_float_equal(routing_capacity_factor(r, 0), 0.75, 0);
+    learned = routing_capacity_factor(r, 0);
+    assert_true(learned < 0.45);
+    routing_note_capacity(r, 0, declared * 0.75);
+    assert_float_equal(routing_capacity_factor(r, 0), learned, 1e-9);
+    routing_note_capacity(r, 0, declared * 1.5);
+    assert_float_equal(routing_capacity_factor(r, 0), 2 * learned, 1e-9);
+    for (uint64_t i = 0; i < 40; i++) {
+        unknown = prompt_of(40 + i, 50, 0, 50);
+        report(r, &unknown, 1584);
+    }
+    assert_float_equal(routing_capacity_factor(r, 0), 1.5, 0);
     routing_note_capacity(r, 0, declared * 1e9);
     assert_float_equal(routing_capacity_factor(r, 0), 64, 0);
-    routing_note_capacity(r, 0, declared);
     routing_note_capacity(r, 0, 0);
-    for (uint32_t i = 0; i < 200; i++)
-        report(r, &p, i % 4 ? 1584 : 0);
-    assert_true(routing_capacity_factor(r, 0) < 0.6);
+    report(r, &unknown, 1584);
+    assert_float_equal(routing_capacity_factor(r, 0), 64, 0);
     routing_note_capacity(r, 0, declared / 2);
     routing_forget_cache(r, 0);
     assert_float_equal(routing_capacity_factor(r, 0), 1, 0);
@@ -444,7 +461,7 @@ int main(void) {
         cmocka_unit_test(a_wrong_ratio_does_not_look_like_a_miss),
         cmocka_unit_test(rare_misses_leave_the_capacity_alone),
         cmocka_unit_test(frequent_misses_shrink_the_capacity),
-        cmocka_unit_test(a_counted_capacity_is_not_learned),
+        cmocka_unit_test(a_counted_capacity_bounds_what_is_learned),
         cmocka_unit_test(an_unpredicted_hit_opens_a_search_that_a_miss_ends),
         cmocka_unit_test(a_half_predicted_hit_leaves_the_capacity),
         cmocka_unit_test(a_partial_block_is_counted_with_the_next),
