@@ -36,7 +36,7 @@
 struct admission_flow {
     struct heap_link in_length;         /* of its band, while it has tickets */
     struct heap_link in_turn;           /* in flows or debtors, while it has tickets in place */
-    struct heap_link in_start, in_most; /* by price: in least and most, or in relief */
+    struct heap_link in_start, in_most; /* by price: in least and most, in relief, or in guests */
     struct list link;                   /* on `idle` while it has no tickets */
     struct list tickets;                /* oldest first */
     struct tree_heap first;             /* by price: those in place */
@@ -46,9 +46,11 @@ struct admission_flow {
     uint64_t order_seq; /* decides between equals */
     uint64_t seq;       /* of its oldest ticket's arrival when it began to wait */
     double weight, max_share;
-    uint32_t n; /* tickets, those taken off for a try included */
+    uint64_t guest_us; /* when it was last served elsewhere after waiting there */
+    uint32_t n;        /* tickets, those taken off for a try included */
     uint32_t band;
     bool in_debt;
+    bool has_claimed; /* its weight is of a ticket from here */
 };
 
 struct band {
@@ -58,6 +60,7 @@ struct band {
     struct heap least;   /* not in debt, by start: the least served */
     struct heap most;    /* not in debt: the first to fall into it */
     struct heap relief;  /* in debt: the first to leave it */
+    struct heap guests;  /* without tickets, by start: wait elsewhere, or did a while ago */
     double now;          /* virtual time: see admission.h */
     uint64_t last_key;   /* of the flow that began to wait last */
     uint64_t shared_us;  /* when another began to wait than the one before it */
@@ -147,6 +150,7 @@ static void grow(struct admission *a, uint32_t n) {
         heap_reserve(&a->bands[i].least, n);
         heap_reserve(&a->bands[i].most, n);
         heap_reserve(&a->bands[i].relief, n);
+        heap_reserve(&a->bands[i].guests, n);
     }
 }
 
@@ -162,6 +166,7 @@ struct admission *admission_create(const struct admission_options *options) {
         heap_init(&a->bands[i].least, starts_before);
         heap_init(&a->bands[i].most, starts_after);
         heap_init(&a->bands[i].relief, starts_before);
+        heap_init(&a->bands[i].guests, starts_before);
     }
     a->options = *options;
     admission_configure(a, options);
@@ -178,6 +183,7 @@ void admission_destroy(struct admission *a) {
         heap_fini(&a->bands[i].least);
         heap_fini(&a->bands[i].most);
         heap_fini(&a->bands[i].relief);
+        heap_fini(&a->bands[i].guests);
     }
     map_fini(&a->flows);
     for (struct pool *pool = a->pools; pool;) {
@@ -199,16 +205,23 @@ static uint64_t flow_key(uint64_t tenant, uint32_t band) {
     return rng_mix(tenant ^ rng_mix(band + 1)) | 1;
 }
 
+static void leave_guests(struct admission *a, struct admission_flow *f) {
+    if (!f->n && heap_is_linked(&f->in_start)) heap_remove(&a->bands[f->band].guests, &f->in_start);
+}
+
 /* The tenant's flow. A new one reuses the longest idle flow when none is spare. */
 static struct admission_flow *flow_get(struct admission *a, uint64_t key, uint32_t band) {
     struct admission_flow *f = map_find(&a->flows, key);
 
     if (f) return f;
     f = LIST_ENTRY(list_first(&a->idle), struct admission_flow, link);
+    leave_guests(a, f);
     if (f->key) map_erase(&a->flows, f->key);
     f->key = key;
     f->band = band;
     f->start = 0;
+    f->weight = f->max_share = 1;
+    f->has_claimed = false;
     f->in_debt = false;
     map_insert(&a->flows, key, f);
     return f;
@@ -384,6 +397,9 @@ static void reorder(struct admission *a, bool is_in) {
     for (uint32_t i = 0; i < ADMISSION_BANDS; i++) {
         const struct heap *all = &a->bands[i].longest;
 
+        while (!is_in && heap_first(&a->bands[i].guests))
+            heap_pop(&a->bands[i].guests);
+
         for (size_t j = 0; j < all->n; j++) {
             struct admission_flow *f = HEAP_ENTRY(all->items[j], struct admission_flow, in_length);
 
@@ -492,12 +508,13 @@ static void set_weight(struct band *b, struct admission_flow *f,
     if (f->n) b->weights -= f->weight;
     f->weight = claim->weight > 0 ? claim->weight : 1;
     f->max_share = claim->max_share > 0 ? fmin(claim->max_share, 1) : 1;
+    f->has_claimed = true;
     b->weights += f->weight;
 }
 
 /* That of the tenant, or less, with which it gets max_share beside all others that wait. */
 static double weight_of(const struct band *b, const struct admission_flow *f) {
-    double others = b->weights - f->weight;
+    double others = b->weights - (f->n ? f->weight : 0);
 
     if (f->max_share >= 1 || others < WEIGHT_LEAST) return f->weight;
     return fmin(f->weight, f->max_share / (1 - f->max_share) * others);
@@ -521,6 +538,7 @@ enum admission_verdict admission_push(struct admission *a, struct admission_tick
         take_out(a, *displaced);
     }
     f = flow_get(a, key, band);
+    leave_guests(a, f);
     set_weight(b, f, claim);
     *t = (struct admission_ticket){.flow = f,
                                    .work_s = fmax(claim->work_s, WORK_MIN_S),
@@ -641,22 +659,32 @@ bool admission_is_first(const struct admission *a, const struct admission_ticket
     return !other || key <= other->order - debt_of(b, other);
 }
 
-static double least_start(const struct band *b) {
-    const struct admission_flow *f = first_of(&b->least), *g = first_of(&b->relief);
+static double least_start(struct band *b, uint64_t now_us) {
+    const struct admission_flow *f = first_of(&b->least), *g = first_of(&b->relief), *guest;
 
-    return fmin(f ? f->start : HUGE_VAL, g ? g->start : HUGE_VAL);
+    while ((guest = first_of(&b->guests)) && now_us > guest->guest_us + ADMISSION_GUEST_US)
+        heap_pop(&b->guests);
+    return fmin(guest ? guest->start : HUGE_VAL,
+                fmin(f ? f->start : HUGE_VAL, g ? g->start : HUGE_VAL));
+}
+
+/* After the start of a flow in the order by price changed. */
+static void move_start(struct admission *a, struct admission_flow *f) {
+    struct band *b = &a->bands[f->band];
+
+    heap_update(f->in_debt ? &b->relief : &b->least, &f->in_start);
+    if (!f->in_debt) heap_update(&b->most, &f->in_most);
+    place(a, f);
 }
 
 static void charge(struct admission *a, struct admission_flow *f, double work_s, uint64_t now_us) {
     struct band *b = &a->bands[f->band];
 
     note_sharing(b, now_us);
-    b->now = fmax(b->now, least_start(b));
+    b->now = fmax(b->now, least_start(b, now_us));
     f->start += work_s / weight_of(b, f);
     b->most_start = fmax(b->most_start, f->start);
-    heap_update(f->in_debt ? &b->relief : &b->least, &f->in_start);
-    if (!f->in_debt) heap_update(&b->most, &f->in_most);
-    place(a, f);
+    move_start(a, f);
     settle_debts(a, b);
 }
 
@@ -672,6 +700,50 @@ void admission_reprice(struct admission *a, struct admission_ticket *t, double w
     assert(tree_heap_is_linked(&t->in_flow));
     admission_take_off(a, t);
     admission_put_back(a, t, work_s);
+}
+
+/* --- elsewhere -------------------------------------------------------------------------------- */
+
+/* Its start is as far ahead as service here has put it, or as reports may. */
+static double start_after(const struct band *b, const struct admission_flow *f, double work_s) {
+    double start = fmax(f->start, b->now);
+
+    return fmin(start + work_s / weight_of(b, f), fmax(start, b->now + ADMISSION_AHEAD_S));
+}
+
+/* Of a flow without tickets. */
+static void enter_guests(struct admission *a, struct admission_flow *f, uint64_t now_us) {
+    struct heap *guests = &a->bands[f->band].guests;
+
+    f->guest_us = now_us;
+    if (!heap_is_linked(&f->in_start)) heap_push(guests, &f->in_start);
+}
+
+void admission_served(struct admission *a, const struct admission_claim *claim, bool has_waited,
+                      uint64_t now_us) {
+    uint32_t band = band_of(claim->priority);
+    struct band *b = &a->bands[band];
+    struct admission_flow *f;
+
+    if (!b->n) return;
+    f = flow_get(a, flow_key(claim->tenant, band), band);
+    if (!f->has_claimed && claim->weight > 0) f->weight = claim->weight;
+    if (has_waited) note_other(b, f, now_us);
+    note_sharing(b, now_us);
+    if (by_price(a)) b->now = fmax(b->now, least_start(b, now_us));
+    f->start = start_after(b, f, fmax(claim->work_s, WORK_MIN_S));
+    b->most_start = fmax(b->most_start, f->start);
+    if (!f->n) {
+        list_remove(&f->link); /* the last to be reused */
+        list_push_back(&a->idle, &f->link);
+        if (by_price(a) && has_waited) enter_guests(a, f, now_us);
+        if (heap_is_linked(&f->in_start)) heap_update(&b->guests, &f->in_start);
+    } else if (by_price(a)) {
+        move_start(a, f);
+    } else {
+        place(a, f);
+    }
+    if (by_price(a)) settle_debts(a, b);
 }
 
 bool admission_in_debt(const struct admission_ticket *t) {
@@ -723,6 +795,10 @@ static uint32_t check_band(const struct admission *a, uint32_t band) {
     heap_check(&b->least);
     heap_check(&b->most);
     heap_check(&b->relief);
+    heap_check(&b->guests);
+    assert(by_price(a) || !b->guests.n);
+    for (size_t j = 0; j < b->guests.n; j++)
+        assert(!HEAP_ENTRY(b->guests.items[j], struct admission_flow, in_start)->n);
     assert(b->longest.n == b->flows.n + b->debtors.n);
     assert(b->least.n == b->most.n && b->debtors.n == b->relief.n);
     assert(b->least.n == (by_price(a) ? b->flows.n : 0));
@@ -757,10 +833,11 @@ static double work_of_all(const struct admission *a) {
 }
 
 void admission_check(const struct admission *a) {
-    uint32_t n = 0, n_idle = 0, n_flows = 0;
+    uint32_t n = 0, n_idle = 0, n_flows = 0, n_guests = 0;
 
     for (uint32_t i = 0; i < ADMISSION_BANDS; i++) {
         n += check_band(a, i);
+        n_guests -= (uint32_t)a->bands[i].guests.n;
         n_flows += (uint32_t)a->bands[i].longest.n;
     }
     LIST_FOR_EACH(it, &a->idle) {
@@ -768,11 +845,13 @@ void admission_check(const struct admission *a) {
 
         assert(f->n == 0 && list_is_empty(&f->tickets) && !f->first.root && !f->in_debt);
         assert(!heap_is_linked(&f->in_turn) && !heap_is_linked(&f->in_length) &&
-               !heap_is_linked(&f->in_start) && !heap_is_linked(&f->in_most));
+               !heap_is_linked(&f->in_most));
+        n_guests += heap_is_linked(&f->in_start);
         assert(!f->key || map_find(&a->flows, f->key) == f);
         n_idle++;
     }
     map_check(&a->flows);
     assert(fabs(work_of_all(a) - a->work_s) <= 1e-6 * (1 + a->work_s));
+    assert(n_guests == 0); /* each is in the heap of its band */
     assert(n == a->n && n + SPARE_FLOWS <= a->n_pool && n_idle + n_flows == a->n_pool);
 }

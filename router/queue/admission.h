@@ -20,6 +20,12 @@
  *      band 0 ... band 8: heap of flows ──▶ flow a: t1 t2 t3
  *                                           flow b: t1
  *
+ * Other routers serve the same tenants (admission_served): a flow's start counts what it was given
+ * there too, while tickets wait here. One that waited there is a guest for ADMISSION_GUEST_US: by
+ * price, it is among the flows that wait, so that those ahead of it are in debt here as well. What
+ * others report moves a flow at most ADMISSION_AHEAD_S beyond the virtual time, so that false
+ * reports delay a tenant and never shut it out.
+ *
  * Two bounds: the queue's size, and the predicted wait of a newcomer, from the pace at which
  * tickets leave. When the queue is full, a newcomer of a smaller band, or whose tenant has fewer
  * waiting, displaces the last ticket of the longest flow of the last band (of equals, the flow that
@@ -53,6 +59,11 @@
 #define ADMISSION_DEBT     10.0 /* seconds of price per second served beyond the free ones */
 #define ADMISSION_FREE_S   1.0
 #define ADMISSION_ALONE_US 60000000
+
+/* Reports come within 25 ms; a tenant with a queue elsewhere is served there more than once a
+ * second. Its debtors here wait for nothing at most for so long. */
+#define ADMISSION_GUEST_US 2000000
+#define ADMISSION_AHEAD_S  60.0 /* of service */
 
 struct admission;
 struct admission_flow;
@@ -125,6 +136,12 @@ bool admission_in_debt(const struct admission_ticket *t);
 
 /* A new price of a waiting ticket that is in its place. */
 void admission_reprice(struct admission *a, struct admission_ticket *t, double work_s);
+
+/* The claim's tenant was given claim->work_s by another router. The weight is what its last ticket
+ * here had; where it had none, the claim's. has_waited: it waited there. Does nothing while none
+ * waits in its band. */
+void admission_served(struct admission *a, const struct admission_claim *claim, bool has_waited,
+                      uint64_t now_us);
 
 /* Leaves without being served: nothing is charged. It must be waiting, in its place. */
 void admission_remove(struct admission *a, struct admission_ticket *t);

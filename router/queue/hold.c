@@ -227,6 +227,15 @@ void hold_leave(struct hold *h, struct hold_request *q) {
     forget(h, q);
 }
 
+void hold_served(struct hold *h, const struct hold_service *service, uint64_t now_us) {
+    const struct admission_claim claim = {.tenant = service->tenant,
+                                          .priority = service->priority,
+                                          .weight = service->weight,
+                                          .work_s = service->work_s};
+
+    admission_served(h->queue, &claim, service->has_waited, now_us);
+}
+
 /* When it has failed on every worker that there is, it may fail on one of them again. */
 static bool offer_any(struct hold *h, struct route_request *rq, struct route_offer *offer) {
     uint32_t n_exclude = rq->n_exclude;

@@ -125,6 +125,17 @@ void hold_walk(struct hold *h, uint32_t n_max, uint64_t now_us, struct list *pla
 /* One that waits and can no longer meet its deadline, or NULL. *retry_us: as of hold_due. */
 struct hold_request *hold_hopeless(struct hold *h, uint64_t now_us, uint64_t *retry_us);
 
+/* Another router has sent a request of the tenant, which has_waited there for a worker: it is
+ * charged here too (admission_served). `work_s` of prefill, as predicted when it was sent. */
+struct hold_service {
+    uint64_t tenant; /* by the same hash */
+    int32_t priority;
+    double weight; /* by that router; 0: unknown */
+    double work_s;
+    bool has_waited;
+};
+void hold_served(struct hold *h, const struct hold_service *service, uint64_t now_us);
+
 /* It leaves without being placed, and its tenant is not charged. It must be waiting. */
 void hold_leave(struct hold *h, struct hold_request *q);
 

@@ -135,7 +135,6 @@ static void note_gap(struct sessions *s, struct session *a) {
     float log_s = (float)log(gap_s), off = log_s - a->gap_mean;
 
     gaps_add(&s->gaps, gap_s);
-    a->has_ended = false;
     a->n_gaps++;
     a->gap_mean += off / (float)a->n_gaps;
     a->gap_m2 += off * (log_s - a->gap_mean);
@@ -278,15 +277,18 @@ static void join(struct sessions *s, const struct session_arrival *arrival,
         if (t->session) at(s, t->session)->first_ms = s->now_ms;
         return;
     }
-    if (at(s, t->session)->has_ended) note_gap(s, at(s, t->session));
+    if (at(s, t->session)->has_ended && !arrival->was_held) note_gap(s, at(s, t->session));
+    at(s, t->session)->has_ended = false;
     t->is_aside = !session_table_continue(&s->table, t->session, &p, t->n_tokens);
 }
 
-static bool may_go(struct sessions *s, const struct session_arrival *arrival, uint32_t i) {
-    struct session *a = at(s, i);
+/* Not counted, and need not wait. */
+static bool is_single(const struct sessions *s, const struct session_arrival *arrival, uint32_t i) {
+    return at(s, i)->n_turns == 1 && arrival->prompt_tokens < SESSION_SINGLE_TOKENS;
+}
 
-    if (a->is_active) return true;
-    if (a->n_turns == 1 && arrival->prompt_tokens < SESSION_SINGLE_TOKENS) return true;
+static bool may_go(struct sessions *s, const struct session_arrival *arrival, uint32_t i) {
+    if (at(s, i)->is_active || is_single(s, arrival, i)) return true;
     if (s->capacity > 0 && (s->lists[WAITING].n || !fits(s, i, 0))) return false;
     set_active(s, i, true);
     return true;
@@ -296,8 +298,9 @@ bool sessions_has(const struct sessions *s, uint64_t id) {
     return session_table_find(&s->table, &(struct session_prompt){.id = id}).session != 0;
 }
 
-bool sessions_arrive(struct sessions *s, const struct session_arrival *arrival,
-                     struct session_turn *t) {
+/* False: no session is known for it. */
+static bool begin_turn(struct sessions *s, const struct session_arrival *arrival,
+                       struct session_turn *t) {
     double n_tokens = fmax(arrival->prompt_tokens, 0) + fmax(arrival->answer_tokens, 0);
 
     assert(!t->is_held && !t->is_open);
@@ -305,19 +308,46 @@ bool sessions_arrive(struct sessions *s, const struct session_arrival *arrival,
     *t = (struct session_turn){.n_tokens = (uint64_t)fmin(n_tokens, TOKENS_MAX),
                                .is_final = arrival->is_final};
     join(s, arrival, t);
-    if (!t->session) {
+    if (!t->session) return false;
+    at(s, t->session)->n_turns++;
+    resize(s, t, t->n_tokens);
+    return true;
+}
+
+bool sessions_arrive(struct sessions *s, const struct session_arrival *arrival,
+                     struct session_turn *t) {
+    if (!begin_turn(s, arrival, t)) {
         s->counts.n_unknown++;
         return true;
     }
     s->counts.n_joined[t->how]++;
-    at(s, t->session)->n_turns++;
-    resize(s, t, t->n_tokens);
     if (!may_go(s, arrival, t->session)) {
         hold_turn(s, t);
         return false;
     }
     open_turn(s, t);
     return true;
+}
+
+/* What is held of an active session need not wait for the others that are. */
+static void go_first(struct sessions *s, uint32_t i) {
+    uint32_t first = s->lists[WAITING].first;
+
+    if (!at(s, i)->held || first == i) return;
+    unlink_session(s, i);
+    at(s, i)->since_ms = at(s, first)->since_ms;
+    link_before(s, i, WAITING, first);
+}
+
+void sessions_arrive_remote(struct sessions *s, const struct session_arrival *arrival,
+                            struct session_turn *t) {
+    if (!begin_turn(s, arrival, t)) return;
+    if (!at(s, t->session)->is_active && !is_single(s, arrival, t->session)) {
+        if (!fits(s, t->session, 0)) (void)make_room(s, t->session);
+        set_active(s, t->session, true);
+    }
+    open_turn(s, t);
+    if (at(s, t->session)->is_active) go_first(s, t->session);
 }
 
 struct session_turn *sessions_next(struct sessions *s, uint64_t now_us) {
@@ -328,7 +358,7 @@ struct session_turn *sessions_next(struct sessions *s, uint64_t now_us) {
     note_time(s, now_us);
     if (!i) {
         i = s->lists[WAITING].first;
-        if (!make_room(s, i)) return NULL;
+        if (!at(s, i)->is_active && !make_room(s, i)) return NULL;
         set_active(s, i, true);
         at(s, i)->since_ms = 0;
     }

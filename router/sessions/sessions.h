@@ -21,6 +21,11 @@
  *                │             ▲                 │ long idle, and one waits; or SESSION_TTL_S
  *                └──▶ waiting ─┘◀──turn── resting ◀
  *
+ * Several routers each know all sessions: turns that others have sent are entered too
+ * (sessions_arrive_remote), and the same rules applied to the same turns give each router nearly
+ * the same active sessions. So their sum keeps to the memory; what two routers admit before they
+ * hear of each other is one session more each.
+ *
  * A session that gives up waiting and returns within SESSION_GRACE_S, as clients with a timeout do,
  * keeps its place. A session larger than all the memory goes when it is alone. The rest of a
  * session is remembered for SESSION_AGE_S; when the table is full, the one at rest longest is
@@ -52,6 +57,7 @@ struct session_arrival {
     struct session_prompt prompt;
     double prompt_tokens, answer_tokens; /* predicted */
     bool is_final;                       /* no other turn follows, by the client */
+    bool was_held; /* of a remote one: it comes later than its client sent it */
     uint64_t now_us;
 };
 
@@ -77,6 +83,12 @@ void sessions_set_capacity(struct sessions *s, double device_tokens, double host
 MUST_USE bool sessions_arrive(struct sessions *s, const struct session_arrival *arrival,
                               struct session_turn *t);
 
+/* A turn that another router has sent to a worker. It goes, and makes its session active even
+ * without room; then those that have been idle for long are put to rest as far as it needs room, as
+ * they were there. Turns of it that are held here go next. *t is a turn that goes. */
+void sessions_arrive_remote(struct sessions *s, const struct session_arrival *arrival,
+                            struct session_turn *t);
+
 /* Is there a session with this id? Then a prompt's n_known is not looked at. */
 bool sessions_has(const struct sessions *s, uint64_t id);
 
@@ -95,12 +107,13 @@ void sessions_ended(struct sessions *s, struct session_turn *t, uint64_t n_token
 void sessions_worker_lost(struct sessions *s, uint32_t worker); /* its cache is empty */
 
 struct sessions_stats {
-    uint32_t n_active, n_waiting, n_resting;        /* sessions */
-    uint32_t n_held;                                /* turns */
-    uint64_t used_tokens, capacity_tokens;          /* capacity 0: unknown */
-    uint64_t n_joined[SESSION_N_JOINED], n_unknown; /* turns by how they found their session */
-    uint64_t n_rested, n_expired, n_final;          /* sessions that ceased to be active */
-    double long_s;                                  /* idle for longer: may be put to rest */
+    uint32_t n_active, n_waiting, n_resting; /* sessions */
+    uint32_t n_held;                         /* turns */
+    uint64_t used_tokens, capacity_tokens;   /* capacity 0: unknown */
+    /* Turns from here by how they found their session. */
+    uint64_t n_joined[SESSION_N_JOINED], n_unknown;
+    uint64_t n_rested, n_expired, n_final; /* sessions that ceased to be active */
+    double long_s;                         /* idle for longer: may be put to rest */
 };
 void sessions_stats(const struct sessions *s, struct sessions_stats *stats);
 uint32_t sessions_n_held(const struct sessions *s);

@@ -744,6 +744,147 @@ static void a_try_that_fails_keeps_the_place_at_the_new_price(void **state) {
     serve_all(a);
 }
 
+/* Another router has sent a request of the tenant. */
+static void elsewhere(struct admission *a, uint64_t tenant, double work_s, bool has_waited,
+                      uint64_t now_us) {
+    const struct admission_claim claim = {.tenant = tenant, .work_s = work_s, .weight = 1};
+
+    admission_served(a, &claim, has_waited, now_us);
+    admission_check(a);
+}
+
+static void what_other_routers_send_is_charged(void **state) {
+    struct admission *a = make_priced(100);
+    struct admission_ticket t[4] = {{{0}}}, other[2] = {{{0}}};
+
+    (void)state;
+    elsewhere(a, 1, 50, true, 1); /* nothing waits: all are equal */
+    enter(a, &t[0], 1, 1, 1);
+    enter(a, &other[0], 2, 9, 1);
+    assert_false(admission_in_debt(&t[0]));
+    elsewhere(a, 1, 3, true, 1);
+    assert_true(admission_in_debt(&t[0]));
+    assert_ptr_equal(serve(a), &other[0]); /* 9 is less than 1 + 10 x 2 */
+    elsewhere(a, 2, 3, true, 1);           /* while tenant 2 has nothing here */
+    enter(a, &other[1], 2, 0.1, 1);
+    assert_true(admission_in_debt(&other[1])); /* served 12, and the first 3 */
+    assert_ptr_equal(serve(a), &t[0]);
+    serve_all(a);
+}
+
+/* Each of two routers has one tenant's queue, and knows what the other's was given. */
+static void a_tenant_that_waits_elsewhere_is_owed_for_a_while(void **state) {
+    struct admission *a = make_priced(100);
+    struct admission_ticket t[20] = {{{0}}};
+
+    (void)state;
+    for (int i = 0; i < 20; i++)
+        enter(a, &t[i], 1, 1, 1);
+    elsewhere(a, 2, 0.5, false, 1); /* it did not have to wait */
+    for (int i = 0; i < 3; i++)
+        assert_ptr_equal(serve(a), &t[i]);
+    assert_false(admission_in_debt(&t[3]));
+    elsewhere(a, 2, 0.5, true, 2);
+    for (int i = 3; i < 6; i++) /* served 3 more, and the other 0.5 */
+        assert_ptr_equal(serve(a), &t[i]);
+    assert_true(admission_in_debt(&t[6]));
+    elsewhere(a, 2, 2, true, 3);
+    elsewhere(a, 2, 0.1, true, 3);
+    assert_false(admission_in_debt(&t[6]));
+    assert_ptr_equal(serve(a), &t[6]);
+    assert_true(admission_in_debt(&t[7]));
+    assert_ptr_equal(admission_next(a), &t[7]);
+    admission_take(a, &t[7], 1, 4 + ADMISSION_GUEST_US); /* it has not been heard of since */
+    assert_false(admission_in_debt(&t[8]));
+    serve_all(a);
+}
+
+/* Whatever is reported, a tenant has its turn when the others were served so much. */
+static void false_reports_delay_a_tenant_and_no_more(void **state) {
+    struct admission *a = make_priced(1000);
+    struct admission_ticket t = {{0}}, others[200] = {{{0}}};
+    uint32_t n = 0;
+
+    (void)state;
+    enter(a, &t, 1, 1, 1);
+    for (int i = 0; i < 200; i++)
+        enter(a, &others[i], 2, 1, 1);
+    for (uint64_t i = 0; i < 1000; i++) {
+        elsewhere(a, 1, 1e9, true, i);
+        elsewhere(a, 1000 + i, 1e9, true, i);
+    }
+    while (serve(a) != &t)
+        n++;
+    assert_in_range(n, ADMISSION_AHEAD_S - 2, ADMISSION_AHEAD_S + 2);
+    serve_all(a);
+}
+
+/* By turn: a flow's start is all that counts. */
+static void by_turn_others_requests_count_too(void **state) {
+    struct admission *a = make(100, 0);
+    struct admission_ticket t[2][2] = {{{{0}}}};
+
+    (void)state;
+    for (uint64_t i = 0; i < 4; i++)
+        assert_int_equal(push(a, &t[i / 2][i % 2], i / 2, 0, 1), ADMISSION_WAITS);
+    elsewhere(a, 0, 1.5, true, 1);
+    assert_ptr_equal(admission_pop(a, &everywhere, 1), &t[1][0]);
+    assert_ptr_equal(admission_pop(a, &everywhere, 1), &t[1][1]);
+    assert_ptr_equal(admission_pop(a, &everywhere, 1), &t[0][0]);
+    empty(a);
+}
+
+/* Tenants of all routers, and two that stand in different queues: shares by weight. */
+static void shares_hold_over_routers(void **state) {
+    enum { ROUTERS = 4, EACH = 400 };
+    struct admission *a[ROUTERS];
+    struct admission_ticket(*t)[2][EACH] = mem_calloc(ROUTERS, sizeof(*t)), *displaced;
+    double served[2] = {0};
+    uint64_t wait_us;
+    struct rng rng;
+
+    (void)state;
+    rng_seed(&rng, 3);
+    for (uint32_t r = 0; r < ROUTERS; r++) {
+        a[r] = make_priced(ROUTERS * EACH);
+        for (uint32_t i = 0; i < 2 * EACH; i++) { /* tenant 1 comes through the first router */
+            struct admission_claim claim = {
+                .tenant = i % 2, .work_s = 0.5, .weight = i % 2 ? 2 : 1, .since_us = 1};
+
+            if (i % 2 && r) continue;
+            assert_int_equal(
+                admission_push(a[r], &t[r][i % 2][i / 2], &claim, &wait_us, &displaced),
+                ADMISSION_WAITS);
+        }
+    }
+    for (uint64_t now_us = 1; now_us < 600; now_us++) { /* a place becomes free somewhere */
+        bool is_owed = false;
+        uint32_t r, tenant;
+        struct admission_ticket *got;
+
+        do { /* whose request is in debt lets others go first, as hold.h does */
+            r = (uint32_t)rng_below(&rng, ROUTERS);
+            got = admission_next(a[r]);
+            is_owed = admission_in_debt(got) && rng_below(&rng, 10);
+            if (is_owed) admission_put_back(a[r], got, 0.5);
+        } while (is_owed);
+        admission_take(a[r], got, 0.5, now_us);
+        tenant = got >= &t[r][1][0];
+        served[tenant] += 0.5;
+        for (uint32_t other = 0; other < ROUTERS; other++)
+            if (other != r) {
+                struct admission_claim claim = {
+                    .tenant = tenant, .work_s = 0.5, .weight = tenant ? 2 : 1};
+
+                admission_served(a[other], &claim, true, now_us);
+            }
+    }
+    assert_true(fabs(served[1] / served[0] - 2) < 0.1);
+    for (uint32_t r = 0; r < ROUTERS; r++)
+        serve_all(a[r]);
+    mem_free(t);
+}
+
 #define STEP_US 1000000 /* of a random step: sharing lapses now and then */
 
 /* A flood that waits alone is in debt to those who will come, until none has for a while. */
@@ -776,19 +917,24 @@ struct priced { /* by band, then tenant */
     uint32_t last[BANDS]; /* flow + 1 that began to wait last */
     uint64_t shared_us[BANDS];
     bool is_shared[BANDS];
+    uint64_t
+        guest_us[FLOWS];   /* has no tickets and was last served elsewhere, after waiting; or 0 */
+    double weights[FLOWS]; /* of its tickets here; 0: had none */
+    double told[FLOWS];    /* by others; 0: 1 */
 };
 
 static bool in_band(const struct model_ticket *m, int32_t priority) {
     return m->is_in && m->priority == priority;
 }
 
-static double least_served(const struct priced *p, int32_t priority) {
+static double least_served(const struct priced *p, int32_t priority, uint64_t now_us) {
     double least = HUGE_VAL;
 
     for (uint32_t i = 0; i < TENANTS; i++) {
         uint32_t f = (uint32_t)(priority + 1) * TENANTS + i;
+        bool is_guest = p->guest_us[f] && now_us <= p->guest_us[f] + ADMISSION_GUEST_US;
 
-        if (p->n[f]) least = fmin(least, p->served[f]);
+        if (p->n[f] || is_guest) least = fmin(least, p->served[f]);
     }
     return least;
 }
@@ -832,28 +978,61 @@ static void priced_leave(struct priced *p, const struct model_ticket *all, struc
     if (is_empty) p->now[m->priority + 1] = p->most[m->priority + 1];
 }
 
-static void priced_enter(struct priced *p, const struct model_ticket *m) {
-    uint32_t f = flow_index(m), band = (uint32_t)(m->priority + 1);
+static void priced_note(struct priced *p, uint32_t f, uint64_t now_us) {
+    uint32_t band = f / TENANTS;
 
-    if (p->n[f]++) return;
-    p->served[f] = fmax(p->served[f], p->now[band]);
     if (p->last[band] && p->last[band] != f + 1) {
-        p->shared_us[band] = m->t.since_us;
+        p->shared_us[band] = now_us;
         p->is_shared[band] = true;
     }
     p->last[band] = f + 1;
 }
 
-static void priced_serve(struct priced *p, const struct model_ticket *all, struct model_ticket *m,
-                         double price_s, double weight, uint64_t now_us) {
-    uint32_t f = flow_index(m), band = (uint32_t)(m->priority + 1), n_flows = 0;
+static void priced_enter(struct priced *p, const struct model_ticket *m, double weight) {
+    uint32_t f = flow_index(m);
+
+    p->guest_us[f] = 0;
+    p->weights[f] = weight;
+    if (p->n[f]++) return;
+    p->served[f] = fmax(p->served[f], p->now[f / TENANTS]);
+    priced_note(p, f, m->t.since_us);
+}
+
+static void priced_pass(struct priced *p, uint32_t band, uint64_t now_us) {
+    uint32_t n_flows = 0;
 
     for (uint32_t i = 0; i < TENANTS; i++)
         n_flows += p->n[band * TENANTS + i] > 0;
     p->is_shared[band] =
         n_flows > 1 || (p->shared_us[band] && now_us < p->shared_us[band] + ADMISSION_ALONE_US);
+    p->now[band] = fmax(p->now[band], least_served(p, (int32_t)band - 1, now_us));
+}
 
-    p->now[band] = fmax(p->now[band], least_served(p, m->priority));
+static void priced_elsewhere(struct priced *p, uint32_t f, double price_s, double weight,
+                             bool has_waited, uint64_t now_us) {
+    uint32_t band = f / TENANTS, n = 0;
+    double most;
+
+    for (uint32_t i = 0; i < TENANTS; i++)
+        n += p->n[band * TENANTS + i];
+    if (!n) return;
+    if (has_waited) priced_note(p, f, now_us);
+    priced_pass(p, band, now_us);
+    p->served[f] = fmax(p->served[f], p->now[band]);
+    most = fmax(p->served[f], p->now[band] + ADMISSION_AHEAD_S);
+    if (weight > 0) p->told[f] = weight;
+    weight = p->weights[f] > 0 ? p->weights[f] : p->told[f] > 0 ? p->told[f] : 1;
+    p->served[f] += fmax(price_s, 0.001) / weight;
+    p->served[f] = fmin(p->served[f], most);
+    p->most[band] = fmax(p->most[band], p->served[f]);
+    if (has_waited && !p->n[f]) p->guest_us[f] = now_us;
+}
+
+static void priced_serve(struct priced *p, const struct model_ticket *all, struct model_ticket *m,
+                         double price_s, double weight, uint64_t now_us) {
+    uint32_t f = flow_index(m), band = (uint32_t)(m->priority + 1);
+
+    priced_pass(p, band, now_us);
     p->served[f] += fmax(price_s, 0.001) / weight;
     p->most[band] = fmax(p->most[band], p->served[f]);
     priced_leave(p, all, m);
@@ -871,7 +1050,7 @@ static void random_steps_by_price_are_those_of_the_definition(void **state) {
     rng_seed(&rng, support_seed());
     for (uint64_t step = 1; step < 60000; step++) {
         struct model_ticket *m = &all[rng_below(&rng, N_LONG)], *other;
-        uint64_t is_busy = (step / 2000) % 2, dice = rng_below(&rng, 10), wait_us;
+        uint64_t is_busy = (step / 2000) % 2, dice = rng_below(&rng, 12), wait_us;
         struct admission_ticket *t, *displaced;
 
         if (dice < (is_busy ? 6u : 3u) && !m->is_in && n < LONG_QUEUE) {
@@ -890,7 +1069,7 @@ static void random_steps_by_price_are_those_of_the_definition(void **state) {
                              ADMISSION_WAITS);
             m->is_in = true;
             n++;
-            priced_enter(&p, m);
+            priced_enter(&p, m, weights[m->tenant]);
         } else if (dice < 8) {
             double price_s = (double)rng_below(&rng, 20) * 0.25;
 
@@ -909,6 +1088,17 @@ static void random_steps_by_price_are_those_of_the_definition(void **state) {
                 n--;
                 n_served++;
             }
+        } else if (dice < 10) { /* another router has sent one */
+            struct admission_claim claim = {.tenant = rng_below(&rng, TENANTS),
+                                            .priority = (int32_t)rng_below(&rng, BANDS) - 1,
+                                            .weight = (double)rng_below(&rng, 3),
+                                            .work_s = (double)rng_below(&rng, 20) * 0.25};
+            bool has_waited = rng_below(&rng, 2);
+
+            if (rng_below(&rng, 50) == 0) claim.work_s = 1e9; /* it is not to be believed */
+            admission_served(a, &claim, has_waited, step * STEP_US);
+            priced_elsewhere(&p, (uint32_t)(claim.priority + 1) * TENANTS + (uint32_t)claim.tenant,
+                             claim.work_s, claim.weight, has_waited, step * STEP_US);
         } else if (m->is_in) {
             admission_remove(a, &m->t);
             priced_leave(&p, all, m);
@@ -971,6 +1161,11 @@ int main(void) {
         cmocka_unit_test(an_empty_queue_makes_all_equal),
         cmocka_unit_test(a_ticket_that_leaves_charges_nothing),
         cmocka_unit_test(a_try_that_fails_keeps_the_place_at_the_new_price),
+        cmocka_unit_test(what_other_routers_send_is_charged),
+        cmocka_unit_test(a_tenant_that_waits_elsewhere_is_owed_for_a_while),
+        cmocka_unit_test(false_reports_delay_a_tenant_and_no_more),
+        cmocka_unit_test(by_turn_others_requests_count_too),
+        cmocka_unit_test(shares_hold_over_routers),
         cmocka_unit_test(random_steps_by_price_are_those_of_the_definition),
         cmocka_unit_test(a_new_order_applies_to_those_that_wait),
     };

@@ -37,22 +37,39 @@ static void pass(struct bench *b, double s) {
     b->now_us += (uint64_t)(s * 1e6);
 }
 
-/* A turn of the session that is named so; its prompt is its own. */
+/* Of the session that is named so; its prompt is its own. */
+static struct session_arrival arrival_of(const struct bench *b, uint64_t id, double n_tokens,
+                                         uint64_t chain[N_BLOCKS]) {
+    for (uint64_t i = 0; i < N_BLOCKS; i++)
+        chain[i] = rng_at(id, i) & ~UINT64_C(0xFFFF);
+    return (struct session_arrival){
+        .prompt = {.chain = chain, .n_blocks = N_BLOCKS, .id = id << 20, .tokens_per_block = 64},
+        .prompt_tokens = n_tokens,
+        .now_us = b->now_us};
+}
+
 static bool ask_marked(struct bench *b, uint64_t id, double n_tokens, struct session_turn *t,
                        bool is_final) {
     uint64_t chain[N_BLOCKS];
+    struct session_arrival arrival = arrival_of(b, id, n_tokens, chain);
 
-    for (uint64_t i = 0; i < N_BLOCKS; i++)
-        chain[i] = rng_at(id, i) & ~UINT64_C(0xFFFF);
-    return sessions_arrive(b->s,
-                           &(struct session_arrival){.prompt = {.chain = chain,
-                                                                .n_blocks = N_BLOCKS,
-                                                                .id = id << 20,
-                                                                .tokens_per_block = 64},
-                                                     .prompt_tokens = n_tokens,
-                                                     .is_final = is_final,
-                                                     .now_us = b->now_us},
-                           t);
+    arrival.is_final = is_final;
+    return sessions_arrive(b->s, &arrival, t);
+}
+
+/* Another router has sent it. */
+static void remote_held(struct bench *b, uint64_t id, double n_tokens, struct session_turn *t,
+                        bool was_held) {
+    uint64_t chain[N_BLOCKS];
+    struct session_arrival arrival = arrival_of(b, id, n_tokens, chain);
+
+    arrival.was_held = was_held;
+    sessions_arrive_remote(b->s, &arrival, t);
+    assert_true(t->is_open);
+}
+
+static void remote(struct bench *b, uint64_t id, double n_tokens, struct session_turn *t) {
+    remote_held(b, id, n_tokens, t, false);
 }
 
 static bool ask(struct bench *b, uint64_t id, double n_tokens, struct session_turn *t) {
@@ -409,6 +426,227 @@ static void what_rests_is_forgotten_in_the_end(void **state) {
     bench_fini(&b);
 }
 
+/* --- several routers ------------------------------------------------------------------------- */
+
+static void a_session_that_another_router_serves_counts(void **state) {
+    struct bench b = bench_of(KV);
+    struct session_turn t = {0}, u = {0};
+
+    (void)state;
+    remote(&b, 1, 100, &u); /* its first turn is a small one: not counted */
+    assert_int_equal(stats_of(&b).n_active, 0);
+    end(&b, &u);
+    remote(&b, 1, 500000, &u);
+    assert_int_equal(stats_of(&b).used_tokens, 500000);
+    assert_false(ask(&b, 2, 500000, &t));
+    sessions_ended(b.s, &u, 300000, b.now_us); /* it was smaller */
+    assert_ptr_equal(next(&b), &t);
+    assert_int_equal(stats_of(&b).used_tokens, 800000);
+    assert_int_equal(stats_of(&b).n_joined[SESSION_BEGUN], 1); /* turns from here */
+    end(&b, &t);
+    bench_fini(&b);
+}
+
+/* Its turns come through any router: a session is active for all of them. */
+static void a_session_that_is_active_elsewhere_goes_on_here(void **state) {
+    struct bench b = bench_of(KV);
+    struct session_turn t = {0}, u = {0}, waiting = {0};
+
+    (void)state;
+    remote(&b, 1, 500000, &u);
+    end(&b, &u);
+    live(&b, 2, 400000);
+    assert_false(ask(&b, 3, 300000, &waiting));
+    assert_true(ask(&b, 1, 510000, &t));
+    assert_int_equal(t.how, SESSION_BY_ID);
+    end(&b, &t);
+    pass(&b, SESSION_TTL_S + 1); /* its router has died, or it has no more turns */
+    assert_ptr_equal(next(&b), &waiting);
+    assert_int_equal(stats_of(&b).used_tokens, 300000);
+    end(&b, &waiting);
+    bench_fini(&b);
+}
+
+static void those_idle_for_long_rest_when_others_were_let_in_elsewhere(void **state) {
+    struct bench b = bench_of(KV);
+    struct session_turn u = {0}, v = {0};
+
+    (void)state;
+    live(&b, 1, 400000);
+    pass(&b, 61);
+    live(&b, 2, 400000);
+    remote(&b, 3, 300000, &u); /* there the first was put to rest */
+    assert_int_equal(stats_of(&b).n_rested, 1);
+    assert_int_equal(stats_of(&b).used_tokens, 700000);
+    remote(&b, 4, 400000, &v); /* two routers at once: it counts although there is no room */
+    assert_int_equal(stats_of(&b).n_rested, 1);
+    assert_int_equal(stats_of(&b).used_tokens, 1100000);
+    end(&b, &u);
+    end(&b, &v);
+    bench_fini(&b);
+}
+
+/* What a turn waited elsewhere is no pause of its client. */
+static void the_bound_of_idleness_does_not_follow_waits_elsewhere(void **state) {
+    (void)state;
+    for (int was_held = 0; was_held < 2; was_held++) {
+        struct bench b = bench_of(KV);
+        struct session_turn t = {0};
+
+        for (int i = 0; i < 200; i++) {
+            remote_held(&b, 1, 1000, &t, was_held);
+            end(&b, &t);
+            pass(&b, 200);
+        }
+        assert_true(was_held ? stats_of(&b).long_s == 60 : stats_of(&b).long_s > 150);
+        bench_fini(&b);
+    }
+}
+
+static void held_turns_go_when_their_session_was_let_in_elsewhere(void **state) {
+    struct bench b = bench_of(KV);
+    struct session_turn t[4] = {{0}}, u = {0};
+
+    (void)state;
+    live(&b, 1, 800000);
+    for (uint64_t i = 0; i < 4; i++) {
+        assert_false(ask(&b, i < 2 ? 2 : 3, 400000, &t[i]));
+        pass(&b, 1);
+    }
+    remote(&b, 3, 400000, &u);
+    assert_ptr_equal(next(&b), &t[2]);
+    assert_ptr_equal(next(&b), &t[3]);
+    assert_null(next(&b)); /* the other still waits */
+    sessions_check(b.s);
+    end(&b, &u);
+    end(&b, &t[2]);
+    end(&b, &t[3]);
+    pass(&b, SESSION_TTL_S + 1);
+    assert_ptr_equal(next(&b), &t[0]);
+    assert_ptr_equal(next(&b), &t[1]);
+    end(&b, &t[0]);
+    end(&b, &t[1]);
+    bench_fini(&b);
+}
+
+enum { PEERS = 3, AGENTS = 60, SESSION_MOST = 100000 };
+
+/* An agent: its session has so many tokens in every turn, which comes through any router. */
+struct agent {
+    double n_tokens;
+    uint32_t router; /* of its turn */
+    struct session_turn turns[PEERS];
+    bool is_open, is_held, is_told;
+};
+
+struct peers {
+    struct bench b[PEERS];
+    struct agent agents[AGENTS];
+    bool is_telling, is_late; /* routers hear of each turn; when the next have been decided on */
+    double used, most_used;   /* tokens of sessions with a turn in flight */
+};
+
+static void tell(struct peers *p, uint32_t i) {
+    struct agent *a = &p->agents[i];
+
+    if (!p->is_telling || a->is_told || !a->is_open) return;
+    a->is_told = true;
+    for (uint32_t r = 0; r < PEERS; r++)
+        if (r != a->router) remote(&p->b[r], 1 + i, a->n_tokens, &a->turns[r]);
+}
+
+static void opened(struct peers *p, uint32_t i) {
+    struct agent *a = &p->agents[i];
+
+    a->is_open = true;
+    a->is_held = false;
+    p->used += a->n_tokens;
+    p->most_used = fmax(p->most_used, p->used);
+    if (!p->is_late) tell(p, i);
+}
+
+static void ended(struct peers *p, uint32_t i) {
+    struct agent *a = &p->agents[i];
+
+    tell(p, i);
+    for (uint32_t r = 0; r < PEERS; r++)
+        if (a->turns[r].is_open) end(&p->b[r], &a->turns[r]);
+    a->is_open = a->is_told = false;
+    p->used -= a->n_tokens;
+}
+
+static void let_agents_go(struct peers *p) {
+    struct session_turn *t;
+
+    for (uint32_t r = 0; r < PEERS; r++) {
+        while ((t = next(&p->b[r])) != NULL)
+            for (uint32_t i = 0; i < AGENTS; i++)
+                if (t == &p->agents[i].turns[r]) opened(p, i);
+    }
+}
+
+static void agent_acts(struct peers *p, uint32_t i, struct rng *rng) {
+    struct agent *a = &p->agents[i];
+
+    if (a->is_open && rng_below(rng, 8) == 0) {
+        ended(p, i);
+    } else if (!a->is_open && !a->is_held) {
+        a->router = (uint32_t)rng_below(rng, PEERS);
+        a->is_held = !ask(&p->b[a->router], 1 + i, a->n_tokens, &a->turns[a->router]);
+        if (!a->is_held) opened(p, i);
+    }
+}
+
+static void end_peers(struct peers *p) {
+    for (uint32_t n = 0; n < AGENTS; n++) {
+        for (uint32_t i = 0; i < AGENTS; i++)
+            if (p->agents[i].is_open) ended(p, i);
+        for (uint32_t r = 0; r < PEERS; r++)
+            pass(&p->b[r], SESSION_TTL_S + 1);
+        let_agents_go(p);
+    }
+    for (uint32_t r = 0; r < PEERS; r++)
+        bench_fini(&p->b[r]);
+}
+
+/* Returns the most tokens that were in flight at a time. */
+static double most_in_flight(bool is_telling, bool is_late) {
+    struct peers *p = mem_zalloc(sizeof(*p));
+    struct rng rng;
+    double most;
+
+    rng_seed(&rng, support_seed());
+    p->is_telling = is_telling;
+    p->is_late = is_late;
+    for (uint32_t r = 0; r < PEERS; r++)
+        p->b[r] = bench_of(KV);
+    for (uint32_t i = 0; i < AGENTS; i++)
+        p->agents[i].n_tokens =
+            SESSION_SINGLE_TOKENS + (double)rng_below(&rng, SESSION_MOST - SESSION_SINGLE_TOKENS);
+    for (uint32_t step = 0; step < 20000; step++) {
+        for (uint32_t r = 0; r < PEERS; r++)
+            pass(&p->b[r], 0.2);
+        agent_acts(p, (uint32_t)rng_below(&rng, AGENTS), &rng);
+        let_agents_go(p);
+        for (uint32_t i = 0; i < AGENTS; i++)
+            tell(p, i);
+        if (step % 100 == 0) sessions_check(p->b[step / 100 % PEERS].s);
+    }
+    most = p->most_used;
+    end_peers(p);
+    mem_free(p);
+    return most;
+}
+
+static void routers_together_keep_to_the_memory(void **state) {
+    double limit = SESSION_KV_SHARE * KV, together = limit + (PEERS - 1) * SESSION_MOST;
+
+    (void)state;
+    assert_true(most_in_flight(false, false) > 1.5 * limit);
+    assert_in_range(most_in_flight(true, false), 0.8 * limit, together);
+    assert_in_range(most_in_flight(true, true), 0.8 * limit, together);
+}
+
 /* --- random events --------------------------------------------------------------------------- */
 
 #define TURNS 400
@@ -438,7 +676,13 @@ static void let_go(struct crowd *c) {
 static void arrive(struct crowd *c, uint32_t i, struct rng *rng) {
     uint64_t id = 1 + rng_below(rng, NAMES);
     double n_tokens = exp(3 + 10 * rng_f64(rng));
-    bool goes = ask_marked(&c->b, id, n_tokens, &c->turns[i], rng_below(rng, 20) == 0);
+    bool goes = rng_below(rng, 4) == 0;
+
+    if (goes) {
+        remote(&c->b, id, n_tokens, &c->turns[i]);
+    } else {
+        goes = ask_marked(&c->b, id, n_tokens, &c->turns[i], rng_below(rng, 20) == 0);
+    }
 
     c->states[i] = goes ? OPEN : HELD;
     c->n_held += !goes;
@@ -516,6 +760,12 @@ int main(void) {
         cmocka_unit_test(a_lost_worker_makes_room),
         cmocka_unit_test(a_full_table_forgets_what_rests_and_then_lets_turns_pass),
         cmocka_unit_test(what_rests_is_forgotten_in_the_end),
+        cmocka_unit_test(a_session_that_another_router_serves_counts),
+        cmocka_unit_test(a_session_that_is_active_elsewhere_goes_on_here),
+        cmocka_unit_test(those_idle_for_long_rest_when_others_were_let_in_elsewhere),
+        cmocka_unit_test(the_bound_of_idleness_does_not_follow_waits_elsewhere),
+        cmocka_unit_test(held_turns_go_when_their_session_was_let_in_elsewhere),
+        cmocka_unit_test(routers_together_keep_to_the_memory),
         cmocka_unit_test(in_random_events_no_turn_is_lost),
     };
 
