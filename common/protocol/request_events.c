@@ -1,7 +1,8 @@
 /* common/protocol/request_events.c - the codec of the events and of the chain header; see the
  * header.
  *
- *      accepted  [1, t_us, request, prompt_bytes, origin, scheme, blocks]     blocks: 6 bytes each
+ *      accepted  [1, t_us, request, prompt_bytes, origin, scheme, blocks,     blocks: 6 bytes each
+ *                    tenant, session, n_system, flags]                        or without the mark
  *      first     [2, t_us, request, prompt_tokens, cached_tokens, below_tokens]
  *      ended     [3, t_us, request, output_tokens, is_aborted]
  *      load      [4, t_us, running, waiting, queued_tokens, kv_free, kv_total, is_draining]
@@ -24,6 +25,36 @@
 #define CHAIN_VERSION "1"
 #define HEX_DIGITS    16
 #define BLOCK_MASK    (~UINT64_C(0xffff))
+#define MARK_ELEMENTS 4
+
+/* The flags of a mark, beside the priority less its least value and the weight. Readers ignore
+ * unknown ones. */
+#define MARK_TURN     1u
+#define MARK_LAST     2u
+#define MARK_WAITED   4u
+#define MARK_HELD     8u
+#define MARK_PRIORITY 4 /* its place: 4 bits */
+#define MARK_WEIGHT   8 /* too: 14 bits */
+
+/* --- the mark --------------------------------------------------------------------------------- */
+
+static uint32_t flags_of(const struct request_mark *m) {
+    int32_t priority = MIN(MAX(m->priority, REQUEST_PRIORITY_LEAST), REQUEST_PRIORITY_MOST);
+
+    return (m->is_turn ? MARK_TURN : 0) | (m->is_last ? MARK_LAST : 0) |
+           (m->has_waited ? MARK_WAITED : 0) | (m->was_held ? MARK_HELD : 0) |
+           (uint32_t)(priority - REQUEST_PRIORITY_LEAST) << MARK_PRIORITY |
+           MIN(m->weight_percent, (uint32_t)REQUEST_WEIGHT_MOST) << MARK_WEIGHT;
+}
+
+static void set_flags(struct request_mark *m, uint64_t flags) {
+    m->is_turn = flags & MARK_TURN;
+    m->is_last = flags & MARK_LAST;
+    m->has_waited = flags & MARK_WAITED;
+    m->was_held = flags & MARK_HELD;
+    m->priority = (int32_t)(flags >> MARK_PRIORITY & 15) + REQUEST_PRIORITY_LEAST;
+    m->weight_percent = (uint32_t)(flags >> MARK_WEIGHT) & REQUEST_WEIGHT_MOST;
+}
 
 /* --- writing ---------------------------------------------------------------------------------- */
 
@@ -71,8 +102,22 @@ static bool has_below(const struct request_event *e) {
     return e->kind == REQUEST_FIRST && e->below_tokens >= 0;
 }
 
+/* The same. */
+static bool has_mark(const struct request_event *e) {
+    return e->kind == REQUEST_ACCEPTED && e->mark.tenant;
+}
+
+static void put_mark(struct buf *out, const struct request_mark *m) {
+    msgpack_put_u64(out, m->tenant);
+    msgpack_put_u64(out, m->session);
+    msgpack_put_u64(out, m->n_system);
+    msgpack_put_u64(out, flags_of(m));
+}
+
 static void put_payload(struct buf *out, const struct request_event *e) {
-    msgpack_begin_array(out, n_elements(e->kind) + has_below(e));
+    uint32_t n_more = has_mark(e) ? MARK_ELEMENTS : has_below(e);
+
+    msgpack_begin_array(out, n_elements(e->kind) + n_more);
     msgpack_put_u64(out, e->kind);
     msgpack_put_u64(out, e->t_us);
     switch (e->kind) {
@@ -82,6 +127,7 @@ static void put_payload(struct buf *out, const struct request_event *e) {
         msgpack_put_u64(out, e->chain.origin);
         msgpack_put_u64(out, e->chain.scheme);
         put_chain(out, &e->chain);
+        if (has_mark(e)) put_mark(out, &e->mark);
         break;
     case REQUEST_FIRST:
         msgpack_put_u64(out, e->request);
@@ -176,6 +222,15 @@ static void take_blocks(struct fields *f, uint64_t *blocks, struct request_chain
     blocks[n - 1] = be64toh(blocks[n - 1]);
 }
 
+/* Of no tenant: nothing is known. */
+static void take_mark(struct fields *f, struct request_mark *m) {
+    m->tenant = take_u64(f, UINT64_MAX);
+    m->session = take_u64(f, UINT64_MAX);
+    m->n_system = (uint32_t)take_u64(f, UINT32_MAX);
+    set_flags(m, take_u64(f, UINT64_MAX));
+    if (!m->tenant) *m = (struct request_mark){0};
+}
+
 static void take_load(struct fields *f, struct wire_load *load) {
     load->running = (uint32_t)take_u64(f, UINT32_MAX);
     load->waiting = (uint32_t)take_u64(f, UINT32_MAX);
@@ -204,6 +259,7 @@ static void take_rest(struct fields *f, uint32_t n, uint64_t *blocks, struct req
         e->chain.origin = take_u64(f, UINT64_MAX);
         e->chain.scheme = take_u64(f, UINT64_MAX);
         take_blocks(f, blocks, &e->chain);
+        if (n >= n_elements(REQUEST_ACCEPTED) + MARK_ELEMENTS) take_mark(f, &e->mark);
         break;
     case REQUEST_FIRST:
         e->request = take_u64(f, UINT64_MAX);
@@ -287,28 +343,40 @@ static char *put_hex(char *to, uint64_t v) {
     return to;
 }
 
+/* Its words, a space before each: at most MARK_CHARS. */
+#define MARK_CHARS (2 * (HEX_DIGITS + 1) + 2 * (STR_U64_MAX + 1))
+static char *put_words(char *to, const struct request_mark *m) {
+    *to++ = ' ';
+    to = put_hex(to, m->tenant);
+    to = put_hex(to, m->session);
+    to = str_put_u64(to, m->n_system);
+    *to++ = ' ';
+    return str_put_u64(to, flags_of(m));
+}
+
 size_t request_chain_text_max(uint32_t n_blocks) {
     size_t n = MIN(n_blocks, (uint32_t)CHAIN_BLOCKS_MAX);
 
     return sizeof(CHAIN_VERSION " ") - 1 + (HEX_DIGITS + 1) + (HEX_DIGITS + 1) + (STR_U64_MAX + 1) +
-           n * BLOCK_CHARS;
+           n * BLOCK_CHARS + MARK_CHARS;
 }
 
-char *request_chain_put(char *to, const struct request_chain *chain) {
+char *request_chain_put(char *to, const struct request_chain *chain,
+                        const struct request_mark *mark) {
     uint32_t n = MIN(chain->n_blocks, (uint32_t)CHAIN_BLOCKS_MAX);
 
     memcpy(to, CHAIN_VERSION " ", sizeof(CHAIN_VERSION " ") - 1);
     to = put_hex(to + sizeof(CHAIN_VERSION " ") - 1, chain->origin);
     to = put_hex(to, chain->scheme);
     to = str_put_u64(to, chain->prompt_bytes);
-    if (n > 0) *to++ = ' ';
+    if (n > 0 || mark->tenant) *to++ = ' ';
     for (uint32_t i = 0; i < n; i++) {
         uint64_t h = chain->blocks[i];
 
         for (int k = 0; k < BLOCK_CHARS; k++, h <<= 6)
             *to++ = base64url[h >> 58];
     }
-    return to;
+    return mark->tenant ? put_words(to, mark) : to;
 }
 
 /* Cuts the first space-separated word off. */
@@ -371,7 +439,23 @@ static enum status parse_blocks(struct str word, uint64_t *blocks, uint32_t *n_b
     return all & NONE ? ST_INVALID : ST_OK;
 }
 
-enum status request_chain_parse(struct str value, uint64_t *blocks, struct request_chain *out) {
+/* What a newer writer puts in their place is no mark. */
+static struct request_mark parse_mark(struct str *rest) {
+    struct request_mark m = {0};
+    uint64_t n_system = 0, flags = 0;
+    bool is_whole = parse_hex(next_word(rest), &m.tenant) == ST_OK &&
+                    parse_hex(next_word(rest), &m.session) == ST_OK &&
+                    str_to_u64(next_word(rest), &n_system) == ST_OK && n_system <= UINT32_MAX &&
+                    str_to_u64(next_word(rest), &flags) == ST_OK;
+
+    if (!is_whole || !m.tenant) return (struct request_mark){0};
+    m.n_system = (uint32_t)n_system;
+    set_flags(&m, flags);
+    return m;
+}
+
+enum status request_chain_parse(struct str value, uint64_t *blocks, struct request_chain *out,
+                                struct request_mark *mark) {
     struct request_chain chain = {.blocks = blocks};
 
     if (!str_eq(next_word(&value), STR(CHAIN_VERSION))) return ST_INVALID;
@@ -379,6 +463,7 @@ enum status request_chain_parse(struct str value, uint64_t *blocks, struct reque
     if (parse_hex(next_word(&value), &chain.scheme) != ST_OK) return ST_INVALID;
     if (str_to_u64(next_word(&value), &chain.prompt_bytes) != ST_OK) return ST_INVALID;
     if (parse_blocks(next_word(&value), blocks, &chain.n_blocks) != ST_OK) return ST_INVALID;
+    *mark = parse_mark(&value);
     *out = chain;
     return ST_OK;
 }

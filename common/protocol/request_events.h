@@ -29,12 +29,13 @@
  *
  * The chain header, from the router:
  *
- *      x-incipit-chain: 1 ORIGIN SCHEME BYTES BLOCKS
+ *      x-incipit-chain: 1 ORIGIN SCHEME BYTES BLOCKS TENANT SESSION SYSTEM FLAGS
  *
  * origin: 16 hexadecimal digits, new at each start of the router; scheme: 16 digits, equal for
  * routers with comparable hashes (secret, block size, version of the hashing); the prompt's bytes;
- * then the chain, 48 bits of each block, high ones first, in base64url: 8 characters a block. Pure;
- * any thread. */
+ * then the chain, 48 bits of each block, high ones first, in base64url: 8 characters a block, none
+ * for an empty chain. The last four words are the mark, which is left out where nothing is known
+ * and read only where it is whole: 16 digits each, and two numbers. Pure; any thread. */
 #ifndef COMMON_PROTOCOL_REQUEST_EVENTS_H
 #define COMMON_PROTOCOL_REQUEST_EVENTS_H
 
@@ -56,6 +57,23 @@ struct request_chain {
     const uint64_t *blocks; /* (n_blocks), the low 16 bits zero */
 };
 
+/* What other routers need, beside the load, to account for the request as its own router does.
+ * Names are hashes with the secret of the scheme: worth nothing to routers of another. */
+#define REQUEST_PRIORITY_LEAST (-8)
+#define REQUEST_PRIORITY_MOST  7
+#define REQUEST_WEIGHT_MOST    16383 /* percent */
+struct request_mark {
+    uint64_t tenant;         /* 0: nothing here is known */
+    uint64_t session;        /* its name; 0: the client gave none */
+    uint32_t n_system;       /* blocks that the system prompt touches; 0: unknown */
+    uint32_t weight_percent; /* of the tenant's share; 0: unknown */
+    int32_t priority;        /* as the queue's; clamped to the two bounds above */
+    bool is_turn;            /* of a session: its router admits whole sessions */
+    bool is_last;            /* of its session, by the client */
+    bool was_held;           /* until its session might go */
+    bool has_waited;         /* for a worker, in its router's queue */
+};
+
 enum request_event_kind {
     REQUEST_ACCEPTED = 1,
     REQUEST_FIRST = 2,
@@ -70,6 +88,7 @@ struct request_event {
     uint64_t t_us;              /* the worker's monotonic clock */
     uint64_t request;           /* accepted, first, ended: its number, unique in one generation */
     struct request_chain chain; /* accepted */
+    struct request_mark mark;   /* accepted; tenant 0: of an old writer, or no router */
     int64_t prompt_tokens, cached_tokens; /* first; -1: unknown */
     int64_t below_tokens;  /* first: of the cached ones, below the device; the same */
     int64_t output_tokens; /* ended; -1: unknown */
@@ -94,9 +113,11 @@ MUST_USE enum status request_event_read(struct str bytes, uint64_t *blocks, stru
 /* The header's value. put writes at most request_chain_text_max(n_blocks) bytes and returns the
  * end. */
 size_t request_chain_text_max(uint32_t n_blocks);
-char *request_chain_put(char *to, const struct request_chain *chain);
-/* ST_INVALID: malformed, or an unknown version; the request is served all the same. */
+char *request_chain_put(char *to, const struct request_chain *chain,
+                        const struct request_mark *mark);
+/* ST_INVALID: malformed, or an unknown version; the request is served all the same. *mark is zero
+ * when there is none, or not one of ours. */
 MUST_USE enum status request_chain_parse(struct str value, uint64_t *blocks,
-                                         struct request_chain *out);
+                                         struct request_chain *out, struct request_mark *mark);
 
 #endif

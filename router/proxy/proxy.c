@@ -657,6 +657,7 @@ void proxy_start(struct proxy *p, struct http_request *req) {
         return;
     }
     if (st == ST_OK) st = hash_prompt(x, &err);
+    if (st == ST_OK) proxy_mark(x);
     if (st == ST_OK) st = proxy_begin_turn(x, &err);
     if (st == ST_OK) st = proxy_route_or_queue(x, &err);
     if (st == ST_AGAIN) return; /* QUEUED */

@@ -135,7 +135,7 @@ void proxy_build_worker_head(struct exchange *x) {
         to = put_field(to, STR(WIRE_SALT ": "), (struct str){x->salt, ISOLATION_SALT_CHARS});
     if (sends_chain) {
         to = put(to, STR(WIRE_CHAIN ": "));
-        to = request_chain_put(to, &chain);
+        to = request_chain_put(to, &chain, &x->try.target.mark);
         to = put(to, STR("\r\n"));
     }
     if (x->proxy->config.name) /* a second Via, after the client's */

@@ -201,6 +201,9 @@ void proxy_queue_fini(struct proxy *p); /* no exchange is open */
  * and is sent or refused later. */
 MUST_USE enum status proxy_route_or_queue(struct exchange *x, struct error *err);
 
+/* What other routers are to learn of it, beside its prompt; proxy_begin_turn adds its session. */
+void proxy_mark(struct exchange *x);
+
 /* Joins it to its session, before it is routed. ST_AGAIN: it is QUEUED until its session may go,
  * and routed then. proxy_end_turn at its end; twice is fine. */
 MUST_USE enum status proxy_begin_turn(struct exchange *x, struct error *err);

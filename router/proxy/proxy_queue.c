@@ -212,11 +212,24 @@ static struct registry_turn describe_turn(const struct exchange *x) {
     if (names.parent.len)
         turn.parent_id = name_hash(names.parent, names.is_parent_member ? whole : turn.tenant);
     turn.is_final = names.is_final;
-    if (x->rq.prompt_bytes)
-        turn.n_blocks =
-            (uint32_t)MIN((x->rq.prompt_bytes - 1) / block_bytes, (uint64_t)x->rq.n_blocks);
+    turn.n_blocks = registry_whole_blocks(&x->rq, block_bytes);
     turn.n_system = (uint32_t)MIN(CEIL_DIV(x->system_bytes, block_bytes), x->rq.n_blocks);
     return turn;
+}
+
+void proxy_mark(struct exchange *x) {
+    double weight = x->key.key ? x->key.weight : 1;
+
+    x->try.target.mark = (struct request_mark){.tenant = tenant_hash(x),
+                                               .weight_percent = (uint32_t)(weight * 100 + 0.5),
+                                               .priority = priority_of(x)};
+}
+
+static void mark_turn(struct request_mark *mark, const struct registry_turn *turn) {
+    mark->is_turn = true;
+    mark->session = turn->id;
+    mark->n_system = turn->n_system;
+    mark->is_last = turn->is_final;
 }
 
 enum status proxy_begin_turn(struct exchange *x, struct error *err) {
@@ -228,6 +241,7 @@ enum status proxy_begin_turn(struct exchange *x, struct error *err) {
     st = prepare_to_wait(x, err);
     if (st != ST_OK) return st;
     turn = describe_turn(x);
+    mark_turn(&x->try.target.mark, &turn);
     x->rq.now_us = loop_now_us(p->loop);
     st = registry_begin_turn(p->registry, x->scan.model, &x->rq, &x->try.ticket, &x->try.target,
                              &turn, &x->waiter, err);

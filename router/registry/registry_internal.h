@@ -139,6 +139,11 @@ void registry_lock(struct registry *r);
 /* A waiter whose session may go is placed, or waits for a worker, or no worker takes it. */
 void registry_go_on(struct registry *r, struct model *m, struct registry_waiter *w, uint64_t now_us,
                     struct list *decided);
+/* A turn that another router has sent: see sessions_arrive_remote. Its prompt has at most so many
+ * tokens; 0: any. */
+void registry_join_remote(struct registry *r, struct model *m, struct route_request *rq,
+                          const struct request_mark *mark, uint32_t max_tokens,
+                          struct session_turn *t);
 /* Lets go the turns of m whose sessions may go. */
 void registry_grant_sessions(struct registry *r, struct model *m, uint64_t now_us,
                              struct list *decided);

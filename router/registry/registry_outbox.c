@@ -59,7 +59,8 @@ static void put(struct registry *r, const struct registry_target *target,
 
 void outbox_accepted(struct registry *r, const struct route_ticket *ticket,
                      struct registry_target *target) {
-    struct request_event e = {.kind = REQUEST_ACCEPTED, .t_us = ticket->load.sent_us};
+    struct request_event e = {
+        .kind = REQUEST_ACCEPTED, .t_us = ticket->load.sent_us, .mark = target->mark};
 
     e.request = target->shared_id = ++r->n_shared_ids;
     e.chain = (struct request_chain){.origin = r->origin,

@@ -6,6 +6,10 @@
 #include "common/base/buf.h"
 #include "common/protocol/wire.h"
 #include "router/registry/registry.h"
+#include "router/sessions/sessions.h"
+
+struct model;
+struct request_mark;
 
 /* Workers that publish events of their requests, by id. Returns how many, at most `max`. */
 struct registry_publisher {
@@ -17,13 +21,22 @@ void registry_set_followed(struct registry *r, uint32_t id, uint32_t incarnation
 
 /* A request that another router sent to the worker, entered as if sent from here, except for the
  * breaker and --max-concurrent-requests. The owner embeds it, with the request's chain, until it
- * has ended. ST_NOT_FOUND: the worker was removed. Times may be in the past. */
+ * has ended. ST_NOT_FOUND: the worker was removed. Times may be in the past.
+ *
+ * `mark`: of a router with the same hashes, or NULL. Its tenant is charged in the queue here,
+ * unless it was sent more than REGISTRY_CHARGED_US before `now_us`; and the turn joins its session
+ * here, unless SESSION_TTL_S have passed. */
+#define REGISTRY_CHARGED_US 10000000
 struct registry_remote {
-    struct routing *routing;
+    struct model *model;
     struct route_ticket ticket;
+    struct session_turn turn;
+    uint64_t n_prompt_tokens; /* reported; 0: not yet, or more than can be */
 };
 MUST_USE enum status registry_add_remote(struct registry *r, uint32_t id, uint32_t incarnation,
-                                         const struct route_request *rq, struct registry_remote *m);
+                                         const struct route_request *rq,
+                                         const struct request_mark *mark, uint64_t now_us,
+                                         struct registry_remote *m);
 void registry_remote_first_token(struct registry *r, struct registry_remote *m,
                                  const struct route_feedback *feedback, uint64_t now_us);
 /* Exactly once, even for a removed worker. `now_us`: for requests waiting for room. */

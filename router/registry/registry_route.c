@@ -256,6 +256,7 @@ static void grant(struct registry *r, struct model *m, uint64_t now_us, struct l
 
         r->n_waiting--;
         w->is_granted = true;
+        w->target->mark.has_waited = true;
         fill_target(r, m->routing, w->held.ticket, w->target);
         list_push_back(decided, &w->mail.link);
     }
@@ -356,6 +357,7 @@ void registry_go_on(struct registry *r, struct model *m, struct registry_waiter 
 
     w->held.rq->now_us = now_us;
     w->hold = m->hold;
+    w->target->mark.was_held = true;
     if (has_room(r, m, now_us)) {
         st = place(r, m, w->held.rq, w->held.ticket, &reason, NULL);
     } else if (!model_may_wait(r, m, now_us)) {

@@ -7,12 +7,14 @@
 
 #include "common/base/buf.h"
 #include "common/net/mailbox.h"
+#include "common/protocol/request_events.h"
 #include "common/protocol/wire.h"
 #include "router/registry/registry.h"
 #include "router/registry/worker_kind.h"
 #include "router/sessions/sessions.h"
 
-struct registry_target { /* where an attempt goes */
+struct registry_target {      /* where an attempt goes */
+    struct request_mark mark; /* the caller's; has_waited and was_held are set when it is so */
     struct routing *routing;
     uint32_t worker;
     uint32_t incarnation;  /* distinguishes workers that had the same id */
@@ -96,10 +98,16 @@ MUST_USE enum status registry_judge(struct registry *r, struct str model,
  * once, when the request is over; ending one that is not open does nothing. */
 struct registry_turn {
     uint64_t id, parent_id, tenant; /* hashes; id 0: the request names no session */
-    uint32_t n_blocks;              /* of the chain, full ones */
+    uint32_t n_blocks;              /* registry_whole_blocks */
     uint32_t n_system;              /* that the system prompt touches; 0: unknown */
     bool is_final;
 };
+/* Blocks of the chain that a continuation of the prompt has too. */
+static inline uint32_t registry_whole_blocks(const struct route_request *rq, uint32_t block_bytes) {
+    uint64_t n = rq->prompt_bytes ? (rq->prompt_bytes - 1) / block_bytes : 0;
+
+    return (uint32_t)MIN(n, (uint64_t)rq->n_blocks);
+}
 MUST_USE enum status registry_begin_turn(struct registry *r, struct str model,
                                          struct route_request *rq, struct route_ticket *ticket,
                                          struct registry_target *out,

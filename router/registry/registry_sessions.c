@@ -9,6 +9,7 @@
 #include <assert.h>
 #include <math.h>
 
+#include "common/protocol/request_events.h"
 #include "router/registry/registry_internal.h"
 
 static struct registry_waiter *waiter_of(struct session_turn *t) {
@@ -106,14 +107,21 @@ static bool grant_with(struct registry *r, struct model *m, struct registry_wait
     return false;
 }
 
+/* What is known of the prompt is not needed where the session is found by its name. */
+static void look_up(struct model *m, struct route_request *rq, struct session_arrival *arrival) {
+    uint64_t id = arrival->prompt.id;
+
+    if (!id || !sessions_has(m->sessions, id))
+        arrival->prompt.n_known = routing_known_blocks(m->routing, rq);
+}
+
 static enum status begin(struct registry *r, struct model *m, const struct registry_turn *turn,
                          struct registry_waiter *w, struct list *decided, struct error *err) {
     struct route_request *rq = w->held.rq;
     struct session_arrival arrival = arrival_of(m, rq, turn);
     uint32_t n_before = sessions_n_held(m->sessions);
 
-    if (!turn->id || !sessions_has(m->sessions, turn->id))
-        arrival.prompt.n_known = routing_known_blocks(m->routing, rq);
+    look_up(m, rq, &arrival);
     w->model = m;
     if (sessions_arrive(m->sessions, &arrival, &w->turn)) {
         m->n_turns += w->turn.is_open;
@@ -150,6 +158,26 @@ done:
     pthread_mutex_unlock(&r->lock);
     registry_notify(&decided);
     return st;
+}
+
+void registry_join_remote(struct registry *r, struct model *m, struct route_request *rq,
+                          const struct request_mark *mark, uint32_t max_tokens,
+                          struct session_turn *t) {
+    uint32_t block_bytes = r->config.routing.prefix_block_bytes;
+    struct registry_turn turn = {.id = mark->session,
+                                 .tenant = mark->tenant,
+                                 .n_blocks = registry_whole_blocks(rq, block_bytes),
+                                 .n_system = MIN(mark->n_system, rq->n_blocks),
+                                 .is_final = mark->is_last};
+    struct session_arrival arrival = arrival_of(m, rq, &turn);
+
+    arrival.was_held = mark->was_held;
+    if (max_tokens && arrival.prompt_tokens > max_tokens) {
+        arrival.prompt.tokens_per_block *= max_tokens / arrival.prompt_tokens;
+        arrival.prompt_tokens = max_tokens;
+    }
+    look_up(m, rq, &arrival);
+    sessions_arrive_remote(m->sessions, &arrival, t);
 }
 
 void registry_end_turn(struct registry *r, struct registry_waiter *w, uint32_t worker,

@@ -94,6 +94,8 @@ void remote_set_accepted(struct remote_set *s, uint32_t worker, uint32_t incarna
     uint32_t n = believed_blocks(m, chain);
     struct route_request rq = {.prompt_bytes = MIN(chain->prompt_bytes, PROMPT_MAX),
                                .now_us = t_us};
+    bool is_known = chain->scheme == m->config.scheme && e->mark.tenant;
+    const struct request_mark *mark = is_known ? &e->mark : NULL;
     struct remote_request *q;
 
     if (s->requests.n >= s->max_open || map_find(&s->requests, e->request)) return;
@@ -105,7 +107,8 @@ void remote_set_accepted(struct remote_set *s, uint32_t worker, uint32_t incarna
     rq.n_blocks = n;
     rq.chain = q->chain;
     rq.guesses = (uint32_t *)(q->chain + n);
-    if (registry_add_remote(m->registry, worker, incarnation, &rq, &q->entry) == ST_OK)
+    if (registry_add_remote(m->registry, worker, incarnation, &rq, mark, loop_now_us(m->loop),
+                            &q->entry) == ST_OK)
         map_insert(&s->requests, e->request, q);
     else
         drop(m, q);

@@ -8,7 +8,7 @@
  * A set belongs to one worker or to one router, which numbers its requests. A request is in the
  * registry exactly while it is in its set. Limits bound what a peer can make us keep: requests of a
  * set, and bytes of all sets of a `remote_requests`. Chains beyond the limit, or of another hash
- * scheme, are left out and the request counts as load alone.
+ * scheme, are left out and the request counts as load alone; so are marks of another scheme.
  *
  * Times are by our clock and may be in the past; 0 is before this machine's clock began, which
  * leaves durations unknown. is_past: earlier requests are unknown to us, so that more cached tokens

@@ -33,11 +33,12 @@ static void must(enum status st) {
 }
 
 static void put_header(struct bench *b) {
-    b->text_len = (size_t)(request_chain_put(b->text, &b->chain) - b->text);
+    b->text_len = (size_t)(request_chain_put(b->text, &b->chain, &b->event.mark) - b->text);
 }
 
 static void read_header(struct bench *b) {
-    must(request_chain_parse((struct str){b->text, b->text_len}, blocks_read, &b->chain_read));
+    must(request_chain_parse((struct str){b->text, b->text_len}, blocks_read, &b->chain_read,
+                             &b->event_read.mark));
 }
 
 static void put_event(struct bench *b) {
@@ -97,8 +98,11 @@ static void row(struct bench *b, uint32_t n_blocks) {
                                                       read_event, log_request, read_log};
 
     b->chain = (struct request_chain){rng_mix(1), rng_mix(2), 128ull * n_blocks, n_blocks, blocks};
-    b->event =
-        (struct request_event){.kind = REQUEST_ACCEPTED, .t_us = clock_now_us(), .chain = b->chain};
+    b->event = (struct request_event){
+        .kind = REQUEST_ACCEPTED,
+        .t_us = clock_now_us(),
+        .chain = b->chain,
+        .mark = {.tenant = rng_mix(3), .session = rng_mix(4), .is_turn = true}};
     printf("%6u", n_blocks);
     for (size_t i = 0; i < ARRAY_LEN(steps); i++) /* each reads what the one before wrote */
         printf("%s%7.2f", i % 2 ? "" : "   ", median_us(b, steps[i]));

@@ -177,6 +177,7 @@ static void bench_chain_header(uint32_t n_tokens) {
                                   .prompt_bytes = n_tokens * 4u,
                                   .n_blocks = n_blocks,
                                   .blocks = blocks};
+    struct request_mark mark = {.tenant = 3, .session = 4, .is_turn = true};
     double put_ns = 1e18, parse_ns = 1e18;
     struct str value = {text, 0};
 
@@ -188,13 +189,13 @@ static void bench_chain_header(uint32_t n_tokens) {
 
         for (uint32_t i = 0; i < N_PER_ROUND; i++) {
             chain.origin = i;
-            value.len = (size_t)(request_chain_put(text, &chain) - text);
+            value.len = (size_t)(request_chain_put(text, &chain, &mark) - text);
             sum += (uint8_t)text[i % value.len];
         }
         put_ns = MIN(put_ns, (double)(clock_now_us() - began) * 1e3 / N_PER_ROUND);
         began = clock_now_us();
         for (uint32_t i = 0; i < N_PER_ROUND; i++) {
-            if (request_chain_parse(value, blocks, &back) != ST_OK) abort();
+            if (request_chain_parse(value, blocks, &back, &mark) != ST_OK) abort();
             sum += back.n_blocks;
         }
         parse_ns = MIN(parse_ns, (double)(clock_now_us() - began) * 1e3 / N_PER_ROUND);

@@ -25,9 +25,19 @@ static void check_same_chain(const struct request_chain *a, const struct request
     }
 }
 
+static void check_same_mark(const struct request_mark *a, const struct request_mark *b) {
+    check(a->tenant == b->tenant && a->session == b->session && a->n_system == b->n_system);
+    check(a->is_turn == b->is_turn && a->is_last == b->is_last && a->was_held == b->was_held);
+    check(a->has_waited == b->has_waited && a->priority == b->priority);
+    check(a->weight_percent == b->weight_percent && a->weight_percent <= REQUEST_WEIGHT_MOST);
+    check(a->priority >= REQUEST_PRIORITY_LEAST && a->priority <= REQUEST_PRIORITY_MOST);
+    check(a->tenant || !(a->session || a->n_system || a->is_turn || a->priority));
+}
+
 static void check_same(const struct request_event *a, const struct request_event *b) {
     check(a->kind == b->kind && a->t_us == b->t_us && a->request == b->request);
     check_same_chain(&a->chain, &b->chain);
+    check_same_mark(&a->mark, &b->mark);
     check(a->prompt_tokens == b->prompt_tokens && a->cached_tokens == b->cached_tokens);
     check(a->output_tokens == b->output_tokens && a->is_aborted == b->is_aborted);
     check(a->load.running == b->load.running && a->load.waiting == b->load.waiting);
@@ -87,14 +97,16 @@ static void fuzz_stream(const uint8_t *data, size_t size, size_t step) {
 
 static void fuzz_header(struct str value) {
     struct request_chain chain, again;
+    struct request_mark mark, mark_again;
     char *text;
 
-    if (request_chain_parse(value, blocks, &chain) != ST_OK) return;
+    if (request_chain_parse(value, blocks, &chain, &mark) != ST_OK) return;
     text = malloc(request_chain_text_max(chain.n_blocks));
-    value = (struct str){text, (size_t)(request_chain_put(text, &chain) - text)};
+    value = (struct str){text, (size_t)(request_chain_put(text, &chain, &mark) - text)};
     check(value.len <= request_chain_text_max(chain.n_blocks));
-    check(request_chain_parse(value, other_blocks, &again) == ST_OK);
+    check(request_chain_parse(value, other_blocks, &again, &mark_again) == ST_OK);
     check_same_chain(&chain, &again);
+    check_same_mark(&mark, &mark_again);
     free(text);
 }
 

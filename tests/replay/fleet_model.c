@@ -408,6 +408,8 @@ static void open_routers(struct fleet *f) {
         .refuses = o->due_s > 0 && !o->is_never_refused,
         .n_routers = o->n_routers,
         .is_shared = o->is_shared,
+        .is_apart = o->is_apart,
+        .has_no_marks = o->has_no_marks,
         .delay_s = o->delay_s,
         .late_delay_s = o->late_delay_s,
         .seed = o->seed,

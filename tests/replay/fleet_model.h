@@ -61,6 +61,7 @@ struct fleet_options {
     bool is_never_refused;        /* deadlines are only counted */
     bool comes_again;             /* a refused request, once, when the router asks for it */
     uint32_t n_routers;           /* requests are spread over them at random */
+    bool is_apart, has_no_marks;  /* of routers: router_model.h */
     bool is_shared;               /* routers read each other's requests in workers' logs */
     double delay_s, late_delay_s; /* so much later: accepted requests, all else */
     double window_share;          /* of the time, where the window begins; 0: none */

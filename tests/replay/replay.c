@@ -33,6 +33,8 @@
  *     crash N, late_first_ms MS   workers crash at half time, for a tenth of it; routers learn
  *                        of first tokens so much later
  *     routers N, shared 1, delay_ms MS, late_ms MS    (1, 0, 5, 25)
+ *     apart 1, marks 0   each odd tenant comes through one router; routers do not tell of tenants
+ *                        and sessions
  *     window SHARE, restart 1    five minutes reported apart; the routers restart before them
  *     ahead N, try K     of policy rollout: requests that it sees, workers that it tries (256, 4)
  *     bound 1            a lower bound of the mean time to first token as well (fleet_bound.h)
@@ -191,6 +193,10 @@ static bool set_whole(struct replay *r, const char *name, double x) {
         r->is_bounded = x != 0;
     else if (strcmp(name, "draw") == 0)
         r->crowd.draw = (uint64_t)x;
+    else if (strcmp(name, "apart") == 0)
+        r->fleet.is_apart = x != 0;
+    else if (strcmp(name, "marks") == 0)
+        r->fleet.has_no_marks = x == 0;
     else if (strcmp(name, "routers") == 0)
         r->fleet.n_routers = (uint32_t)x;
     else if (strcmp(name, "block") == 0)

@@ -9,6 +9,7 @@
 #include "common/base/rng.h"
 #include "router/routing/routing.h"
 #include "tests/replay/event_ring.h"
+#include "tests/replay/workload/crowd.h"
 #include "tests/support/routing_defaults.h"
 
 #define BYTES_PER_TOKEN 4
@@ -24,6 +25,8 @@
 /* A request that another router has sent. */
 struct adopted {
     struct route_ticket ticket;
+    struct session_turn turn;
+    uint64_t n_prompt; /* tokens */
     uint64_t chain[];
 };
 
@@ -54,8 +57,12 @@ static uint64_t us(double s) {
     return (uint64_t)(s * 1e6);
 }
 
-static struct router_model *router_of(struct router_models *all, uint32_t request) {
-    return &all->routers[rng_at(all->options.seed, request) % all->options.n_routers];
+/* A flood comes through all routers. */
+static struct router_model *router_of(struct router_models *all, const struct model_request *q) {
+    bool is_apart = all->options.is_apart && q->in->tenant % 2 && q->in->tenant < TENANT_FLOOD;
+    uint64_t lot = rng_at(all->options.seed, is_apart ? q->in->tenant : q->number);
+
+    return &all->routers[lot % all->options.n_routers];
 }
 
 static uint64_t declared_blocks(const struct router_model_options *o) {
@@ -135,7 +142,18 @@ static void write_event(struct router_models *all, const struct model_request *q
     event_ring_put(all->logs[q->worker], &e);
 }
 
-static void adopt(struct router_model *r, uint32_t w, const struct request_event *e) {
+static void charge(struct router_model *r, const struct adopted *a, const struct request_mark *mark,
+                   double now_s) {
+    if (!r->hold || !mark->tenant) return;
+    hold_served(r->hold,
+                &(struct hold_service){.tenant = mark->tenant,
+                                       .weight = mark->weight_percent / 100.0,
+                                       .work_s = a->ticket.load.work_s,
+                                       .has_waited = mark->has_waited},
+                us(now_s));
+}
+
+static void adopt(struct router_model *r, uint32_t w, const struct request_event *e, double now_s) {
     const struct request_chain *chain = &e->chain;
     struct adopted *a = mem_zalloc(sizeof(*a) + chain->n_blocks * sizeof(*a->chain));
     struct route_request rq = {.chain = a->chain,
@@ -144,26 +162,39 @@ static void adopt(struct router_model *r, uint32_t w, const struct request_event
                                .now_us = e->t_us};
 
     memcpy(a->chain, chain->blocks, chain->n_blocks * sizeof(*a->chain));
+    if (r->sessions && e->mark.is_turn)
+        session_model_remote(r->sessions, r->all->asked[e->request]->in, &e->mark,
+                             routing_known_blocks(r->routing, &rq), w, &a->turn, now_s);
     routing_add_remote(r->routing, w, &rq, &a->ticket);
+    charge(r, a, &e->mark, now_s);
     r->adopted[e->request] = a;
 }
 
-static void end_adopted(struct router_model *r, uint64_t request, const struct route_end *end) {
-    routing_ended(r->routing, &r->adopted[request]->ticket, end);
-    mem_free(r->adopted[request]);
+static void end_adopted(struct router_model *r, uint64_t request, const struct route_end *end,
+                        double now_s) {
+    struct adopted *a = r->adopted[request];
+    uint64_t n_output = end->output_tokens > 0 ? (uint64_t)end->output_tokens : 0;
+
+    if (r->sessions)
+        session_model_remote_ended(r->sessions, &a->turn, a->n_prompt ? a->n_prompt + n_output : 0,
+                                   now_s);
+    routing_ended(r->routing, &a->ticket, end);
+    mem_free(a);
     r->adopted[request] = NULL;
 }
 
-static void apply(struct router_model *r, uint32_t w, const struct request_event *e) {
+static void apply(struct router_model *r, uint32_t w, const struct request_event *e, double now_s) {
     struct adopted *a = r->adopted[e->request];
     struct route_feedback feedback = {e->prompt_tokens, e->cached_tokens};
     struct route_end end = {
         .output_tokens = e->output_tokens, .feedback = {-1, -1}, .now_us = e->t_us};
 
-    if (e->kind == REQUEST_ACCEPTED && e->chain.origin != r->origin) adopt(r, w, e);
-    if (a && e->kind == REQUEST_FIRST)
+    if (e->kind == REQUEST_ACCEPTED && e->chain.origin != r->origin) adopt(r, w, e, now_s);
+    if (a && e->kind == REQUEST_FIRST) {
+        a->n_prompt = (uint64_t)e->prompt_tokens;
         routing_first_token(r->routing, &a->ticket, &feedback, e->t_us);
-    if (a && e->kind == REQUEST_ENDED) end_adopted(r, e->request, &end);
+    }
+    if (a && e->kind == REQUEST_ENDED) end_adopted(r, e->request, &end, now_s);
 }
 
 /* Everything that the workers have sent by now. */
@@ -178,7 +209,7 @@ static void read_logs(struct router_model *r, double now_s) {
             event_ring_sent(log, r->positions[w], us(now_s), us(o->delay_s), us(o->late_delay_s));
 
         while (event_ring_next(log, &r->positions[w], end, blocks, &e))
-            apply(r, w, &e);
+            apply(r, w, &e, now_s);
     }
 }
 
@@ -186,7 +217,7 @@ static void drop_adopted(struct router_model *r) {
     struct route_end end = {.is_aborted = true, .output_tokens = -1, .feedback = {-1, -1}};
 
     for (uint32_t i = 0; r->adopted && i < r->all->options.n_requests; i++) {
-        if (r->adopted[i]) end_adopted(r, i, &end);
+        if (r->adopted[i]) end_adopted(r, i, &end, 0);
     }
 }
 
@@ -291,6 +322,11 @@ static uint64_t tenant_of(const struct router_model *r, const struct model_reque
     return r->all->options.has_tenants ? q->in->tenant + 1 : 0;
 }
 
+/* 0: 1, as others have. */
+static double weight_of(const struct router_model *r, const struct model_request *q) {
+    return q->in->tenant % 2 ? r->all->options.odd_weight : 0;
+}
+
 static void begin_wait(struct router_model *r, const struct model_request *q) {
     struct hold_request *held = &r->all->held[q->number], *displaced;
 
@@ -298,7 +334,7 @@ static void begin_wait(struct router_model *r, const struct model_request *q) {
         .rq = &r->all->descriptions[q->number],
         .ticket = &r->tickets[q->number],
         .tenant = tenant_of(r, q),
-        .weight = q->in->tenant % 2 ? r->all->options.odd_weight : 0,
+        .weight = weight_of(r, q),
         .since_us = us(q->arrival_s),
         .by_us = r->all->options.refuses ? us(q->by_s) : 0,
     };
@@ -430,7 +466,7 @@ void router_models_sessions(const struct router_models *all, struct session_mode
 
 uint32_t router_models_pick(struct router_models *all, const struct model_request *q,
                             double now_s) {
-    struct router_model *r = router_of(all, q->number);
+    struct router_model *r = router_of(all, q);
 
     read_logs(r, now_s);
     if (!all->options.is_speed_fixed) routing_apply_speeds(r->routing, us(now_s));
@@ -438,13 +474,28 @@ uint32_t router_models_pick(struct router_models *all, const struct model_reques
     return choose(r, q, now_s);
 }
 
+static struct request_mark mark_of(const struct router_model *r, const struct model_request *q) {
+    const struct router_model_options *o = &r->all->options;
+
+    if (o->has_no_marks) return (struct request_mark){0};
+    return (struct request_mark){.tenant = q->in->tenant + 1u,
+                                 .weight_percent = (uint32_t)(weight_of(r, q) * 100),
+                                 .session = o->sessions == SESSIONS_NAMED ? q->in->session : 0,
+                                 .n_system = q->in->n_system,
+                                 .is_turn = r->sessions != NULL,
+                                 .is_last = o->is_final_told && q->in->is_final,
+                                 .has_waited = r->hold && q->held_s > 0,
+                                 .was_held = r->sessions && q->held_s > 0};
+}
+
 void router_models_sent(struct router_models *all, const struct model_request *q, double now_s) {
     struct route_request rq = describe(all, q, now_s);
-    struct router_model *r = router_of(all, q->number);
+    struct router_model *r = router_of(all, q);
 
     if (r->sessions) session_model_sent(r->sessions, q->number, q->worker);
     write_event(all, q, now_s,
                 (struct request_event){.kind = REQUEST_ACCEPTED,
+                                       .mark = mark_of(r, q),
                                        .chain = {.origin = r->origin,
                                                  .scheme = 1,
                                                  .prompt_bytes = rq.prompt_bytes,
@@ -453,7 +504,7 @@ void router_models_sent(struct router_models *all, const struct model_request *q
 }
 
 void router_models_first(struct router_models *all, const struct model_request *q, double now_s) {
-    struct router_model *r = router_of(all, q->number);
+    struct router_model *r = router_of(all, q);
     struct route_ticket *t = &r->tickets[q->number];
     struct route_feedback feedback = {q->in->n_prompt,
                                       all->options.has_feedback ? (int64_t)q->cached : -1,
@@ -468,7 +519,7 @@ void router_models_first(struct router_models *all, const struct model_request *
 }
 
 void router_models_ended(struct router_models *all, const struct model_request *q, double now_s) {
-    struct router_model *r = router_of(all, q->number);
+    struct router_model *r = router_of(all, q);
     struct route_ticket *t = &r->tickets[q->number];
     struct route_end end = {.is_aborted = q->is_lost,
                             .output_tokens = q->in->n_output,
@@ -482,7 +533,7 @@ void router_models_ended(struct router_models *all, const struct model_request *
 }
 
 void router_models_aborted(struct router_models *all, const struct model_request *q, double now_s) {
-    struct router_model *r = router_of(all, q->number);
+    struct router_model *r = router_of(all, q);
     struct route_ticket *t = &r->tickets[q->number];
     struct route_end end = {
         .is_aborted = true, .output_tokens = -1, .feedback = {-1, -1}, .now_us = us(now_s)};

@@ -17,13 +17,15 @@
  *     router_models_walk ──▶ sessions_next ──▶ as above
  *
  * Several routers share their requests as router/sharing/follow.c does: each reads the workers'
- * logs with a delay and enters the others' requests into books of its own. A router that is
- * restarted begins with empty books and replays what the logs still have. */
+ * logs with a delay and enters the others' requests into books of its own, their tenants and their
+ * sessions too. A router that is restarted begins with empty books and replays what the logs still
+ * have. */
 #ifndef TESTS_REPLAY_ROUTER_MODEL_H
 #define TESTS_REPLAY_ROUTER_MODEL_H
 
 #include "router/queue/hold.h"
 #include "router/routing/policy.h"
+#include "router/sessions/sessions.h"
 #include "tests/replay/session_model.h"
 #include "tests/replay/worker_model.h"
 
@@ -50,7 +52,9 @@ struct router_model_options {
     bool is_final_told;            /* requests say which is the last of its session */
     bool has_tenants;              /* else all requests are of one */
     double odd_weight;             /* of every second tenant; 0: 1, as the others have */
-    bool refuses;                  /* what will miss its deadline (hold.h); else all are kept */
+    bool is_apart;     /* each of those comes through one router, the others through all */
+    bool has_no_marks; /* routers do not tell each other of tenants and sessions */
+    bool refuses;      /* what will miss its deadline (hold.h); else all are kept */
     uint64_t seed;
 };
 

@@ -5,6 +5,7 @@
 
 #include "common/base/map.h"
 #include "common/base/mem.h"
+#include "common/protocol/request_events.h"
 #include "router/sessions/sessions.h"
 
 #define SESSIONS_KEPT 100000
@@ -53,12 +54,19 @@ static bool continues(const struct workload_request *q, const struct workload_re
            q->chain[before->n_blocks - 1] == before->chain[before->n_blocks - 1];
 }
 
+/* Returns the request before it. */
+static const struct workload_request *note(struct session_model *m,
+                                           const struct workload_request *q,
+                                           const struct session_turn *t) {
+    if (t->how == SESSION_BEGUN) m->owners[t->session] = q->session;
+    return map_insert(&m->last, q->session, (void *)(uintptr_t)q);
+}
+
 static void judge(struct session_model *m, const struct workload_request *q,
                   const struct session_turn *t) {
-    const struct workload_request *before = map_insert(&m->last, q->session, (void *)(uintptr_t)q);
+    const struct workload_request *before = note(m, q, t);
     bool is_new = t->how == SESSION_BEGUN;
 
-    if (is_new) m->owners[t->session] = q->session;
     m->result.n_begun += is_new;
     m->result.n_false += m->owners[t->session] != q->session;
     if (continues(q, before)) {
@@ -104,6 +112,31 @@ void session_model_sent(struct session_model *m, uint32_t number, uint32_t worke
 void session_model_ended(struct session_model *m, const struct workload_request *q, uint32_t number,
                          double now_s) {
     sessions_ended(m->sessions, &m->turns[number], (uint64_t)q->n_prompt + q->n_output, us(now_s));
+}
+
+void session_model_remote(struct session_model *m, const struct workload_request *q,
+                          const struct request_mark *mark, uint32_t n_known, uint32_t worker,
+                          struct session_turn *t, double now_s) {
+    struct session_arrival arrival = {.prompt = {.chain = q->chain,
+                                                 .n_blocks = q->n_blocks,
+                                                 .n_known = n_known,
+                                                 .n_system = mark->n_system,
+                                                 .id = mark->session,
+                                                 .tokens_per_block = m->options.block_tokens},
+                                      .prompt_tokens = q->n_prompt,
+                                      .answer_tokens = ANSWER_TOKENS,
+                                      .is_final = mark->is_last,
+                                      .was_held = mark->was_held,
+                                      .now_us = us(now_s)};
+
+    sessions_arrive_remote(m->sessions, &arrival, t);
+    sessions_sent(m->sessions, t, worker);
+    if (q->session && t->session) note(m, q, t);
+}
+
+void session_model_remote_ended(struct session_model *m, struct session_turn *t, uint64_t n_tokens,
+                                double now_s) {
+    sessions_ended(m->sessions, t, n_tokens, us(now_s));
 }
 
 uint32_t session_model_n_held(const struct session_model *m) {

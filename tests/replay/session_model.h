@@ -29,6 +29,14 @@ uint32_t session_model_next(struct session_model *m, double now_s);
 void session_model_sent(struct session_model *m, uint32_t number, uint32_t worker);
 void session_model_ended(struct session_model *m, const struct workload_request *q, uint32_t number,
                          double now_s);
+/* A turn that another router sent to the worker, as its event says; and its end. */
+struct request_mark;
+struct session_turn;
+void session_model_remote(struct session_model *m, const struct workload_request *q,
+                          const struct request_mark *mark, uint32_t n_known, uint32_t worker,
+                          struct session_turn *t, double now_s);
+void session_model_remote_ended(struct session_model *m, struct session_turn *t, uint64_t n_tokens,
+                                double now_s);
 uint32_t session_model_n_held(const struct session_model *m);
 void session_model_worker_lost(struct session_model *m, uint32_t worker);
 

@@ -82,6 +82,13 @@ static void put_chain(struct json_writer *w, const struct request_chain *c) {
     json_field_u64(w, "blocks", c->n_blocks); /* a number; the hashes are in frames only */
 }
 
+static void put_mark(struct json_writer *w, const struct request_mark *m) {
+    if (!m->tenant) return;
+    put_hex_field(w, "tenant", m->tenant);
+    if (m->session) put_hex_field(w, "session", m->session);
+    json_field_bool(w, "has_waited", m->has_waited);
+}
+
 static void put_load(struct json_writer *w, const struct wire_load *l) {
     json_field_u64(w, "running", l->running);
     json_field_u64(w, "waiting", l->waiting);
@@ -108,6 +115,7 @@ static void put_fields(struct json_writer *w, const struct request_event *e) {
     case REQUEST_ACCEPTED:
         json_field_u64(w, "request", e->request);
         put_chain(w, &e->chain);
+        put_mark(w, &e->mark);
         return;
     case REQUEST_FIRST:
         json_field_u64(w, "request", e->request);
@@ -288,17 +296,17 @@ static void on_load_time(void *arg) {
 /* --- publishing ------------------------------------------------------------------------------- */
 
 /* The header, as far as it can be true of this body. */
-static struct request_chain chain_of(struct request_feed *feed, const struct http_request *req,
-                                     uint64_t prompt_bytes) {
+static void read_header(struct request_feed *feed, const struct http_request *req,
+                        uint64_t prompt_bytes, struct request_event *e) {
     struct str value = http_request_header(req, STR(WIRE_CHAIN));
-    struct request_chain chain = {0};
+    struct request_chain *chain = &e->chain;
 
-    if (!value.ptr || request_chain_parse(value, feed->blocks, &chain) != ST_OK) {
-        return (struct request_chain){.prompt_bytes = prompt_bytes};
+    if (!value.ptr || request_chain_parse(value, feed->blocks, chain, &e->mark) != ST_OK) {
+        *chain = (struct request_chain){.prompt_bytes = prompt_bytes};
+        return;
     }
-    chain.prompt_bytes = MIN(chain.prompt_bytes, (uint64_t)req->body.len);
-    chain.n_blocks = (uint32_t)MIN(chain.n_blocks, chain.prompt_bytes);
-    return chain;
+    chain->prompt_bytes = MIN(chain->prompt_bytes, (uint64_t)req->body.len);
+    chain->n_blocks = (uint32_t)MIN(chain->n_blocks, chain->prompt_bytes);
 }
 
 uint64_t request_feed_accepted(struct request_feed *feed, const struct http_request *req,
@@ -308,7 +316,7 @@ uint64_t request_feed_accepted(struct request_feed *feed, const struct http_requ
     if (!feed) return 0;
     e.t_us = now_us(feed);
     e.request = request_log_stats(feed->log).next; /* never used twice, as that is not */
-    e.chain = chain_of(feed, req, prompt_bytes);
+    read_header(feed, req, prompt_bytes, &e);
     publish(feed, &e);
     return e.request;
 }

@@ -27,11 +27,24 @@ static void assert_same_chain(const struct request_chain *a, const struct reques
     if (a->n_blocks) assert_memory_equal(a->blocks, b->blocks, a->n_blocks * sizeof(*a->blocks));
 }
 
+static void assert_same_mark(const struct request_mark *a, const struct request_mark *b) {
+    assert_int_equal(a->tenant, b->tenant);
+    assert_int_equal(a->session, b->session);
+    assert_int_equal(a->n_system, b->n_system);
+    assert_int_equal(a->priority, b->priority);
+    assert_int_equal(a->weight_percent, b->weight_percent);
+    assert_int_equal(a->is_turn, b->is_turn);
+    assert_int_equal(a->is_last, b->is_last);
+    assert_int_equal(a->has_waited, b->has_waited);
+    assert_int_equal(a->was_held, b->was_held);
+}
+
 static void assert_same(const struct request_event *a, const struct request_event *b) {
     assert_int_equal(a->kind, b->kind);
     assert_int_equal(a->t_us, b->t_us);
     assert_int_equal(a->request, b->request);
     assert_same_chain(&a->chain, &b->chain);
+    assert_same_mark(&a->mark, &b->mark);
     assert_int_equal(a->prompt_tokens, b->prompt_tokens);
     assert_int_equal(a->cached_tokens, b->cached_tokens);
     assert_int_equal(a->below_tokens, b->below_tokens);
@@ -74,6 +87,21 @@ static struct request_chain any_chain(struct rng *rng, uint64_t blocks[CHAIN_BLO
     return c;
 }
 
+static struct request_mark any_mark(struct rng *rng) {
+    if (rng_below(rng, 3) == 0) return (struct request_mark){0};
+    return (struct request_mark){
+        .tenant = any_number(rng) | 1,
+        .session = any_number(rng),
+        .n_system = (uint32_t)any_number(rng),
+        .weight_percent = (uint32_t)rng_below(rng, REQUEST_WEIGHT_MOST + 1),
+        .priority = (int32_t)rng_below(rng, 16) + REQUEST_PRIORITY_LEAST,
+        .is_turn = rng_below(rng, 2),
+        .is_last = rng_below(rng, 2),
+        .has_waited = rng_below(rng, 2),
+        .was_held = rng_below(rng, 2),
+    };
+}
+
 static int64_t any_tokens(struct rng *rng) {
     return rng_below(rng, 4) ? (int64_t)(any_number(rng) & INT32_MAX) : -1;
 }
@@ -89,7 +117,10 @@ static struct request_event any_event(struct rng *rng, uint64_t blocks[CHAIN_BLO
     e.t_us = any_number(rng);
     *sequence = any_number(rng) >> 1;
     switch ((int)e.kind) {
-    case REQUEST_ACCEPTED: e.chain = any_chain(rng, blocks); break;
+    case REQUEST_ACCEPTED:
+        e.chain = any_chain(rng, blocks);
+        e.mark = any_mark(rng);
+        break;
     case REQUEST_FIRST:
         e.prompt_tokens = any_tokens(rng);
         e.cached_tokens = any_tokens(rng);
@@ -130,6 +161,7 @@ static void frames_are_these_bytes(void **state) {
         .t_us = 5,
         .request = 300,
         .chain = {.origin = 1, .scheme = 2, .prompt_bytes = 3, .n_blocks = 2, .blocks = blocks}};
+    struct request_event marked = accepted;
     const struct request_event first = {.kind = REQUEST_FIRST,
                                         .t_us = 70000,
                                         .request = 1,
@@ -147,6 +179,18 @@ static void frames_are_these_bytes(void **state) {
                      "0000000000000102"
                      "970105cd012c030102"
                      "c5000c010203040506fffefdfcfbfa");
+    marked.mark = (struct request_mark){.tenant = 0x1122334455667788,
+                                        .session = 9,
+                                        .n_system = 300,
+                                        .is_turn = true,
+                                        .is_last = true};
+    buf_clear(&b);
+    request_event_put(&b, 258, &marked);
+    assert_bytes(&b, "00000027"
+                     "0000000000000102"
+                     "9b0105cd012c030102"
+                     "c5000c010203040506fffefdfcfbfa"
+                     "cf112233445566778809cd012ccc83");
     buf_clear(&b);
     request_event_put(&b, 1, &first);
     assert_bytes(&b, "0000000a"
@@ -422,25 +466,68 @@ static void half_a_block_is_refused(void **state) {
     buf_fini(&b);
 }
 
+static void assert_header(const struct request_chain *c, const struct request_mark *mark,
+                          const char *expected) {
+    struct request_mark clamped = *mark, mark_back;
+    struct request_chain back;
+    char text[256];
+    struct str s = {text, (size_t)(request_chain_put(text, c, mark) - text)};
+
+    assert_true(s.len <= request_chain_text_max(c->n_blocks));
+    text[s.len] = '\0';
+    assert_string_equal(text, expected);
+    assert_int_equal(request_chain_parse(s, blocks_out, &back, &mark_back), ST_OK);
+    assert_same_chain(&back, c);
+    clamped.priority = MAX(mark->priority, REQUEST_PRIORITY_LEAST);
+    assert_same_mark(&mark_back, &clamped);
+}
+
 static void the_header_is_this_text(void **state) {
     const uint64_t blocks[] = {0x0102030405060000, 0xfffefdfcfbfa0000, 0};
-    struct request_chain c = {0xabc, UINT64_MAX, 1234, 3, blocks}, back;
-    char text[256];
-    struct str s = {text, 0};
+    struct request_chain c = {0xabc, UINT64_MAX, 1234, 3, blocks};
+    struct request_mark none = {0}, mark = {.tenant = 0xdef,
+                                            .session = 0x77,
+                                            .n_system = 40,
+                                            .priority = -100,
+                                            .is_turn = true,
+                                            .has_waited = true};
 
     (void)state;
-    s.len = (size_t)(request_chain_put(text, &c) - text);
-    assert_true(s.len <= request_chain_text_max(3));
-    text[s.len] = '\0';
-    assert_string_equal(text, "1 0000000000000abc ffffffffffffffff 1234 AQIDBAUG__79_Pv6AAAAAAAA");
-    assert_int_equal(request_chain_parse(s, blocks_out, &back), ST_OK);
-    assert_same_chain(&back, &c);
+    assert_header(&c, &none, "1 0000000000000abc ffffffffffffffff 1234 AQIDBAUG__79_Pv6AAAAAAAA");
+    assert_header(&c, &mark,
+                  "1 0000000000000abc ffffffffffffffff 1234 AQIDBAUG__79_Pv6AAAAAAAA "
+                  "0000000000000def 0000000000000077 40 5");
     c.n_blocks = 0;
-    s.len = (size_t)(request_chain_put(text, &c) - text);
-    text[s.len] = '\0';
-    assert_string_equal(text, "1 0000000000000abc ffffffffffffffff 1234");
-    assert_int_equal(request_chain_parse(s, blocks_out, &back), ST_OK);
-    assert_same_chain(&back, &c);
+    assert_header(&c, &none, "1 0000000000000abc ffffffffffffffff 1234");
+    mark.priority = 1;
+    mark.weight_percent = 200;
+    assert_header(&c, &mark,
+                  "1 0000000000000abc ffffffffffffffff 1234  0000000000000def 0000000000000077 40 "
+                  "51349");
+}
+
+/* What another version writes behind the chain costs the mark alone. */
+static void a_mark_that_is_not_whole_is_none(void **state) {
+    static const char *const tails[] = {
+        "x=1",
+        "0000000000000def",
+        "0000000000000def 77 40 5",
+        "0000000000000def 0000000000000077 4294967296 5",
+        "0000000000000def 0000000000000077 40 x",
+        "0000000000000000 0000000000000077 40 5",
+    };
+    char text[256];
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(tails); i++) {
+        struct request_mark mark = {.tenant = 1}, none = {0};
+        struct request_chain c;
+
+        snprintf(text, sizeof(text), "1 0000000000000abc ffffffffffffffff 1 AQIDBAUG %s", tails[i]);
+        assert_int_equal(request_chain_parse(str_of(text), blocks_out, &c, &mark), ST_OK);
+        assert_int_equal(c.n_blocks, 1);
+        assert_same_mark(&mark, &none);
+    }
 }
 
 static void headers_read_as_written_and_cut_ones_never_as_more(void **state) {
@@ -452,16 +539,18 @@ static void headers_read_as_written_and_cut_ones_never_as_more(void **state) {
     rng_seed(&rng, 8);
     for (int i = 0; i < 1000; i++) {
         struct request_chain c = any_chain(&rng, blocks), back;
-        struct str s = {text, (size_t)(request_chain_put(text, &c) - text)};
+        struct request_mark mark = any_mark(&rng), mark_back;
+        struct str s = {text, (size_t)(request_chain_put(text, &c, &mark) - text)};
 
         assert_true(s.len <= request_chain_text_max(c.n_blocks));
-        assert_int_equal(request_chain_parse(s, blocks_out, &back), ST_OK);
+        assert_int_equal(request_chain_parse(s, blocks_out, &back, &mark_back), ST_OK);
         assert_same_chain(&back, &c);
+        assert_same_mark(&mark_back, &mark);
         if (s.len > 300) s.len = 300;
         for (; s.len > 0; s.len--) {
             struct str cut = {s.ptr, s.len - 1};
 
-            if (request_chain_parse(cut, blocks_out, &back) != ST_OK) continue;
+            if (request_chain_parse(cut, blocks_out, &back, &mark_back) != ST_OK) continue;
             assert_int_equal(back.origin, c.origin);
             assert_int_equal(back.scheme, c.scheme);
             assert_true(back.prompt_bytes <= c.prompt_bytes);
@@ -492,23 +581,21 @@ static void malformed_headers_are_refused(void **state) {
         " 1 0000000000000abc ffffffffffffffff 1234 AQIDBAUG",
     };
     struct request_chain c = {.prompt_bytes = 77};
+    struct request_mark mark = {.tenant = 77};
 
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
-        assert_int_equal(request_chain_parse(str_of(cases[i]), blocks_out, &c), ST_INVALID);
+        assert_int_equal(request_chain_parse(str_of(cases[i]), blocks_out, &c, &mark), ST_INVALID);
         assert_int_equal(c.prompt_bytes, 77);
+        assert_int_equal(mark.tenant, 77);
     }
-    /* A later writer of this version may add words. */
-    assert_int_equal(request_chain_parse(STR("1 0000000000000abc ffffffffffffffff 1 AQIDBAUG x=1"),
-                                         blocks_out, &c),
-                     ST_OK);
-    assert_int_equal(c.n_blocks, 1);
 }
 
 static void chains_over_the_limit_are_cut(void **state) {
     static uint64_t blocks[CHAIN_BLOCKS_MAX + 10];
     struct request_chain c = {1, 2, 3, CHAIN_BLOCKS_MAX + 10, blocks}, back;
     struct request_event e = {.kind = REQUEST_ACCEPTED, .chain = c}, e_back;
+    struct request_mark mark;
     size_t max = request_chain_text_max(c.n_blocks), used;
     char *text = malloc(max + 100 * 8);
     struct rng rng;
@@ -519,12 +606,12 @@ static void chains_over_the_limit_are_cut(void **state) {
     (void)state;
     rng_seed(&rng, 9);
     fill_blocks(&rng, blocks, c.n_blocks);
-    end = request_chain_put(text, &c);
+    end = request_chain_put(text, &c, &e.mark);
     assert_true((size_t)(end - text) <= max);
     memset(end, 'A', 80); /* a newer one's longer limit */
-    assert_int_equal(
-        request_chain_parse((struct str){text, (size_t)(end - text) + 80}, blocks_out, &back),
-        ST_OK);
+    assert_int_equal(request_chain_parse((struct str){text, (size_t)(end - text) + 80}, blocks_out,
+                                         &back, &mark),
+                     ST_OK);
     assert_int_equal(back.n_blocks, CHAIN_BLOCKS_MAX);
     assert_memory_equal(back.blocks, blocks, CHAIN_BLOCKS_MAX * sizeof(*blocks));
     buf_init(&b, 0);
@@ -565,6 +652,7 @@ int main(void) {
         cmocka_unit_test(a_frame_ends_where_it_ends),
         cmocka_unit_test(half_a_block_is_refused),
         cmocka_unit_test(the_header_is_this_text),
+        cmocka_unit_test(a_mark_that_is_not_whole_is_none),
         cmocka_unit_test(headers_read_as_written_and_cut_ones_never_as_more),
         cmocka_unit_test(malformed_headers_are_refused),
         cmocka_unit_test(chains_over_the_limit_are_cut),

@@ -396,14 +396,18 @@ static void describe_as_publishing(struct fixture *fx, bool has_events) {
     assert_int_equal(registry_describe(fx->registry, 0, &view.info, false, NULL), ST_OK);
 }
 
-/* The chain in the head that a worker got; false when there is none. */
+/* The chain in the head that a worker got; false when there is none. Its mark is that of a tenant
+ * without a name, at the usual priority. */
 static bool chain_received(struct fixture *fx, uint64_t *blocks, struct request_chain *chain) {
+    struct request_mark mark;
     const char *at = strstr(last_request(fx), WIRE_CHAIN ": ");
 
     if (!at) return false;
     at += sizeof(WIRE_CHAIN ": ") - 1;
-    assert_int_equal(request_chain_parse((struct str){at, strcspn(at, "\r")}, blocks, chain),
+    assert_int_equal(request_chain_parse((struct str){at, strcspn(at, "\r")}, blocks, chain, &mark),
                      ST_OK);
+    assert_true(mark.tenant);
+    assert_true(!mark.priority && !mark.session && !mark.is_turn && !mark.has_waited);
     return true;
 }
 

@@ -567,8 +567,12 @@ static void *adopt(void *arg) {
             registry_remote_ended(s->registry, m, &end, step);
             s->n_ended++;
         } else if (!is_over) {
-            assert_int_equal(
-                registry_add_remote(s->registry, (uint32_t)rng_below(&rng, 3), 1, &rq, m), ST_OK);
+            struct request_mark mark = {.tenant = 1 + rng_below(&rng, 3),
+                                        .has_waited = rng_below(&rng, 2)};
+
+            assert_int_equal(registry_add_remote(s->registry, (uint32_t)rng_below(&rng, 3), 1, &rq,
+                                                 rng_below(&rng, 4) ? &mark : NULL, step, m),
+                             ST_OK);
         } else if (totals(s->registry).n_remote == 0) {
             return NULL;
         }
@@ -724,7 +728,7 @@ static void first_tokens_of_other_routers_let_held_requests_go(void **state) {
     (void)state;
     hold_back(r);
     assert_true(registry_get(r, 0, &view));
-    assert_int_equal(registry_add_remote(r, 0, view.incarnation, &rq, &m), ST_OK);
+    assert_int_equal(registry_add_remote(r, 0, view.incarnation, &rq, NULL, 1, &m), ST_OK);
     assert_int_equal(enter_long(r, box, &q, 2), ST_AGAIN);
     registry_remote_first_token(r, &m, &feedback, 10);
     assert_int_equal(take_grants(box), 1);
@@ -734,6 +738,88 @@ static void first_tokens_of_other_routers_let_held_requests_go(void **state) {
     registry_check(r);
     registry_destroy(r);
     mailbox_close(box);
+}
+
+/* A router none of whose requests runs hears of nothing: its timer looks again. */
+static void time_frees_a_router_none_of_whose_requests_runs(void **state) {
+    struct route_end e = {.output_tokens = 1, .feedback = {-1, -1}, .now_us = 100000000};
+    struct registry *r = make(1, 0, 0, 10);
+    struct mailbox *box = mailbox_open_waiting();
+    struct route_request rq = {.prompt_bytes = 1600000, .now_us = 1};
+    struct registry_remote m;
+    struct registry_view view;
+    struct request q;
+    double work_s;
+
+    (void)state;
+    hold_back(r);
+    assert_true(registry_get(r, 0, &view));
+    assert_int_equal(registry_add_remote(r, 0, view.incarnation, &rq, NULL, 1, &m), ST_OK);
+    work_s = m.ticket.load.work_s;
+    assert_int_equal(enter_long(r, box, &q, 2), ST_AGAIN);
+    registry_walk(r, (uint64_t)((work_s - 0.41) * 1e6));
+    assert_int_equal(take_grants(box), 0);
+    registry_walk(r, (uint64_t)((work_s - 0.39) * 1e6));
+    assert_int_equal(take_grants(box), 1);
+    assert_true(q.is_open && q.target.mark.has_waited);
+    end(r, &q, 100000000);
+    registry_remote_ended(r, &m, &e, 100000000);
+    registry_check(r);
+    registry_destroy(r);
+    mailbox_close(box);
+}
+
+/* Two tenants wait for one worker, and one of them is served by another router meanwhile. True when
+ * that one's request, which was here first, goes first. */
+static bool first_comer_goes_first(const struct request_mark *mark, uint64_t reported_us) {
+    struct route_request rq = {.prompt_bytes = 1600000, .now_us = 1000000};
+    struct route_end e = {.output_tokens = 1, .feedback = {-1, -1}, .now_us = 300000000};
+    struct registry *r = make(1, 0, 0, 10);
+    struct mailbox *box = mailbox_open_waiting();
+    struct registry_remote m[2];
+    struct request q[2];
+    bool is_first;
+
+    hold_back(r);
+    assert_int_equal(registry_add_remote(r, 0, 1, &rq, NULL, 1000000, &m[0]), ST_OK);
+    for (uint64_t i = 0; i < 2; i++) {
+        memset(&q[i], 0, sizeof(q[i]));
+        q[i].rq = (struct route_request){
+            .chain = q[i].chain, .prompt_bytes = 1600000, .now_us = 1000000 + i};
+        q[i].w.box = box;
+        q[i].w.held.tenant = 1 + i;
+        q[i].is_waiting = true;
+        assert_int_equal(
+            registry_enter(r, STR_NULL, &q[i].rq, &q[i].ticket, &q[i].target, &q[i].w, NULL),
+            ST_AGAIN);
+    }
+    assert_int_equal(registry_add_remote(r, 0, 1, &rq, mark, reported_us, &m[1]), ST_OK);
+    for (int i = 0; i < 2; i++) {
+        registry_remote_ended(r, &m[i], &e, e.now_us);
+        if (i == 0) assert_int_equal(take_grants(box), 0);
+    }
+    assert_int_equal(take_grants(box), 1);
+    assert_true(q[0].is_open != q[1].is_open);
+    is_first = q[0].is_open;
+    end(r, &q[!is_first], e.now_us);
+    assert_int_equal(take_grants(box), 1);
+    end(r, &q[is_first], e.now_us);
+    registry_check(r);
+    registry_destroy(r);
+    mailbox_close(box);
+    return is_first;
+}
+
+static void a_tenant_is_charged_for_what_other_routers_sent(void **state) {
+    const struct request_mark mark = {.tenant = 1};
+
+    (void)state;
+    assert_true(first_comer_goes_first(NULL, 1000010)); /* hashed in another way */
+    assert_false(first_comer_goes_first(&mark, 1000010));
+    assert_true(first_comer_goes_first(&mark, 1000001 + REGISTRY_CHARGED_US)); /* long ago */
+    assert_true(first_comer_goes_first(&(struct request_mark){.tenant = 2}, 1000010));
+    assert_true(
+        first_comer_goes_first(&(struct request_mark){.tenant = 1, .priority = 1}, 1000010));
 }
 
 /* No worker is left that could come back by itself: waiting is in vain. */
@@ -773,6 +859,8 @@ int main(void) {
         cmocka_unit_test(saturation_counts_the_prefill_that_is_held),
         cmocka_unit_test(time_alone_lets_a_held_request_go),
         cmocka_unit_test(first_tokens_of_other_routers_let_held_requests_go),
+        cmocka_unit_test(time_frees_a_router_none_of_whose_requests_runs),
+        cmocka_unit_test(a_tenant_is_charged_for_what_other_routers_sent),
         cmocka_unit_test(held_requests_are_refused_when_the_last_worker_drains),
     };
 

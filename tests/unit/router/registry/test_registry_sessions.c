@@ -18,6 +18,7 @@
 #define SECOND   UINT64_C(1000000)
 #define KV       16000 /* tokens of two workers; 14,400 may be active */
 #define N_BLOCKS 4
+#define LONGEST  12000 /* tokens of a context */
 
 static struct wire_server_info description(uint32_t i, uint64_t n_blocks) {
     struct wire_server_info info = {.wire = 1,
@@ -25,6 +26,7 @@ static struct wire_server_info description(uint32_t i, uint64_t n_blocks) {
                                     .block_size = 16,
                                     .n_blocks = n_blocks,
                                     .max_num_seqs = 8,
+                                    .max_model_len = LONGEST,
                                     .prefill_tokens_per_s = 1e4};
 
     snprintf(info.generation, sizeof(info.generation), "g%u", i);
@@ -64,10 +66,10 @@ struct request { /* what an exchange holds */
     bool is_open, is_waiting;
 };
 
-/* A turn of so many tokens, as a proxy sends it. */
+/* A turn of so many tokens of a tenant, as a proxy sends it. */
 static enum status ask(struct registry *r, struct mailbox *box, struct request *q, uint64_t id,
                        uint32_t n_tokens, uint64_t now_us) {
-    struct registry_turn turn = {.id = id << 20, .n_blocks = N_BLOCKS};
+    struct registry_turn turn = {.id = id << 20, .n_blocks = N_BLOCKS, .tenant = 1};
     enum status st;
 
     memset(q, 0, sizeof(*q));
@@ -260,6 +262,94 @@ static void the_last_worker_that_leaves_ends_the_wait(void **state) {
     finish(r, box);
 }
 
+/* --- turns that another router has sent ------------------------------------------------------- */
+
+struct remote {
+    struct registry_remote m;
+    uint64_t chain[N_BLOCKS];
+};
+
+/* At t_us, as it is heard at now_us. */
+static void adopt(struct registry *r, struct remote *q, uint64_t id, uint32_t n_tokens,
+                  uint64_t t_us, uint64_t now_us) {
+    struct request_mark mark = {.tenant = 1, .session = id << 20, .is_turn = true};
+    struct route_request rq = {.chain = q->chain,
+                               .n_blocks = N_BLOCKS,
+                               .prompt_bytes = (uint64_t)n_tokens * 4,
+                               .now_us = t_us};
+
+    for (uint64_t i = 0; i < N_BLOCKS; i++)
+        q->chain[i] = rng_at(id, i) & ~UINT64_C(0xFFFF);
+    assert_int_equal(registry_add_remote(r, (uint32_t)(id % 2), 1, &rq, &mark, now_us, &q->m),
+                     ST_OK);
+}
+
+static void end_adopted(struct registry *r, struct remote *q, int64_t n_tokens, uint64_t now_us) {
+    struct route_end e = {.output_tokens = 100, .feedback = {-1, -1}, .now_us = now_us};
+    struct route_feedback feedback = {.prompt_tokens = n_tokens, .cached_tokens = 0};
+
+    registry_remote_first_token(r, &q->m, &feedback, now_us);
+    registry_remote_ended(r, &q->m, &e, now_us);
+    registry_check(r);
+}
+
+static void one_session_comes_through_two_routers(void **state) {
+    struct mailbox *box = mailbox_open_waiting();
+    struct registry *r = make(10);
+    struct request q, other;
+    struct remote m;
+
+    (void)state;
+    assert_int_equal(ask(r, box, &q, 1, 5000, SECOND), ST_OK);
+    end(r, &q, SECOND);
+    adopt(r, &m, 1, 6000, 2 * SECOND, 2 * SECOND);
+    assert_int_equal(m.m.turn.how, SESSION_BY_ID);
+    end_adopted(r, &m, 7000, 3 * SECOND);
+    assert_int_equal(stats_of(r).n_active, 1);
+    assert_int_equal(stats_of(r).used_tokens, 7100);
+    adopt(r, &m, 2, 5000, 3 * SECOND, 3 * SECOND);
+    end_adopted(r, &m, 5000, 3 * SECOND);
+    adopt(r, &m, 2, 5000, 3 * SECOND, 3 * SECOND);
+    end_adopted(r, &m, 5000, 3 * SECOND);
+    assert_int_equal(stats_of(r).used_tokens, 7100 + 5100);
+    assert_int_equal(ask(r, box, &q, 1, 7200, 4 * SECOND), ST_OK); /* active through both */
+    assert_int_equal(q.w.turn.how, SESSION_BY_ID);
+    assert_int_equal(ask(r, box, &other, 3, 40000, 4 * SECOND), ST_AGAIN);
+    end(r, &q, 5 * SECOND);
+    adopt(r, &m, 3, 40000, 6 * SECOND, 6 * SECOND); /* the client sent it again, to the other */
+    assert_int_equal(take(box), 1);
+    assert_true(other.is_open && other.target.mark.was_held);
+    end(r, &other, 7 * SECOND);
+    end_adopted(r, &m, 0, 7 * SECOND);
+    finish(r, box);
+}
+
+/* What a worker says and when is not believed without limit. */
+static void reports_that_cannot_be_are_bounded(void **state) {
+    struct mailbox *box = mailbox_open_waiting();
+    struct registry *r = make(10);
+    struct remote m;
+
+    (void)state;
+    adopt(r, &m, 1, 1 << 20, SECOND, SECOND); /* no longer than a single request may be */
+    end_adopted(r, &m, INT32_MAX, SECOND);
+    adopt(r, &m, 1, 1 << 20, 2 * SECOND, 2 * SECOND);
+    assert_in_range(stats_of(r).used_tokens, 1, LONGEST + 2000); /* and an answer, as predicted */
+    end_adopted(r, &m, INT32_MAX, 3 * SECOND);
+    assert_int_equal(stats_of(r).used_tokens, LONGEST);
+    adopt(r, &m, 2, 40000, 10 * SECOND, (11 + SESSION_TTL_S) * SECOND); /* from a replay */
+    assert_false(m.m.turn.is_open);
+    end_adopted(r, &m, 40000, (11 + SESSION_TTL_S) * SECOND);
+    assert_int_equal(stats_of(r).used_tokens, LONGEST);
+    for (int i = 0; i < 2; i++) {
+        adopt(r, &m, 3, 40000, (11 + SESSION_TTL_S) * SECOND, (12 + SESSION_TTL_S) * SECOND);
+        assert_true(m.m.turn.is_open);
+        end_adopted(r, &m, 5000, (12 + SESSION_TTL_S) * SECOND);
+    }
+    assert_int_equal(stats_of(r).used_tokens, 5100); /* the first is gone */
+    finish(r, box);
+}
+
 /* --- two loops, for the thread sanitizer ------------------------------------------------------ */
 
 enum { STEPS = 20000, SLOTS = 24, NAMES = 12 };
@@ -306,8 +396,7 @@ static void *work(void *arg) {
             if (!has_left[mine - q] && rng_below(&rng, 4) == 0) {
                 has_left[mine - q] = !registry_leave(s->registry, &mine->w);
                 mine->is_waiting = has_left[mine - q];
-                /* its session may have let it go on to the workers' queue */
-                if (!mine->is_waiting)
+                if (!mine->is_waiting) /* it may have waited for a worker */
                     registry_end_turn(s->registry, &mine->w, WORKER_NONE, 0, now_us);
             }
         } else if (step < STEPS) {
@@ -327,17 +416,44 @@ static void *work(void *arg) {
     return NULL;
 }
 
+/* What another router sends meanwhile, for the same sessions. */
+static void *work_elsewhere(void *arg) {
+    struct side *s = arg;
+    struct remote q[4] = {0};
+    struct rng rng;
+
+    rng_seed(&rng, s->seed);
+    for (uint64_t step = 1; step < STEPS; step++) {
+        struct remote *m = &q[rng_below(&rng, ARRAY_LEN(q))];
+        uint64_t now_us = step * SECOND / 4;
+
+        if (m->m.ticket.load.is_open) {
+            end_adopted(s->registry, m, (int64_t)rng_below(&rng, 9000), now_us);
+        } else {
+            adopt(s->registry, m, 1 + rng_below(&rng, NAMES), (uint32_t)rng_below(&rng, 9000),
+                  now_us, now_us);
+        }
+        if (step % 16 == 0) sched_yield();
+    }
+    for (size_t i = 0; i < ARRAY_LEN(q); i++)
+        if (q[i].m.ticket.load.is_open) end_adopted(s->registry, &q[i], 0, STEPS * SECOND / 4);
+    return NULL;
+}
+
 static void two_loops_lose_no_turn(void **state) {
     struct registry *r = make(100);
     struct side sides[2] = {{r, support_seed(), 0}, {r, support_seed() + 1, 0}};
-    pthread_t threads[2];
+    struct side other = {r, support_seed() + 2, 0};
+    pthread_t threads[2], control;
     struct registry_totals t;
 
     (void)state;
+    assert_int_equal(pthread_create(&control, NULL, work_elsewhere, &other), 0);
     for (int i = 0; i < 2; i++)
         assert_int_equal(pthread_create(&threads[i], NULL, work, &sides[i]), 0);
     for (int i = 0; i < 2; i++)
         assert_int_equal(pthread_join(threads[i], NULL), 0);
+    assert_int_equal(pthread_join(control, NULL), 0);
     registry_totals(r, &t);
     assert_int_equal(t.n_open + t.n_waiting, 0);
     assert_true(sides[0].n_waited && sides[1].n_waited);
@@ -354,6 +470,8 @@ int main(void) {
         cmocka_unit_test(a_worker_that_restarts_takes_the_tokens_and_not_the_sessions),
         cmocka_unit_test(a_worker_without_a_known_memory_lets_all_go),
         cmocka_unit_test(the_last_worker_that_leaves_ends_the_wait),
+        cmocka_unit_test(one_session_comes_through_two_routers),
+        cmocka_unit_test(reports_that_cannot_be_are_bounded),
         cmocka_unit_test(two_loops_lose_no_turn),
     };
 
