@@ -53,10 +53,12 @@ class Slow(BaseHTTPRequestHandler):
 
 
 class SlowWorker:
+    handler = Slow
+
     def __init__(self, **info):
         self.info, self.generation, self.lock = info, f"g{id(self)}", threading.Lock()
         self.started, self.gates, self.broken = [], {}, set()
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Slow)
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), self.handler)
         self.server.of, self.server.daemon_threads = self, True
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
         self.url = f"http://127.0.0.1:{self.server.server_port}"
@@ -336,16 +338,17 @@ def test_a_router_that_is_killed_loses_its_own_requests_alone(programs, slow):
     one, two = map(Clients, routers)
     firsts = [c.send(f"first{i}", LONG) for i, c in enumerate((one, two))]
     wait_for(lambda: len(worker.started) == 2, "one of each")
-    held = [c.send(f"held{i}-{k}", SHORT) for i, c in enumerate((one, two)) for k in range(20)]
-    one.waiting(20)
-    two.waiting(20)
+    n = 100
+    held = [c.send(f"held{i}-{k}", SHORT) for i, c in enumerate((one, two)) for k in range(n)]
+    one.waiting(n)
+    two.waiting(n)
     one.router.process.kill()
-    for answer in held[:20]:
+    for answer in held[:n]:
         with pytest.raises(OSError):
             answer.result()
-    for name in ["first0", "first1"] + [f"held1-{k}" for k in range(20)]:
+    for name in ["first0", "first1"] + [f"held1-{k}" for k in range(n)]:
         worker.release(name)
-    assert [a.result().code for a in held[20:]] == [200] * 20
+    assert [a.result().code for a in held[n:]] == [200] * n
     assert firsts[1].result().code == 200
     firsts[0].exception()
     assert not any(name.startswith("held0") for name in worker.started)

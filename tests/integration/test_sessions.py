@@ -1,9 +1,10 @@
 """Whole sessions wait while the contexts of active ones fill the workers' caches (router/operating/sessions.md)."""
+import copy
 import signal
 
 import pytest
 
-from conftest import Router, Worker, http, wait_for
+from conftest import Router, Worker, events, http, wait_for
 from test_admission import Asked, lower
 
 BLOCKS = 512  # of 16 tokens: 0.9 x 8,192 tokens may be active
@@ -145,6 +146,88 @@ def test_names_of_two_tenants_are_two_sessions(programs):
         answer = fleet.router.post("/v1/completions", turn("shared"), headers={"x-session-id": "1", "x-tenant": tenant})
         assert answer.code == 200
     assert fleet.router.metric("incipit_session_turns_total", joined="new") == 2
+
+
+class Pair:
+    """Two routers before one fleet."""
+
+    def __init__(self, programs):
+        self.first = Fleet(programs)
+        self.second = copy.copy(self.first)
+        self.second.router = programs(Router, "--worker-urls", ",".join(w.url for w in self.first.workers), "--session-admission",
+                                      "auto").ready(1)
+        self.both = self.first, self.second
+        self.n_sent = 0
+        self.settle()
+
+    def settle(self):
+        """Until each has heard of what the other sent."""
+        wait_for(lambda: all(f.router.metric("incipit_followed_workers") == 1 for f in self.both), "streams of events")
+        wait_for(lambda: sum(f.router.metric("incipit_shared_events_total", kind="ended") for f in self.both) == 2 * self.n_sent,
+                 f"{self.n_sent} ends")  # each reads its own too
+
+    def ask(self, fleet, session, **more):
+        assert fleet.ask(session, **more).code == 200
+        self.n_sent += 1
+        self.settle()
+
+    def begin(self, session):
+        """Through both of them."""
+        for fleet in self.both:
+            self.ask(fleet, session)
+
+
+@pytest.fixture
+def pair(programs, monkeypatch):
+    monkeypatch.setenv("INCIPIT_PREFIX_HASH_SEED", "the same on both")
+    return Pair(programs)
+
+
+def test_turns_through_two_routers_are_one_session(pair):
+    pair.begin("named")
+    prompt = turn("unnamed", 2000)["prompt"]
+    for length, fleet in enumerate(pair.both):
+        assert fleet.router.post("/v1/completions", {"prompt": prompt + TEXT * 5 * length, "max_tokens": 1}).code == 200
+        pair.n_sent += 1
+        pair.settle()
+    joined = lambda fleet, *how: sum(fleet.router.metric("incipit_session_turns_total", joined=h) for h in how)
+    assert joined(pair.first, "new") == 2 and joined(pair.second, "new") == 0
+    assert joined(pair.second, "id") == 1 and joined(pair.second, "end", "anchor") == 1
+    for fleet in pair.both:
+        assert fleet.sessions("active") == 2
+
+
+def test_two_routers_admit_together_what_the_caches_hold(pair):
+    for session in "first", "second":
+        pair.begin(session)
+    for fleet in pair.both:
+        assert fleet.sessions("active") == 2
+    pair.ask(pair.first, "third")  # its first turn passes by
+    third = pair.second.held("third")  # its next one comes through the other
+    pair.second.wait_for_held()
+    pair.ask(pair.second, "first")  # an active one goes on through any
+    assert third.answer is None and pair.second.sessions("waiting") == 1
+    pair.ask(pair.first, "second", final=True)
+    third.join(30)
+    assert third.answer.code == 200
+    pair.n_sent += 1
+    pair.settle()
+    for fleet in pair.both:
+        assert fleet.sessions("active") == 2 and fleet.sessions("waiting") == 0
+
+
+def test_a_router_that_is_killed_leaves_no_turn_open(pair):
+    for session in "first", "second":
+        pair.begin(session)
+    body = {**turn("first"), "max_tokens": 900, "ignore_eos": True, "stream": True}
+    stream = events(pair.first.router.url + "/v1/completions", body, headers={"x-incipit-session": "first"})
+    next(stream)
+    wait_for(lambda: pair.second.router.metric("incipit_shared_requests_in_flight") == 1, "the other's turn")
+    pair.first.router.stop(signal.SIGKILL)
+    wait_for(lambda: pair.second.router.metric("incipit_shared_requests_in_flight") == 0, "its end")
+    assert pair.second.sessions("active") == 2  # until their time is over
+    assert pair.second.ask("first", final=True).code == 200
+    assert pair.second.sessions("active") == 1
 
 
 def test_off_holds_no_session(programs):

@@ -38,11 +38,11 @@ def fleet(programs, foreign, redis, monkeypatch):  # noqa: F811
     """fleet(shared): two routers, and a function that counts the prompt tokens the workers have found."""
     monkeypatch.setenv("INCIPIT_PREFIX_HASH_SEED", "the same in all")
 
-    def start(is_shared):
+    def start(is_shared, *args):
         workers = [programs(Worker, "--backend", "sim", "--sim-speed", 20).ready() for _ in range(WORKERS)]
         urls = foreign("vllm", workers)
         more = ["--share-redis", f"redis://127.0.0.1:{redis.port}"] if is_shared else []
-        routers = [programs(Router, "--worker-urls", *urls, *more).ready(WORKERS) for _ in range(2)]
+        routers = [programs(Router, "--worker-urls", *urls, *more, *args).ready(WORKERS) for _ in range(2)]
         if is_shared:
             for r in routers:
                 wait_for(lambda r=r: r.metric("incipit_redis_connected") == 1, "a connection to Redis")
@@ -89,6 +89,21 @@ def test_a_restarted_router_learns_it_again(fleet, programs, redis):
     for text in prompts():
         ask(third, text + "And then?")
     assert hits() - before >= PROMPTS * len(prompts()[0]) * 0.9
+
+
+def test_turns_through_two_routers_are_one_session(fleet):
+    (first, second), _ = fleet(True, "--session-admission", "auto")
+    for i, router in enumerate((first, second, first, second)):
+        answer = router.post("/v1/completions", {"prompt": prompts()[0] + "And then? " * i, "max_tokens": 4},
+                             headers={"x-incipit-session": "one"})
+        assert answer.code == 200, answer.body
+        for other in first, second:
+            wait_for(lambda r=other: r.metric("incipit_redis_events_total") >= 3 * ((i + 2 - (other is first)) // 2),
+                     "the other's request")
+            wait_for(lambda r=other: r.metric("incipit_shared_requests_in_flight") == 0, "its end")
+    assert [r.metric("incipit_session_turns_total", joined="new") for r in (first, second)] == [1, 0]
+    assert [r.metric("incipit_session_turns_total", joined="id") for r in (first, second)] == [1, 2]
+    assert [r.metric("incipit_sessions", state="active") for r in (first, second)] == [1, 1]
 
 
 def test_without_its_server_nothing_fails(fleet, redis):
