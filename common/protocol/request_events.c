@@ -32,28 +32,32 @@
 #define MARK_TURN     1u
 #define MARK_LAST     2u
 #define MARK_WAITED   4u
-#define MARK_HELD     8u
-#define MARK_PRIORITY 4 /* its place: 4 bits */
-#define MARK_WEIGHT   8 /* too: 14 bits */
+#define MARK_PRIORITY 4  /* its place: 4 bits */
+#define MARK_WEIGHT   8  /* too: 14 bits */
+#define MARK_WAIT     22 /* 12 bits */
+#define MARK_HELD     34 /* 12 bits */
 
 /* --- the mark --------------------------------------------------------------------------------- */
 
-static uint32_t flags_of(const struct request_mark *m) {
+static uint64_t flags_of(const struct request_mark *m) {
     int32_t priority = MIN(MAX(m->priority, REQUEST_PRIORITY_LEAST), REQUEST_PRIORITY_MOST);
 
     return (m->is_turn ? MARK_TURN : 0) | (m->is_last ? MARK_LAST : 0) |
-           (m->has_waited ? MARK_WAITED : 0) | (m->was_held ? MARK_HELD : 0) |
-           (uint32_t)(priority - REQUEST_PRIORITY_LEAST) << MARK_PRIORITY |
-           MIN(m->weight_percent, (uint32_t)REQUEST_WEIGHT_MOST) << MARK_WEIGHT;
+           (m->has_waited ? MARK_WAITED : 0) |
+           (uint64_t)(priority - REQUEST_PRIORITY_LEAST) << MARK_PRIORITY |
+           (uint64_t)MIN(m->weight_percent, (uint32_t)REQUEST_WEIGHT_MOST) << MARK_WEIGHT |
+           (uint64_t)MIN(m->sessions_wait_s, (uint32_t)REQUEST_WAIT_MOST) << MARK_WAIT |
+           (uint64_t)MIN(m->held_s, (uint32_t)REQUEST_WAIT_MOST) << MARK_HELD;
 }
 
 static void set_flags(struct request_mark *m, uint64_t flags) {
     m->is_turn = flags & MARK_TURN;
     m->is_last = flags & MARK_LAST;
     m->has_waited = flags & MARK_WAITED;
-    m->was_held = flags & MARK_HELD;
     m->priority = (int32_t)(flags >> MARK_PRIORITY & 15) + REQUEST_PRIORITY_LEAST;
     m->weight_percent = (uint32_t)(flags >> MARK_WEIGHT) & REQUEST_WEIGHT_MOST;
+    m->sessions_wait_s = (uint32_t)(flags >> MARK_WAIT) & REQUEST_WAIT_MOST;
+    m->held_s = (uint32_t)(flags >> MARK_HELD) & REQUEST_WAIT_MOST;
 }
 
 /* --- writing ---------------------------------------------------------------------------------- */
@@ -260,6 +264,7 @@ static void take_rest(struct fields *f, uint32_t n, uint64_t *blocks, struct req
         e->chain.scheme = take_u64(f, UINT64_MAX);
         take_blocks(f, blocks, &e->chain);
         if (n >= n_elements(REQUEST_ACCEPTED) + MARK_ELEMENTS) take_mark(f, &e->mark);
+        if (e->mark.tenant) e->mark.origin = e->chain.origin;
         break;
     case REQUEST_FIRST:
         e->request = take_u64(f, UINT64_MAX);

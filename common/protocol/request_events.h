@@ -62,16 +62,19 @@ struct request_chain {
 #define REQUEST_PRIORITY_LEAST (-8)
 #define REQUEST_PRIORITY_MOST  7
 #define REQUEST_WEIGHT_MOST    16383 /* percent */
+#define REQUEST_WAIT_MOST      4095  /* s */
 struct request_mark {
-    uint64_t tenant;         /* 0: nothing here is known */
-    uint64_t session;        /* its name; 0: the client gave none */
-    uint32_t n_system;       /* blocks that the system prompt touches; 0: unknown */
-    uint32_t weight_percent; /* of the tenant's share; 0: unknown */
-    int32_t priority;        /* as the queue's; clamped to the two bounds above */
-    bool is_turn;            /* of a session: its router admits whole sessions */
-    bool is_last;            /* of its session, by the client */
-    bool was_held;           /* until its session might go */
-    bool has_waited;         /* for a worker, in its router's queue */
+    uint64_t tenant;          /* 0: nothing here is known */
+    uint64_t session;         /* its name; 0: the client gave none */
+    uint32_t n_system;        /* blocks that the system prompt touches; 0: unknown */
+    uint32_t weight_percent;  /* of the tenant's share; 0: unknown */
+    int32_t priority;         /* as the queue's; clamped to the two bounds above */
+    bool is_turn;             /* of a session: its router admits whole sessions */
+    bool is_last;             /* of its session, by the client */
+    bool has_waited;          /* for a worker, in its router's queue */
+    uint32_t held_s;          /* until its session might go, at least 1; 0: it was not */
+    uint32_t sessions_wait_s; /* its router's session that has waited longest; 0: none waits */
+    uint64_t origin;          /* of its router; only where an event was read */
 };
 
 enum request_event_kind {

@@ -138,6 +138,8 @@ static void fill_target(struct registry *r, struct routing *routing,
     out->authority_len = w->authority_len;
     memcpy(out->authority, w->authority, w->authority_len + 1);
     out->shared_id = 0;
+    if (w->model->sessions)
+        out->mark.sessions_wait_s = sessions_wait_s(w->model->sessions, ticket->load.sent_us);
     if (r->origin && w->is_third_party) outbox_accepted(r, ticket, out);
     if (w->breaker.state == BREAKER_HALF_OPEN) {
         breaker_sent(&w->breaker);
@@ -357,7 +359,7 @@ void registry_go_on(struct registry *r, struct model *m, struct registry_waiter 
 
     w->held.rq->now_us = now_us;
     w->hold = m->hold;
-    w->target->mark.was_held = true;
+    w->target->mark.held_s = (uint32_t)MAX((now_us - MIN(w->held_us, now_us)) / 1000000, 1u);
     if (has_room(r, m, now_us)) {
         st = place(r, m, w->held.rq, w->held.ticket, &reason, NULL);
     } else if (!model_may_wait(r, m, now_us)) {

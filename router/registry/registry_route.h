@@ -14,7 +14,7 @@
 #include "router/sessions/sessions.h"
 
 struct registry_target {      /* where an attempt goes */
-    struct request_mark mark; /* the caller's; has_waited and was_held are set when it is so */
+    struct request_mark mark; /* the caller's; what it waited for is filled in */
     struct routing *routing;
     uint32_t worker;
     uint32_t incarnation;  /* distinguishes workers that had the same id */
@@ -80,6 +80,7 @@ struct registry_waiter {
     struct hold *hold; /* for the registry, with the next ones */
     struct registry_target *target;
     struct model *model;      /* of the turn */
+    uint64_t held_us;         /* when its session began to wait for it to go */
     struct session_turn turn; /* from registry_begin_turn to registry_end_turn: for reading too */
 };
 MUST_USE enum status registry_enter(struct registry *r, struct str model, struct route_request *rq,

@@ -132,6 +132,7 @@ static enum status begin(struct registry *r, struct model *m, const struct regis
         return refuse(r, m, w, rq->now_us, err);
     w->held.reason = HOLD_SESSION;
     w->held.n_before = n_before;
+    w->held_us = rq->now_us;
     w->limit = NULL;
     w->is_granted = false;
     r->n_waiting++;
@@ -171,7 +172,9 @@ void registry_join_remote(struct registry *r, struct model *m, struct route_requ
                                  .is_final = mark->is_last};
     struct session_arrival arrival = arrival_of(m, rq, &turn);
 
-    arrival.was_held = mark->was_held;
+    arrival.held_s = mark->held_s;
+    arrival.origin = mark->origin;
+    arrival.waits_s = mark->sessions_wait_s;
     if (max_tokens && arrival.prompt_tokens > max_tokens) {
         arrival.prompt.tokens_per_block *= max_tokens / arrival.prompt_tokens;
         arrival.prompt_tokens = max_tokens;

@@ -18,6 +18,11 @@ struct queue { /* of sessions */
     uint32_t first, last, n;
 };
 
+struct peer { /* another router */
+    uint64_t origin;
+    uint32_t since_ms, heard_ms; /* when its first session began to wait; 0: none waits */
+};
+
 struct sessions {
     struct session_table table;
     struct queue lists[N_LISTS];
@@ -28,6 +33,8 @@ struct sessions {
     double capacity;   /* tokens that may be active; 0: any */
     uint32_t now_ms;   /* of the last event */
     uint32_t still_ms; /* when the last open turn ended */
+    uint32_t defer_ms; /* since when the first that waits could go, and lets others; 0: no */
+    struct peer peers[SESSION_PEERS];
     struct sessions_stats counts;
 };
 
@@ -130,11 +137,12 @@ static void note_time(struct sessions *s, uint64_t now_us) {
     expire(s);
 }
 
-static void note_gap(struct sessions *s, struct session *a) {
-    double gap_s = fmax(seconds_since(s->now_ms, a->last_ms), GAP_LEAST_S);
+static void note_gap(struct sessions *s, struct session *a, double held_s) {
+    double gap_s = fmax(seconds_since(s->now_ms, a->last_ms) - held_s, GAP_LEAST_S);
     float log_s = (float)log(gap_s), off = log_s - a->gap_mean;
 
     gaps_add(&s->gaps, gap_s);
+    a->has_ended = false;
     a->n_gaps++;
     a->gap_mean += off / (float)a->n_gaps;
     a->gap_m2 += off * (log_s - a->gap_mean);
@@ -208,6 +216,43 @@ static bool make_room(struct sessions *s, uint32_t i) {
     return fits(s, i, 0);
 }
 
+/* --- other routers --------------------------------------------------------------------------- */
+
+/* The place of the one that was heard of longest ago is given to a new one. */
+static void hear(struct sessions *s, uint64_t origin, uint32_t waits_s) {
+    struct peer *p = &s->peers[0];
+
+    for (uint32_t i = 0; i < SESSION_PEERS; i++) {
+        if (s->peers[i].origin == origin) {
+            p = &s->peers[i];
+            break;
+        }
+        if ((int32_t)(s->peers[i].heard_ms - p->heard_ms) < 0) p = &s->peers[i];
+    }
+    *p = (struct peer){.origin = origin, .heard_ms = s->now_ms};
+    if (waits_s) p->since_ms = (s->now_ms - waits_s * 1000) | 1;
+}
+
+/* Does another router have a session that has waited for longer? */
+static bool has_older_elsewhere(const struct sessions *s, uint32_t since_ms) {
+    for (uint32_t i = 0; i < SESSION_PEERS; i++) {
+        const struct peer *p = &s->peers[i];
+
+        if (p->since_ms && seconds_since(s->now_ms, p->heard_ms) <= SESSION_HEARD_S &&
+            seconds_since(since_ms, p->since_ms) >= SESSION_OLDER_S)
+            return true;
+    }
+    return false;
+}
+
+/* The first that waits could go, and none is put to rest for it. */
+static bool defers(struct sessions *s, uint32_t i) {
+    if (!(s->capacity > 0) || !has_older_elsewhere(s, at(s, i)->since_ms)) return false;
+    if (!fits(s, i, 0) && !n_to_rest(s, i)) return false;
+    if (!s->defer_ms) s->defer_ms = s->now_ms | 1;
+    return seconds_since(s->now_ms, s->defer_ms) < SESSION_DEFER_S;
+}
+
 /* --- turns ----------------------------------------------------------------------------------- */
 
 static void open_turn(struct sessions *s, struct session_turn *t) {
@@ -277,8 +322,7 @@ static void join(struct sessions *s, const struct session_arrival *arrival,
         if (t->session) at(s, t->session)->first_ms = s->now_ms;
         return;
     }
-    if (at(s, t->session)->has_ended && !arrival->was_held) note_gap(s, at(s, t->session));
-    at(s, t->session)->has_ended = false;
+    if (at(s, t->session)->has_ended) note_gap(s, at(s, t->session), arrival->held_s);
     t->is_aside = !session_table_continue(&s->table, t->session, &p, t->n_tokens);
 }
 
@@ -289,7 +333,9 @@ static bool is_single(const struct sessions *s, const struct session_arrival *ar
 
 static bool may_go(struct sessions *s, const struct session_arrival *arrival, uint32_t i) {
     if (at(s, i)->is_active || is_single(s, arrival, i)) return true;
-    if (s->capacity > 0 && (s->lists[WAITING].n || !fits(s, i, 0))) return false;
+    if (s->capacity > 0 &&
+        (s->lists[WAITING].n || !fits(s, i, 0) || has_older_elsewhere(s, s->now_ms)))
+        return false;
     set_active(s, i, true);
     return true;
 }
@@ -341,7 +387,10 @@ static void go_first(struct sessions *s, uint32_t i) {
 
 void sessions_arrive_remote(struct sessions *s, const struct session_arrival *arrival,
                             struct session_turn *t) {
-    if (!begin_turn(s, arrival, t)) return;
+    bool is_known = begin_turn(s, arrival, t);
+
+    if (arrival->origin) hear(s, arrival->origin, arrival->waits_s);
+    if (!is_known) return;
     if (!at(s, t->session)->is_active && !is_single(s, arrival, t->session)) {
         if (!fits(s, t->session, 0)) (void)make_room(s, t->session);
         set_active(s, t->session, true);
@@ -358,7 +407,8 @@ struct session_turn *sessions_next(struct sessions *s, uint64_t now_us) {
     note_time(s, now_us);
     if (!i) {
         i = s->lists[WAITING].first;
-        if (!at(s, i)->is_active && !make_room(s, i)) return NULL;
+        if (!at(s, i)->is_active && (defers(s, i) || !make_room(s, i))) return NULL;
+        s->defer_ms = 0;
         set_active(s, i, true);
         at(s, i)->since_ms = 0;
     }
@@ -430,6 +480,12 @@ void sessions_stats(const struct sessions *s, struct sessions_stats *stats) {
 
 uint32_t sessions_n_held(const struct sessions *s) {
     return s->n_held;
+}
+
+uint32_t sessions_wait_s(const struct sessions *s, uint64_t now_us) {
+    uint32_t i = s->lists[WAITING].first;
+
+    return i ? (uint32_t)fmax(seconds_since(ms_of(now_us), at(s, i)->since_ms), 1) : 0;
 }
 
 static uint32_t check_held(const struct session *a) {

@@ -14,7 +14,7 @@
  *        All are, when no turn has been in flight for SESSION_STILL_S: without work none waits.
  *     4. A session idle for SESSION_TTL_S is no longer active, and one that has sent its last turn
  *        at once.
- *     5. The session goes first that has waited longest.
+ *     5. The session goes first that has waited longest; of all routers', as far as they report.
  *
  *                    room           ┌──────turn──────┐
  *     turn ──▶ begun ────▶ in flight ──ended──▶ idle ┘
@@ -50,6 +50,13 @@
 #define SESSION_GRACE_S       60
 #define SESSION_AGE_S         3600
 #define SESSIONS_RESTED       256 /* at a time at most */
+/* Routers report with each request how long their first session has waited. Where another's is
+ * older by SESSION_OLDER_S, ours lets it go first: else the large wait while the others' small ones
+ * take the room that they need. For SESSION_HEARD_S after a report, and SESSION_DEFER_S at most. */
+#define SESSION_PEERS   16
+#define SESSION_OLDER_S 2
+#define SESSION_HEARD_S 3
+#define SESSION_DEFER_S 30
 
 struct sessions;
 
@@ -57,8 +64,11 @@ struct session_arrival {
     struct session_prompt prompt;
     double prompt_tokens, answer_tokens; /* predicted */
     bool is_final;                       /* no other turn follows, by the client */
-    bool was_held; /* of a remote one: it comes later than its client sent it */
     uint64_t now_us;
+    /* Of a remote one: its router, whose first session that waits has waited so long (0: none
+     * does), and how long its own did. */
+    uint64_t origin;
+    uint32_t waits_s, held_s;
 };
 
 /* Embedded in the caller's; zero before its first use. */
@@ -117,6 +127,8 @@ struct sessions_stats {
 };
 void sessions_stats(const struct sessions *s, struct sessions_stats *stats);
 uint32_t sessions_n_held(const struct sessions *s);
+/* How long the first that waits has waited, at least 1; 0: none waits. For other routers. */
+uint32_t sessions_wait_s(const struct sessions *s, uint64_t now_us);
 void sessions_check(const struct sessions *s); /* asserts the invariants; O(n) */
 
 #endif

@@ -27,8 +27,9 @@ static void check_same_chain(const struct request_chain *a, const struct request
 
 static void check_same_mark(const struct request_mark *a, const struct request_mark *b) {
     check(a->tenant == b->tenant && a->session == b->session && a->n_system == b->n_system);
-    check(a->is_turn == b->is_turn && a->is_last == b->is_last && a->was_held == b->was_held);
+    check(a->is_turn == b->is_turn && a->is_last == b->is_last && a->held_s == b->held_s);
     check(a->has_waited == b->has_waited && a->priority == b->priority);
+    check(a->sessions_wait_s == b->sessions_wait_s && a->sessions_wait_s <= REQUEST_WAIT_MOST);
     check(a->weight_percent == b->weight_percent && a->weight_percent <= REQUEST_WEIGHT_MOST);
     check(a->priority >= REQUEST_PRIORITY_LEAST && a->priority <= REQUEST_PRIORITY_MOST);
     check(a->tenant || !(a->session || a->n_system || a->is_turn || a->priority));

@@ -1,6 +1,7 @@
 /* tests/replay/router_model.c - a routing object per router, and the workers' logs between them. */
 #include "tests/replay/router_model.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -474,18 +475,21 @@ uint32_t router_models_pick(struct router_models *all, const struct model_reques
     return choose(r, q, now_s);
 }
 
-static struct request_mark mark_of(const struct router_model *r, const struct model_request *q) {
+static struct request_mark mark_of(const struct router_model *r, const struct model_request *q,
+                                   double now_s) {
     const struct router_model_options *o = &r->all->options;
 
     if (o->has_no_marks) return (struct request_mark){0};
-    return (struct request_mark){.tenant = q->in->tenant + 1u,
-                                 .weight_percent = (uint32_t)(weight_of(r, q) * 100),
-                                 .session = o->sessions == SESSIONS_NAMED ? q->in->session : 0,
-                                 .n_system = q->in->n_system,
-                                 .is_turn = r->sessions != NULL,
-                                 .is_last = o->is_final_told && q->in->is_final,
-                                 .has_waited = r->hold && q->held_s > 0,
-                                 .was_held = r->sessions && q->held_s > 0};
+    return (struct request_mark){
+        .tenant = q->in->tenant + 1u,
+        .weight_percent = (uint32_t)(weight_of(r, q) * 100),
+        .session = o->sessions == SESSIONS_NAMED ? q->in->session : 0,
+        .n_system = q->in->n_system,
+        .is_turn = r->sessions != NULL,
+        .is_last = o->is_final_told && q->in->is_final,
+        .has_waited = r->hold && q->held_s > 0,
+        .held_s = r->sessions && q->held_s > 0 ? (uint32_t)fmax(q->held_s, 1) : 0,
+        .sessions_wait_s = r->sessions ? session_model_wait_s(r->sessions, now_s) : 0};
 }
 
 void router_models_sent(struct router_models *all, const struct model_request *q, double now_s) {
@@ -495,7 +499,7 @@ void router_models_sent(struct router_models *all, const struct model_request *q
     if (r->sessions) session_model_sent(r->sessions, q->number, q->worker);
     write_event(all, q, now_s,
                 (struct request_event){.kind = REQUEST_ACCEPTED,
-                                       .mark = mark_of(r, q),
+                                       .mark = mark_of(r, q, now_s),
                                        .chain = {.origin = r->origin,
                                                  .scheme = 1,
                                                  .prompt_bytes = rq.prompt_bytes,

@@ -126,7 +126,9 @@ void session_model_remote(struct session_model *m, const struct workload_request
                                       .prompt_tokens = q->n_prompt,
                                       .answer_tokens = ANSWER_TOKENS,
                                       .is_final = mark->is_last,
-                                      .was_held = mark->was_held,
+                                      .held_s = mark->held_s,
+                                      .origin = mark->origin,
+                                      .waits_s = mark->sessions_wait_s,
                                       .now_us = us(now_s)};
 
     sessions_arrive_remote(m->sessions, &arrival, t);
@@ -137,6 +139,10 @@ void session_model_remote(struct session_model *m, const struct workload_request
 void session_model_remote_ended(struct session_model *m, struct session_turn *t, uint64_t n_tokens,
                                 double now_s) {
     sessions_ended(m->sessions, t, n_tokens, us(now_s));
+}
+
+uint32_t session_model_wait_s(const struct session_model *m, double now_s) {
+    return sessions_wait_s(m->sessions, us(now_s));
 }
 
 uint32_t session_model_n_held(const struct session_model *m) {

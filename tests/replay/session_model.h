@@ -37,6 +37,7 @@ void session_model_remote(struct session_model *m, const struct workload_request
                           struct session_turn *t, double now_s);
 void session_model_remote_ended(struct session_model *m, struct session_turn *t, uint64_t n_tokens,
                                 double now_s);
+uint32_t session_model_wait_s(const struct session_model *m, double now_s);
 uint32_t session_model_n_held(const struct session_model *m);
 void session_model_worker_lost(struct session_model *m, uint32_t worker);
 

@@ -36,7 +36,8 @@ static void assert_same_mark(const struct request_mark *a, const struct request_
     assert_int_equal(a->is_turn, b->is_turn);
     assert_int_equal(a->is_last, b->is_last);
     assert_int_equal(a->has_waited, b->has_waited);
-    assert_int_equal(a->was_held, b->was_held);
+    assert_int_equal(a->held_s, b->held_s);
+    assert_int_equal(a->sessions_wait_s, b->sessions_wait_s);
 }
 
 static void assert_same(const struct request_event *a, const struct request_event *b) {
@@ -98,7 +99,8 @@ static struct request_mark any_mark(struct rng *rng) {
         .is_turn = rng_below(rng, 2),
         .is_last = rng_below(rng, 2),
         .has_waited = rng_below(rng, 2),
-        .was_held = rng_below(rng, 2),
+        .held_s = (uint32_t)rng_below(rng, REQUEST_WAIT_MOST + 1),
+        .sessions_wait_s = (uint32_t)rng_below(rng, REQUEST_WAIT_MOST + 1),
     };
 }
 

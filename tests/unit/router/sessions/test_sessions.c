@@ -59,17 +59,17 @@ static bool ask_marked(struct bench *b, uint64_t id, double n_tokens, struct ses
 
 /* Another router has sent it. */
 static void remote_held(struct bench *b, uint64_t id, double n_tokens, struct session_turn *t,
-                        bool was_held) {
+                        uint32_t held_s) {
     uint64_t chain[N_BLOCKS];
     struct session_arrival arrival = arrival_of(b, id, n_tokens, chain);
 
-    arrival.was_held = was_held;
+    arrival.held_s = held_s;
     sessions_arrive_remote(b->s, &arrival, t);
     assert_true(t->is_open);
 }
 
 static void remote(struct bench *b, uint64_t id, double n_tokens, struct session_turn *t) {
-    remote_held(b, id, n_tokens, t, false);
+    remote_held(b, id, n_tokens, t, 0);
 }
 
 static bool ask(struct bench *b, uint64_t id, double n_tokens, struct session_turn *t) {
@@ -489,16 +489,16 @@ static void those_idle_for_long_rest_when_others_were_let_in_elsewhere(void **st
 /* What a turn waited elsewhere is no pause of its client. */
 static void the_bound_of_idleness_does_not_follow_waits_elsewhere(void **state) {
     (void)state;
-    for (int was_held = 0; was_held < 2; was_held++) {
+    for (uint32_t held_s = 0; held_s < 400; held_s += 199) {
         struct bench b = bench_of(KV);
         struct session_turn t = {0};
 
         for (int i = 0; i < 200; i++) {
-            remote_held(&b, 1, 1000, &t, was_held);
+            remote_held(&b, 1, 1000, &t, held_s);
             end(&b, &t);
             pass(&b, 200);
         }
-        assert_true(was_held ? stats_of(&b).long_s == 60 : stats_of(&b).long_s > 150);
+        assert_true(held_s ? stats_of(&b).long_s < 30 : stats_of(&b).long_s > 150);
         bench_fini(&b);
     }
 }
@@ -526,6 +526,67 @@ static void held_turns_go_when_their_session_was_let_in_elsewhere(void **state) 
     assert_ptr_equal(next(&b), &t[1]);
     end(&b, &t[0]);
     end(&b, &t[1]);
+    bench_fini(&b);
+}
+
+/* A small request of another router, whose first session has waited so long. */
+static void tell_wait(struct bench *b, uint64_t origin, uint32_t waits_s) {
+    uint64_t chain[N_BLOCKS];
+    struct session_arrival arrival = arrival_of(b, 1000 + origin, 10, chain);
+    struct session_turn t = {0};
+
+    arrival.origin = origin;
+    arrival.waits_s = waits_s;
+    sessions_arrive_remote(b->s, &arrival, &t);
+    t.is_final = true;
+    end(b, &t);
+}
+
+static void one_that_waits_longer_elsewhere_goes_first(void **state) {
+    struct bench b = bench_of(KV);
+    struct session_turn t = {0}, u = {0};
+
+    (void)state;
+    live(&b, 1, 800000);
+    assert_false(ask(&b, 2, 300000, &t));
+    pass(&b, 10.5);
+    assert_int_equal(sessions_wait_s(b.s, b.now_us), 10);
+    tell_wait(&b, 7, 100);
+    tell_wait(&b, 8, 5); /* shorter than ours */
+    assert_true(ask_marked(&b, 1, 800000, &u, true));
+    end(&b, &u);
+    assert_null(next(&b));
+    assert_false(ask(&b, 3, 100000, &u)); /* nor does another go */
+    sessions_leave(b.s, &u, b.now_us);
+    tell_wait(&b, 7, 0);
+    assert_ptr_equal(next(&b), &t);
+    assert_int_equal(sessions_wait_s(b.s, b.now_us), 0);
+    tell_wait(&b, 7, 100);
+    assert_false(ask(&b, 4, 100000, &u)); /* although none waits here */
+    pass(&b, SESSION_HEARD_S + 1);
+    assert_ptr_equal(next(&b), &u); /* that router has not been heard of since */
+    end(&b, &t);
+    end(&b, &u);
+    bench_fini(&b);
+}
+
+/* Whatever others tell. */
+static void a_session_lets_others_go_first_for_a_while_only(void **state) {
+    struct bench b = bench_of(KV);
+    struct session_turn t = {0};
+    uint32_t n = 0;
+
+    (void)state;
+    tell_wait(&b, 7, 4095);
+    assert_false(ask(&b, 1, 500000, &t));
+    while (!next(&b)) {
+        for (uint64_t origin = 1; origin <= 2 * SESSION_PEERS; origin++)
+            tell_wait(&b, origin, 4095);
+        pass(&b, 1);
+        n++;
+    }
+    assert_in_range(n, SESSION_DEFER_S - 1, SESSION_DEFER_S + 1);
+    end(&b, &t);
     bench_fini(&b);
 }
 
@@ -678,6 +739,8 @@ static void arrive(struct crowd *c, uint32_t i, struct rng *rng) {
     double n_tokens = exp(3 + 10 * rng_f64(rng));
     bool goes = rng_below(rng, 4) == 0;
 
+    if (rng_below(rng, 50) == 0)
+        tell_wait(&c->b, 1 + rng_below(rng, 3), (uint32_t)rng_below(rng, 100));
     if (goes) {
         remote(&c->b, id, n_tokens, &c->turns[i]);
     } else {
@@ -765,6 +828,8 @@ int main(void) {
         cmocka_unit_test(those_idle_for_long_rest_when_others_were_let_in_elsewhere),
         cmocka_unit_test(the_bound_of_idleness_does_not_follow_waits_elsewhere),
         cmocka_unit_test(held_turns_go_when_their_session_was_let_in_elsewhere),
+        cmocka_unit_test(one_that_waits_longer_elsewhere_goes_first),
+        cmocka_unit_test(a_session_lets_others_go_first_for_a_while_only),
         cmocka_unit_test(routers_together_keep_to_the_memory),
         cmocka_unit_test(in_random_events_no_turn_is_lost),
     };
