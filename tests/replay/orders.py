@@ -122,6 +122,11 @@ def tenants(t):
     t.add("fair", "hold: prefill at weights 2:1", "1.9 to 2.1", lambda: mean(fair, "odd_by_even"), lambda x: 1.9 <= x <= 2.1)
     four = t.at("fair", **{**LATE, **SHARED, "walk_ms": 5}, tenants=1, weight=2)
     t.add("fair", "hold, 4 routers: the same", "1.9 to 2.1", lambda: mean(four, "odd_by_even"), lambda x: 1.9 <= x <= 2.1)
+    through_one, apart = ({**LATE, **SHARED, "walk_ms": 5, "tenants": 1, "weight": 2, "apart": 1, "marks": m} for m in (1, 0))
+    through_one, apart = t.at("fair", **through_one), t.at("fair", **apart)
+    t.add("fair", "the same, these through one each", "1.75 to 2.1", lambda: mean(through_one, "odd_by_even"),
+          lambda x: 1.75 <= x <= 2.1, lambda: mean(apart, "odd_by_even"))
+    t.least("flood", "hold, 4 routers: worst other", 1.9, t.at("flood", **{**LATE, **SHARED, "walk_ms": 5}, tenants=1), "worst_tenant_ttft_s", without)
 
 
 def deadlines(t):
@@ -173,6 +178,11 @@ def agents(t):
     t.agents_row("2x, no names: turns/s by 1x", 0.95, lambda: mean(unnamed, "turns_per_s") / mean(plateau, "turns_per_s"), least=True)
     t.agents_row("2x, no names: turns joined", 0.99, lambda: mean(unnamed, "turns_joined") / mean(unnamed, "turns_continued"), least=True)
     t.agents_row("2x, no names: joined falsely", 0, lambda: most(unnamed, "turns_joined_falsely"))
+    one, four = t.agents(2 * PLATEAU, **ADMIT), t.agents(2 * PLATEAU, **ADMIT, **SHARED)
+    alone = t.agents(2 * PLATEAU, **ADMIT, **SHARED, marks=0)
+    t.agents_row("2x, 4 routers: turns/s by one", 0.93, lambda: mean(four, "turns_per_s") / mean(one, "turns_per_s"),
+                 lambda: mean(alone, "turns_per_s") / mean(one, "turns_per_s"), least=True)
+    t.agents_row("2x, 4 routers: longest hold by mean", 2.5, lambda: most(four, "turns_held_max_s") / mean(four, "turns_held_mean_s"))
     host = t.agents(2 * PLATEAU, host=5_600_000, restore=400_000, **ADMIT)
     t.agents_row("2x, host 8x: turns held", 0, lambda: most(host, "turns_held"))
 
