@@ -112,7 +112,8 @@ extern const double router_decision_buckets[ROUTER_DECISION_BUCKETS]; /* 500 ns 
     X(GAUGE, bytes_per_token, "model",                                                             \
       "Prompt bytes per token of a model, learned from the token counts that workers report.")     \
     X(GAUGE, sessions, "model,state",                                                              \
-      "Sessions by state: active, waiting until they may be, or resting (--session-admission).")   \
+      "Sessions by state: active (of all routers), waiting until they may be, or resting "         \
+      "(--session-admission).")                                                                    \
     X(GAUGE, session_tokens, "model,kind",                                                         \
       "Context tokens of active sessions, and the limit above which sessions wait; 0: none.")      \
     X(COUNTER, session_turns_total, "model,joined",                                                \

@@ -154,6 +154,7 @@ static void ask(struct share_fixture *s, int i, struct asked *a, uint64_t prompt
     struct route_request rq = request_of(s, a, prompt);
 
     a->side = &s->sides[i];
+    a->target.mark = (struct request_mark){.tenant = 1 + prompt};
     assert_int_equal(registry_route(a->side->registry, MODEL, &rq, &a->ticket, &a->target, NULL),
                      ST_OK);
 }
