@@ -128,6 +128,21 @@ def test_events_follow_a_request_from_start_to_end(sim):
     assert accepted[3:] == [20, 0xabc, 42, bytes([1, 2, 3, 4, 5, 6, 255, 254, 253, 252, 251, 250])]
 
 
+def test_the_mark_of_a_header_is_passed_on_and_one_that_is_not_whole_is_left_out(sim):
+    follower = Follower(sim, "from=now")
+    marks = " 0000000000000def 0000000000000077 3 133", " 0000000000000def 0000000000000000 3 129", " 0000000000000def 77", " x=1"
+    for mark in marks:
+        sim.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 1}, headers={"x-incipit-chain": CHAIN + mark})
+    follower.wait("ended", 4)
+    whole, unnamed, *others = follower.of("accepted")
+    assert (whole["tenant"], whole["session"], whole["has_waited"]) == ("0000000000000def", "0000000000000077", True)
+    assert unnamed["tenant"] == "0000000000000def" and "session" not in unnamed and not unnamed["has_waited"]
+    assert all("tenant" not in other and other["blocks"] == 2 for other in others)
+    stream = frames(sim, "from=oldest")
+    accepted = [next(value for _, value in stream if value[0] == 1) for _ in marks]
+    assert [value[7:] for value in accepted] == [[0xdef, 0x77, 3, 133], [0xdef, 0, 3, 129], [], []]
+
+
 def test_a_header_cannot_claim_more_than_its_body_could_hold(sim):
     follower = Follower(sim)
     chain = "1 0000000000000abc 000000000000002a 99999999999999 " + "AQIDBAUG" * 2000
