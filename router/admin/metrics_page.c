@@ -48,6 +48,8 @@ static void collect_sessions(struct metrics *m, const char *model, const struct 
     metric_reach(METRICS_GET(m, ROUTER_sessions_paused_total, model, "idle"), s->n_rested);
     metric_reach(METRICS_GET(m, ROUTER_sessions_paused_total, model, "gone"), s->n_expired);
     metric_reach(METRICS_GET(m, ROUTER_sessions_paused_total, model, "final"), s->n_final);
+    metric_reach(METRICS_GET(m, ROUTER_sessions_paused_total, model, "excess"), s->n_excess);
+    metric_set(METRICS_GET(m, ROUTER_session_repeated_ratio, model), s->repeated_share);
 }
 
 static void collect_models(struct metrics *m, struct registry *registry) {

@@ -119,7 +119,11 @@ extern const double router_decision_buckets[ROUTER_DECISION_BUCKETS]; /* 500 ns 
     X(COUNTER, session_turns_total, "model,joined",                                                \
       "Requests by what found their session: id, end, anchor; new, or none.")                      \
     X(COUNTER, sessions_paused_total, "model,reason",                                              \
-      "Active sessions that ceased to be: idle (another waited), gone or final.")                  \
+      "Active sessions that ceased to be: idle (another waited), gone, final, or excess (of "      \
+      "their contexts over the limit).")                                                           \
+    X(GAUGE, session_repeated_ratio, "model",                                                      \
+      "Share of prompt tokens that a session's last turn had too, beside those that sessions "     \
+      "have in common; below 0.5 no session waits.")                                               \
     X(HISTOGRAM, decision_seconds, "",                                                             \
       "Time to choose and account a worker; one request in 64 is measured.",                       \
       METRIC_BUCKETS(router_decision_buckets))                                                     \

@@ -511,14 +511,14 @@ static const struct option_def rows[] = {
          "Longest wait of a request for a worker. Then the answer is 503, or 429 at once when a "
          "longer wait can be predicted. Set the longest time to first token that clients accept."},
 
-    {"session-admission", OPT_ENUM, FIELD(session_admission), .def = "off",
+    {"session-admission", OPT_ENUM, FIELD(session_admission), .def = "auto",
      .names = session_admission_names, .group = "Admission",
      .help =
          "Let whole sessions wait when the contexts of all active ones exceed what the workers' "
-         "caches hold, so that those that run keep theirs. auto: when every worker of the model "
-         "reports its KV memory, with --policy prefix: for fleets of coding agents; chats with "
-         "short contexts and small caches wait for longer than computing again takes. Sessions "
-         "are named by a header, or found by their prompts."},
+         "caches hold, so that those that run keep theirs. auto: with --policy prefix, when every "
+         "worker of the model reports its KV memory, and while at least half of the prompt tokens "
+         "repeat what their session sent before, as those of coding agents. off: none waits. "
+         "Sessions are named by a header, or found by their prompts."},
     {"session-timeout", OPT_MS, LIVE(session_timeout_ms), .def = "10m", .min = "1ms", .max = "1h",
      .group = "Admission",
      .help = "Longest wait of a request for its session to be admitted; --queue-timeout where that "

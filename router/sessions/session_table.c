@@ -412,10 +412,9 @@ uint32_t session_table_begin(struct session_table *t, const struct session_promp
     return s;
 }
 
-/* True when the prompt goes on from where the session's own part began; a session that has nothing
- * of its own yet, from its opening. */
-static bool has_anchor(const struct session_table *t, const struct session *a,
-                       const struct session_prompt *p) {
+bool session_table_goes_on(const struct session_table *t, uint32_t s,
+                           const struct session_prompt *p) {
+    const struct session *a = &t->sessions[s];
     uint32_t n = session_key_depth(a->keys[SESSION_ANCHOR]);
 
     if (!n) return !a->opening || openings_has(&t->openings, a->opening, p);
@@ -427,7 +426,7 @@ bool session_table_continue(struct session_table *t, uint32_t s, const struct se
     struct session *a = &t->sessions[s];
 
     if (!p->n_blocks) return false;
-    if (!has_anchor(t, a, p)) {
+    if (!session_table_goes_on(t, s, p)) {
         if (!a->is_aside && n_tokens * 2 < session_table_tokens(t, s)) {
             a->is_aside = true;
             return false;

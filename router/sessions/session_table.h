@@ -117,6 +117,11 @@ struct session_match session_table_find(const struct session_table *t,
 uint32_t session_table_begin(struct session_table *t, const struct session_prompt *p,
                              const struct session_match *match);
 
+/* True when the prompt goes on from where the session's own part began; a session that has nothing
+ * of its own yet, from its opening. One found by its id alone may not. */
+bool session_table_goes_on(const struct session_table *t, uint32_t s,
+                           const struct session_prompt *p);
+
 /* A later turn of it: its ends, and the anchor when all behind the opening is new. False: the
  * prompt is another than those before, as one beside them by a client that names sessions, and
  * changes nothing this time. */

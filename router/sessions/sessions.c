@@ -6,6 +6,7 @@
 
 #include "common/base/mem.h"
 #include "router/sessions/gaps.h"
+#include "router/sessions/repeats.h"
 
 #define AGED_AT_ONCE 16 /* forgotten by one call, so that none takes long */
 #define TOKENS_MAX   1e9
@@ -27,6 +28,7 @@ struct sessions {
     struct session_table table;
     struct queue lists[N_LISTS];
     struct gaps gaps;
+    struct repeats repeats;
     uint32_t n_active, n_held;
     uint32_t n_open;   /* turns, of all sessions */
     uint32_t admitted; /* its held turns go */
@@ -153,9 +155,12 @@ static void note_gap(struct sessions *s, struct session *a, double held_s) {
 struct sessions *sessions_create(uint32_t n_max) {
     struct sessions *s = mem_try_zalloc(sizeof(*s));
 
-    if (s && session_table_init(&s->table, n_max)) return s;
-    mem_free(s);
-    return NULL;
+    if (!s || !session_table_init(&s->table, n_max)) {
+        mem_free(s);
+        return NULL;
+    }
+    repeats_init(&s->repeats);
+    return s;
 }
 
 void sessions_destroy(struct sessions *s) {
@@ -171,11 +176,21 @@ void sessions_set_capacity(struct sessions *s, double device_tokens, double host
 
 /* --- room ------------------------------------------------------------------------------------ */
 
+/* Does any session wait, or would none gain from it? */
+static bool is_limited(const struct sessions *s) {
+    return s->capacity > 0 && repeats_share(&s->repeats) >= REPEATS_WORTH;
+}
+
+/* More is active than there is room for, as after the loss of a worker. */
+static bool is_excess(const struct sessions *s) {
+    return is_limited(s) && (double)s->table.used_tokens > SESSION_EXCESS * s->capacity;
+}
+
 /* What it would add, at most all there is: so it goes when it is alone. */
 static bool fits(const struct sessions *s, uint32_t i, double freed_tokens) {
     double cost = fmin((double)session_table_cost(&s->table, i), s->capacity);
 
-    return !(s->capacity > 0) || (double)s->table.used_tokens - freed_tokens + cost <= s->capacity;
+    return !is_limited(s) || (double)s->table.used_tokens - freed_tokens + cost <= s->capacity;
 }
 
 /* The sessions idle for long whose rest makes room for i, the longest idle first; 0: they do not
@@ -247,7 +262,7 @@ static bool has_older_elsewhere(const struct sessions *s, uint32_t since_ms) {
 
 /* The first that waits could go, and none is put to rest for it. */
 static bool defers(struct sessions *s, uint32_t i) {
-    if (!(s->capacity > 0) || !has_older_elsewhere(s, at(s, i)->since_ms)) return false;
+    if (!is_limited(s) || !has_older_elsewhere(s, at(s, i)->since_ms)) return false;
     if (!fits(s, i, 0) && !n_to_rest(s, i)) return false;
     if (!s->defer_ms) s->defer_ms = s->now_ms | 1;
     return seconds_since(s->now_ms, s->defer_ms) < SESSION_DEFER_S;
@@ -255,7 +270,15 @@ static bool defers(struct sessions *s, uint32_t i) {
 
 /* --- turns ----------------------------------------------------------------------------------- */
 
+/* One larger than all memory counts as if it filled it. */
+static void note_gone(struct sessions *s, const struct session_turn *t) {
+    if (s->capacity > 0)
+        repeats_add(&s->repeats, fmin(t->own_tokens / s->capacity, 1),
+                    fmin(t->repeated_tokens / s->capacity, 1));
+}
+
 static void open_turn(struct sessions *s, struct session_turn *t) {
+    note_gone(s, t);
     at(s, t->session)->n_open++;
     s->n_open++;
     t->is_open = true;
@@ -307,6 +330,19 @@ static void make_place(struct sessions *s) {
     if (s->table.n == s->table.n_max && i) erase(s, i);
 }
 
+/* To be called before the turn changes what is known of its session. */
+static void note_repeats(const struct sessions *s, const struct session_prompt *p,
+                         double prompt_tokens, struct session_turn *t) {
+    const struct session *a = at(s, t->session);
+    double common = (double)openings_tokens(&s->table.openings, a->opening);
+    bool is_recent =
+        a->has_ended ? seconds_since(s->now_ms, a->last_ms) <= SESSION_TTL_S : a->n_open > 0;
+
+    t->own_tokens = fmin(fmax(prompt_tokens - common, 0), TOKENS_MAX);
+    if (is_recent && session_table_goes_on(&s->table, t->session, p))
+        t->repeated_tokens = fmin(a->own_tokens, t->own_tokens);
+}
+
 static void join(struct sessions *s, const struct session_arrival *arrival,
                  struct session_turn *t) {
     struct session_prompt p = arrival->prompt;
@@ -319,9 +355,12 @@ static void join(struct sessions *s, const struct session_arrival *arrival,
     if (!match.session) {
         make_place(s);
         t->session = session_table_begin(&s->table, &p, &match);
-        if (t->session) at(s, t->session)->first_ms = s->now_ms;
+        if (!t->session) return;
+        at(s, t->session)->first_ms = s->now_ms;
+        note_repeats(s, &p, arrival->prompt_tokens, t);
         return;
     }
+    note_repeats(s, &p, arrival->prompt_tokens, t);
     if (at(s, t->session)->has_ended) note_gap(s, at(s, t->session), arrival->held_s);
     t->is_aside = !session_table_continue(&s->table, t->session, &p, t->n_tokens);
 }
@@ -331,9 +370,18 @@ static bool is_single(const struct sessions *s, const struct session_arrival *ar
     return at(s, i)->n_turns == 1 && arrival->prompt_tokens < SESSION_SINGLE_TOKENS;
 }
 
+/* An active session goes on; in an excess those that are between two turns make room. */
+static bool may_go_on(struct sessions *s, uint32_t i) {
+    if (at(s, i)->n_open || !is_excess(s)) return true;
+    set_active(s, i, false);
+    s->counts.n_excess++;
+    return false;
+}
+
 static bool may_go(struct sessions *s, const struct session_arrival *arrival, uint32_t i) {
-    if (at(s, i)->is_active || is_single(s, arrival, i)) return true;
-    if (s->capacity > 0 &&
+    if (at(s, i)->is_active) return may_go_on(s, i);
+    if (is_single(s, arrival, i)) return true;
+    if (is_limited(s) &&
         (s->lists[WAITING].n || !fits(s, i, 0) || has_older_elsewhere(s, s->now_ms)))
         return false;
     set_active(s, i, true);
@@ -475,6 +523,7 @@ void sessions_stats(const struct sessions *s, struct sessions_stats *stats) {
     stats->n_held = s->n_held;
     stats->used_tokens = s->table.used_tokens;
     stats->capacity_tokens = (uint64_t)fmin(s->capacity, 1e18);
+    stats->repeated_share = repeats_share(&s->repeats);
     stats->long_s = gaps_long_s(&s->gaps);
 }
 
@@ -518,6 +567,7 @@ void sessions_check(const struct sessions *s) {
     uint32_t n_held = 0, n_active = 0, n_open = 0, n_listed = 0, n_flying = 0;
 
     session_table_check(&s->table);
+    assert(s->repeats.repeated >= 0 && s->repeats.repeated <= s->repeats.all * (1 + 1e-9));
     for (uint8_t list = IDLE; list < N_LISTS; list++) {
         check_list(s, list);
         n_listed += s->lists[list].n;

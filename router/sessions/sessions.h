@@ -5,8 +5,11 @@
  * half between 1 and 1.5 times the memory, whatever the routing. So sessions are admitted as a
  * whole, up to SESSION_KV_SHARE of the device memory and a part of host memory:
  *
- *     1. A turn of an active session goes on at once. So does the first turn of a session when its
- *        prompt has less than SESSION_SINGLE_TOKENS; that one is counted from its second turn.
+ *     0. None waits while less than half of what prompts bring is repeated (repeats.h): computing
+ *        all of it again costs less than waiting does.
+ *     1. A turn of an active session goes on at once, unless the active ones exceed the memory by
+ *        SESSION_EXCESS. So does the first turn of a session when its prompt has less than
+ *        SESSION_SINGLE_TOKENS; that one is counted from its second turn.
  *     2. A turn of another session makes it active if none waits and there is room; else it waits.
  *     3. While one waits, active sessions without a turn that have been idle for long (gaps.h) are
  *        put to rest, the longest idle first, as far as the first that waits needs room. While
@@ -45,11 +48,17 @@
 /* Of a first prompt. With 8,000, single chats of 8,000 to 30,000 tokens wait as long as sessions do
  * (mean of all single ones 0.2 -> 11 s at twice the memory), and turns per second are equal. */
 #define SESSION_SINGLE_TOKENS 32000
-#define SESSION_TTL_S         120
-#define SESSION_STILL_S       5
-#define SESSION_GRACE_S       60
-#define SESSION_AGE_S         3600
-#define SESSIONS_RESTED       256 /* at a time at most */
+/* Active ones become so many when a worker is lost, or when sessions begin to repeat what they
+ * send. If each goes on, the excess lasts: none is idle for long, because each turn takes long. In
+ * the modelled fleet, when sessions of 3 times the memory have become active, turns per second are
+ * 0.26 of what they are at once the memory; with bounds of 1.1, 1.2, 1.3 and 1.5 they are 0.97,
+ * 0.98, 0.97 and 0.93. */
+#define SESSION_EXCESS  1.2
+#define SESSION_TTL_S   120
+#define SESSION_STILL_S 5
+#define SESSION_GRACE_S 60
+#define SESSION_AGE_S   3600
+#define SESSIONS_RESTED 256 /* at a time at most */
 /* Routers report with each request how long their first session has waited. Where another's is
  * older by SESSION_OLDER_S, ours lets it go first: else the large wait while the others' small ones
  * take the room that they need. For SESSION_HEARD_S after a report, and SESSION_DEFER_S at most. */
@@ -76,6 +85,8 @@ struct session_turn {
     struct session_turn *prev, *next; /* held turns of its session */
     uint32_t session;                 /* SESSION_NONE: none is known for it */
     uint64_t n_tokens;                /* prompt and answer */
+    double own_tokens;                /* of the prompt, beside its session's opening */
+    double repeated_tokens;           /* of them, that its session's last turn had, a while ago */
     enum session_joined how;
     bool is_held, is_open;
     bool is_aside; /* its prompt is not the session's */
@@ -122,8 +133,9 @@ struct sessions_stats {
     uint64_t used_tokens, capacity_tokens;   /* capacity 0: unknown */
     /* Turns from here by how they found their session. */
     uint64_t n_joined[SESSION_N_JOINED], n_unknown;
-    uint64_t n_rested, n_expired, n_final; /* sessions that ceased to be active */
-    double long_s;                         /* idle for longer: may be put to rest */
+    uint64_t n_rested, n_expired, n_final, n_excess; /* sessions that ceased to be active */
+    double repeated_share;                           /* of what prompts bring */
+    double long_s;                                   /* idle for longer: may be put to rest */
 };
 void sessions_stats(const struct sessions *s, struct sessions_stats *stats);
 uint32_t sessions_n_held(const struct sessions *s);

@@ -1,8 +1,8 @@
 /* tests/replay/workload/agents.c - coding agents: sessions that grow turn by turn and return soon.
  *
  * A closed loop: each turn comes a gap after the end of the one before, so a fleet that is slow is
- * asked less often. A place has one session after another; as many places as sessions are live at a
- * time. A turn's prompt opens with the prompt and the answer of the turn before, and a session
+ * asked less often. Either a place has one session after another, and there are as many places as
+ * sessions are live at a time; or sessions arrive at random. A turn's prompt opens with the prompt and the answer of the turn before, and a session
  * opens with one of a few system prompts. When a context is full it is compacted: what follows the
  * system prompt is new. Some turns start a sub-agent, a session of its own that runs before the
  * next turn. Chats of one request come at random beside all that. */
@@ -16,6 +16,7 @@
 #define TURNS_MEDIAN   33.0
 #define TURNS_SIGMA    0.9
 #define TURNS_MAX      300
+#define TURNS_MEAN     50.0 /* of a session, with those of its sub-agents */
 #define GAP_MEDIAN_S   2.1
 #define GAP_SIGMA      1.957
 #define GAP_MAX_S      900.0
@@ -55,6 +56,7 @@ struct agents {
     uint32_t tenant;
     uint32_t last;  /* request of this place before, plus one; 0: none yet */
     double clock_s; /* if answers took no time */
+    double begin_s; /* of a session that arrives by itself; 0: soon */
 };
 
 /* A session as far as it has gone. */
@@ -119,7 +121,7 @@ static void send_turn(struct agents *a, struct workload_request q, double gap_s)
     if (a->last)
         a->w->requests[a->last - 1].next = a->w->n + 1;
     else
-        q.arrival_s = BEGIN_S * rng_f64(a->r);
+        q.arrival_s = a->begin_s > 0 ? a->begin_s : BEGIN_S * rng_f64(a->r);
     workload_add(a->w, q);
     a->last = a->w->n;
     a->clock_s += gap_s;
@@ -233,19 +235,39 @@ static void sort_linked(struct workload *w) {
     mem_free(order);
 }
 
+static void draw_systems(struct agents *a) {
+    for (uint32_t i = 0; i < N_SYSTEM + N_SUB_SYSTEM; i++) {
+        uint32_t n =
+            i < N_SYSTEM ? draw_between(a->r, 8000, 14000) : draw_between(a->r, 10000, 20000);
+
+        a->names[i] = rng_u64(a->r);
+        a->n_system[i] = n / a->w->block_tokens;
+    }
+}
+
 /* `rate`: sessions that are live at a time. */
 void make_agents(struct workload *w, struct rng *r, double duration_s, double rate) {
     struct agents a = {.w = w, .r = r, .duration_s = duration_s};
 
-    for (uint32_t i = 0; i < N_SYSTEM + N_SUB_SYSTEM; i++) {
-        uint32_t n = i < N_SYSTEM ? draw_between(r, 8000, 14000) : draw_between(r, 10000, 20000);
-
-        a.names[i] = rng_u64(r);
-        a.n_system[i] = n / w->block_tokens;
-    }
+    draw_systems(&a);
     for (uint32_t place = 0; place < (uint32_t)rate; place++)
         fill_place(&a, place);
     add_singles(&a, rate);
+    sort_linked(w);
+    w->end_s = duration_s;
+}
+
+/* `rate`: sessions that arrive in a second. */
+void make_agent_arrivals(struct workload *w, struct rng *r, double duration_s, double rate) {
+    struct agents a = {.w = w, .r = r, .duration_s = duration_s};
+
+    draw_systems(&a);
+    while ((a.begin_s += draw_exponential(r, 1 / rate)) < duration_s) {
+        a.tenant = (uint32_t)rng_below(r, 8);
+        a.last = 0;
+        one_session(&a, (uint32_t)draw_within(r, TURNS_MEDIAN, TURNS_SIGMA, 2, TURNS_MAX), 0);
+    }
+    add_singles(&a, rate * TURNS_MEAN * TURN_S);
     sort_linked(w);
     w->end_s = duration_s;
 }

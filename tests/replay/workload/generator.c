@@ -13,6 +13,7 @@ const struct generator generators[] = {
     {"tree", 64, 320, 600, 0.4, make_tree},
     {"tenants", 64, 180, 600, 0.4, make_tenants},
     {"agents", TRACE_BLOCK, 150, 2400, 0.3, make_agents},
+    {"agent_arrivals", TRACE_BLOCK, 0.24, 2400, 0.3, make_agent_arrivals},
     {0},
 };
 

@@ -39,7 +39,7 @@ struct generator {
     const char *name;
     uint32_t block_tokens;
     double rate; /* for 16 workers: of chats, of searches, else of requests, per second; of agents
-                  * the sessions that are live at a time */
+                  * the sessions that are live at a time, or that arrive per second */
     double duration_s, warm_share; /* the usual ones */
     void (*make)(struct workload *w, struct rng *r, double duration_s, double rate);
 };

@@ -25,5 +25,6 @@ void make_chats(struct workload *w, struct rng *r, double duration_s, double rat
 void make_tree(struct workload *w, struct rng *r, double duration_s, double rate);
 void make_tenants(struct workload *w, struct rng *r, double duration_s, double rate);
 void make_agents(struct workload *w, struct rng *r, double duration_s, double rate);
+void make_agent_arrivals(struct workload *w, struct rng *r, double duration_s, double rate);
 
 #endif

@@ -170,9 +170,9 @@ static void one_that_leaves_while_it_waits_is_forgotten(void **state) {
     struct request q;
 
     (void)state;
-    live(r, box, 1, 12000);
+    live(r, box, 1, 8000);
     live(r, box, 2, 100);
-    assert_int_equal(ask(r, box, &q, 2, 9000, 2 * SECOND), ST_OK); /* it is active, and grows */
+    assert_int_equal(ask(r, box, &q, 2, 8000, 2 * SECOND), ST_OK); /* it is active, and grows */
     end(r, &q, 2 * SECOND);
     assert_int_equal(ask(r, box, &q, 3, 9000, 2 * SECOND), ST_OK);
     end(r, &q, 2 * SECOND);

@@ -7,6 +7,7 @@
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "router/sessions/gaps.h"
+#include "router/sessions/repeats.h"
 #include "router/sessions/sessions.h"
 #include "tests/support/cm.h"
 #include "tests/support/support.h"
@@ -299,6 +300,146 @@ static void one_that_gives_up_and_returns_soon_keeps_its_place(void **state) {
     bench_fini(&b);
 }
 
+/* Single requests, each of a session of its own: nothing of them is repeated. */
+static void ask_singles(struct bench *b, double n_tokens) {
+    static uint64_t id = 1000000;
+    struct session_turn t = {0};
+
+    for (double asked = 0; asked < n_tokens; asked += 30000) {
+        assert_true(ask(b, id++, 30000, &t));
+        end(b, &t);
+    }
+}
+
+static void ask_again(struct bench *b, uint64_t id, double n_tokens, int n_turns) {
+    struct session_turn t = {0};
+
+    for (int i = 0; i < n_turns; i++) {
+        assert_true(ask(b, id, n_tokens, &t));
+        end(b, &t);
+    }
+}
+
+static void none_waits_while_little_is_repeated(void **state) {
+    struct bench b = bench_of(KV);
+    struct session_turn t[2] = {{0}}, u = {0};
+
+    (void)state;
+    ask_singles(&b, 10 * KV);
+    assert_true(stats_of(&b).repeated_share < 0.1);
+    assert_true(ask(&b, 1, 800000, &t[0]));
+    assert_true(ask(&b, 2, 800000, &t[1])); /* it does not fit */
+    end(&b, &t[1]);
+    ask_again(&b, 2, 20000, 200);
+    assert_true(stats_of(&b).repeated_share > REPEATS_WORTH);
+    assert_false(ask(&b, 3, 500000, &u));
+    end(&b, &t[0]);
+    sessions_leave(b.s, &u, b.now_us);
+    bench_fini(&b);
+}
+
+static void those_that_wait_go_when_little_is_repeated_any_more(void **state) {
+    struct bench b = bench_of(KV);
+    struct session_turn t[2] = {{0}}, u = {0};
+
+    (void)state;
+    assert_true(ask(&b, 1, 800000, &u));
+    assert_false(ask(&b, 2, 800000, &t[0]));
+    assert_false(ask(&b, 3, 800000, &t[1]));
+    ask_singles(&b, KV / 2);
+    assert_null(next(&b));
+    ask_singles(&b, 3 * KV);
+    assert_ptr_equal(next(&b), &t[0]);
+    assert_ptr_equal(next(&b), &t[1]);
+    for (int i = 0; i < 2; i++)
+        end(&b, &t[i]);
+    end(&b, &u);
+    bench_fini(&b);
+}
+
+static double share_of(const struct bench *b) {
+    return stats_of(b).repeated_share;
+}
+
+static void a_turn_repeats_what_its_session_sent_a_short_while_before(void **state) {
+    struct bench b = bench_of(KV);
+    struct session_turn t = {0};
+    uint64_t other[N_BLOCKS] = {1 << 16, 2 << 16, 3 << 16, 4 << 16};
+    double before;
+
+    (void)state;
+    ask_singles(&b, 10 * KV);
+    live(&b, 1, 100000);
+    before = share_of(&b);
+    pass(&b, SESSION_TTL_S - 1);
+    ask_again(&b, 1, 100000, 1);
+    assert_true(share_of(&b) > before + 0.01);
+    before = share_of(&b);
+    pass(&b, SESSION_TTL_S + 1);
+    ask_again(&b, 1, 100000, 1); /* too late */
+    assert_true(share_of(&b) < before);
+    before = share_of(&b);
+    assert_true(sessions_arrive(
+        b.s, /* a prompt beside the session's own */
+        &(struct session_arrival){
+            .prompt = {.chain = other, .n_blocks = N_BLOCKS, .id = 1 << 20, .tokens_per_block = 64},
+            .prompt_tokens = 100000,
+            .now_us = b.now_us},
+        &t));
+    assert_true(share_of(&b) < before);
+    end(&b, &t);
+    bench_fini(&b);
+}
+
+static void a_turn_counts_when_it_goes(void **state) {
+    struct bench b = bench_of(KV);
+    struct session_turn t = {0}, u = {0};
+
+    (void)state;
+    assert_true(ask(&b, 1, 900000, &u));
+    assert_true(share_of(&b) < 1);
+    double before = share_of(&b);
+    assert_false(ask(&b, 2, 100000, &t));
+    assert_true(share_of(&b) == before);
+    sessions_leave(b.s, &t, b.now_us);
+    assert_true(share_of(&b) == before);
+    assert_false(ask(&b, 2, 100000, &t)); /* what gave up is not repeated */
+    end(&b, &u);
+    pass(&b, GAPS_FIRST_S + 1);
+    assert_ptr_equal(next(&b), &t);
+    assert_true(share_of(&b) < before);
+    end(&b, &t);
+    bench_fini(&b);
+}
+
+static void in_an_excess_sessions_that_are_between_two_turns_make_room(void **state) {
+    struct bench b = bench_of(KV);
+    struct session_turn open = {0}, t = {0}, u = {0};
+
+    (void)state;
+    assert_true(ask(&b, 1, 400000, &open));
+    live(&b, 2, 300000);
+    live(&b, 3, 190000);
+    sessions_set_capacity(b.s, 890000 / SESSION_KV_SHARE / SESSION_EXCESS + 1, 0);
+    assert_true(ask(&b, 3, 190000, &u)); /* no excess yet */
+    end(&b, &u);
+    sessions_set_capacity(b.s, 890000 / SESSION_KV_SHARE / SESSION_EXCESS - 1, 0);
+    assert_true(ask(&b, 1, 400000, &u)); /* it is in flight */
+    end(&b, &u);
+    assert_false(ask(&b, 3, 190000, &t));
+    assert_null(next(&b)); /* 700,000 of 741,666 */
+    assert_int_equal(stats_of(&b).n_excess, 1);
+    assert_true(ask(&b, 2, 300000, &u)); /* the excess is gone */
+    assert_null(next(&b));
+    end(&b, &u);
+    end(&b, &open);
+    assert_true(ask_marked(&b, 1, 400000, &u, true));
+    end(&b, &u);
+    assert_ptr_equal(next(&b), &t);
+    end(&b, &t);
+    bench_fini(&b);
+}
+
 static void one_larger_than_all_memory_goes_alone(void **state) {
     struct bench b = bench_of(KV);
     struct session_turn t = {0}, u = {0};
@@ -376,7 +517,7 @@ static void a_lost_worker_makes_room(void **state) {
     (void)state;
     assert_true(ask(&b, 1, 900000, &u));
     sessions_sent(b.s, &u, 3);
-    assert_false(ask(&b, 2, 900000, &t));
+    assert_false(ask(&b, 2, 150000, &t));
     sessions_worker_lost(b.s, 3);
     assert_ptr_equal(next(&b), &t);
     end(&b, &u);
@@ -816,6 +957,11 @@ int main(void) {
         cmocka_unit_test(the_longest_waiting_goes_first_and_the_small_do_not_pass_by),
         cmocka_unit_test(a_single_request_passes_by_and_its_second_turn_does_not),
         cmocka_unit_test(one_that_gives_up_and_returns_soon_keeps_its_place),
+        cmocka_unit_test(none_waits_while_little_is_repeated),
+        cmocka_unit_test(those_that_wait_go_when_little_is_repeated_any_more),
+        cmocka_unit_test(a_turn_repeats_what_its_session_sent_a_short_while_before),
+        cmocka_unit_test(a_turn_counts_when_it_goes),
+        cmocka_unit_test(in_an_excess_sessions_that_are_between_two_turns_make_room),
         cmocka_unit_test(one_larger_than_all_memory_goes_alone),
         cmocka_unit_test(turns_of_a_session_that_waits_go_together),
         cmocka_unit_test(without_a_known_capacity_none_waits_and_those_that_did_go),
