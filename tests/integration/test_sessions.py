@@ -20,7 +20,7 @@ class Fleet:
     def __init__(self, programs, *args, n=1):
         self.workers = [programs(Worker, "--backend", "sim", "--sim-speed", 20, "--num-gpu-blocks-override", BLOCKS, "--max-model-len",
                                  4096, "--admin-api-key", "admin", "--schedule-policy", "fcfs").ready() for _ in range(n)]
-        self.router = programs(Router, "--worker-urls", ",".join(w.url for w in self.workers), "--session-admission", "auto", *args).ready(n)
+        self.router = programs(Router, "--worker-urls", ",".join(w.url for w in self.workers), *args).ready(n)
 
     def ask(self, session, final=False, body=None, **more):
         headers = {"x-incipit-session": session, **({"x-incipit-session-final": "true"} if final else {})}
@@ -30,6 +30,9 @@ class Fleet:
         """Active and idle: the first turn passes by, the second makes it count."""
         for _ in range(2):
             assert self.ask(session).code == 200
+
+    def turns(self, joined):
+        return self.router.metric("incipit_session_turns_total", joined=joined)
 
     def held(self, session, **more):
         """A turn that is asked on the side."""
@@ -67,6 +70,53 @@ def test_a_session_waits_until_another_has_ended(full):
     assert third.answer.code == 200
     assert fleet.sessions("active") == 2 and fleet.sessions("waiting") == 0
     assert fleet.router.metric("incipit_sessions_paused_total", reason="final") == 1
+
+
+def test_none_waits_while_little_is_repeated(programs):
+    fleet = Fleet(programs)
+    share = lambda: fleet.router.metric("incipit_session_repeated_ratio")
+    assert share() == 1
+    for i in range(60):
+        assert fleet.ask(f"single {i}").code == 200
+    assert share() < 0.5
+    for session in "abc":  # more than fit
+        fleet.begin(session)
+    active = lambda: fleet.router.metric("incipit_session_tokens", kind="active")
+    assert fleet.sessions("active") == 3 and active() > fleet.router.metric("incipit_session_tokens", kind="limit") and share() < 0.5
+    assert fleet.ask("c", final=True).code == 200
+    for _ in range(60):  # now much is
+        assert fleet.ask("a").code == 200
+    assert share() > 0.5
+    assert fleet.ask("fourth").code == 200  # a first turn
+    fourth = fleet.held("fourth")
+    fleet.wait_for_held()
+    assert fleet.ask("a", final=True).code == 200
+    fourth.join(30)
+    assert fourth.answer.code == 200
+
+
+CLIENTS = [  # headers of a session, of another that belongs to it, of its last request
+    ({"x-incipit-session": "1"}, {"x-incipit-session": "2", "x-incipit-session-parent": "1"}, {"x-incipit-session-final": "true"}),
+    ({"x-dynamo-session-id": "3"}, {"x-dynamo-session-id": "4", "x-dynamo-parent-session-id": "3"}, {"x-dynamo-session-final": "true"}),
+    ({"x-claude-code-session-id": "5"}, {"x-claude-code-session-id": "5", "x-claude-code-agent-id": "6"}, {}),
+    ({"thread-id": "7", "session-id": "x"}, {"thread-id": "8", "session-id": "x", "x-codex-parent-thread-id": "7"}, {}),
+    ({"session-id": "9"}, {"session-id": "10"}, {}),
+    ({"x-session-id": "11"}, {"x-session-id": "12", "x-parent-session-id": "11"}, {}),
+]
+
+
+def test_each_client_names_its_sessions(programs):
+    fleet = Fleet(programs)
+    n_sessions = n_final = 0
+    for session, other, final in CLIENTS:
+        for headers in session, other:
+            for word in "one", "two", "three":  # prompts that only the name joins
+                more = final if word == "three" else {}
+                assert fleet.router.post("/v1/completions", turn(f"{headers} {word}", 500), headers={**headers, **more}).code == 200
+            n_sessions += 1
+            n_final += bool(final)
+            assert (fleet.turns("new"), fleet.turns("id")) == (n_sessions, 2 * n_sessions), headers
+    assert fleet.router.metric("incipit_sessions_paused_total", reason="final") == n_final
 
 
 def test_a_turn_without_a_name_is_joined_by_its_prompt(programs):

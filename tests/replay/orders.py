@@ -18,6 +18,7 @@ SCENES = {
     "G1 16 x 700k, 0.8": dict(workers=16, load=0.8), "G2 16 x 700k, 0.95": dict(workers=16, load=0.95),
     "G3 16 x 7M, 0.95": dict(workers=16, cache=7_000_000, load=0.95),
     "N4 4 x 700k, 0.95": dict(workers=4, load=0.95), "N8 8 x 700k, 0.95": dict(workers=8, load=0.95),
+    "N4s 4 x 350k, 0.95": dict(workers=4, cache=350_000, load=0.95),
     "N32 32 x 700k, 0.95": dict(workers=32, load=0.95),
     "over 16 x 700k, 1.05": dict(workers=16, load=1.05), "burst 3x, 0.65": dict(workers=16, load=0.65, burst=3),
     "flash 0.3, 0.95": dict(workers=16, load=0.95, flash=0.3), "flood 0.6, 0.95": dict(workers=16, load=0.95, flood=0.6),
@@ -45,8 +46,8 @@ class Table:
         arguments = {**SCENES[next(s for s in SCENES if s.split()[0] == scene)], **more}
         return [self.runs.at((1,), draw=d, bound=1, **arguments)[0] for d in self.draws]
 
-    def agents(self, n_live, **more):
-        return self.runs.want((), self.draws, workload="agents", workers=8, rate=n_live, **more)
+    def agents(self, n_live, workload="agents", **more):
+        return self.runs.want((), self.draws, workload=workload, workers=8, rate=n_live, **more)
 
     def add(self, scene, what, bar, figure, holds=None, without=None, of_trace=True, beside=None):
         self.rows.append((scene, what, bar, figure, holds, without, of_trace, beside))
@@ -185,12 +186,21 @@ def agents(t):
     t.agents_row("2x, 4 routers: longest hold by mean", 2.5, lambda: most(four, "turns_held_max_s") / mean(four, "turns_held_mean_s"))
     host = t.agents(2 * PLATEAU, host=5_600_000, restore=400_000, **ADMIT)
     t.agents_row("2x, host 8x: turns held", 0, lambda: most(host, "turns_held"))
+    arriving = dict(workload="agent_arrivals", duration=3600)
+    t.agents_row("0.12 arrive/s: turns/s by none held", 1.5, lambda: mean(t.agents(0.12, **arriving, **ADMIT), "turns_per_s")
+                 / mean(t.agents(0.12, **arriving), "turns_per_s"), least=True)
+
+
+def chats(t):
+    """Of chats no session waits, however small the caches."""
+    for scene in "G1", "G2", "G3", "N4", "N4s", "burst", "flash", "over":
+        t.ratio(scene, "hold, sessions: TTFT mean", 1.01, t.at(scene, **LATE, sessions=2, admit=1), t.at(scene, **LATE), "ttft_mean_s")
 
 
 def main():
     runs, is_quick = options(__doc__)
     table, failed = Table(runs, 1 if is_quick else 3), 0
-    for part in order_in_the_worker, late_binding, tenants, deadlines, unequal_fleets, tiers, agents:
+    for part in order_in_the_worker, late_binding, tenants, deadlines, unequal_fleets, tiers, agents, chats:
         part(table)
     line = "{:8} {:32} {:>8} {:>20} {:>9} {:>8} {:>12}  {}"
     print(line.format("scene", "what", "bound", "best peer", "without", "product", "bar", "holds"), flush=True)

@@ -127,11 +127,12 @@ class Row:
 
 
 OURS, WITHOUT = "incipit", "incipit, no order"
+NO_SESSIONS = ["--session-admission", "off"]
 ROWS = {
-    OURS: Row("incipit", "srpt", hold_s=1),
-    "incipit, fcfs workers": Row("incipit", "fcfs", hold_s=0.4),
-    "incipit, sessions admitted": Row("incipit", "srpt", "sessions 2 admit 1", hold_s=1, more=["--session-admission", "auto"], scene="agents"),
-    WITHOUT: Row("incipit", "fcfs", hold_s=0),
+    OURS: Row("incipit", "srpt", "sessions 2 admit 1", hold_s=1),
+    "incipit, fcfs workers": Row("incipit", "fcfs", "sessions 2 admit 1", hold_s=0.4),
+    "incipit, no sessions": Row("incipit", "srpt", hold_s=1, more=NO_SESSIONS, scene="agents"),
+    WITHOUT: Row("incipit", "fcfs", hold_s=0, more=NO_SESSIONS),
 }
 PEERS = {"smg": "policy cache_aware", "sglang-router": "policy cache_aware", "haproxy": "policy least_load", "nginx": "policy round_robin"}
 for peer, policy in PEERS.items():

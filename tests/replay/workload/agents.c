@@ -2,10 +2,11 @@
  *
  * A closed loop: each turn comes a gap after the end of the one before, so a fleet that is slow is
  * asked less often. Either a place has one session after another, and there are as many places as
- * sessions are live at a time; or sessions arrive at random. A turn's prompt opens with the prompt and the answer of the turn before, and a session
- * opens with one of a few system prompts. When a context is full it is compacted: what follows the
- * system prompt is new. Some turns start a sub-agent, a session of its own that runs before the
- * next turn. Chats of one request come at random beside all that. */
+ * sessions are live at a time; or sessions arrive at random. A turn's prompt opens with the prompt
+ * and the answer of the turn before, and a session opens with one of a few system prompts. When a
+ * context is full it is compacted: what follows the system prompt is new. Some turns start a
+ * sub-agent, a session of its own that runs before the next turn. Chats of one request come at
+ * random beside all that. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -340,6 +340,31 @@ static void agents_that_wait_as_whole_sessions_do_not_thrash(void **state) {
     assert_int_equal(unnamed.sessions.joined.n_joined, unnamed.sessions.joined.n_turns);
 }
 
+/* Chats before a worker whose cache they turn over within a minute. */
+static double chats_ttft_s(enum router_sessions sessions) {
+    struct fleet_options o = fleet_of(1, 300000, "prefix");
+    struct fleet_result r;
+    struct workload w;
+
+    generate(&w, generator_find("conversations"), 5, 1200, 0.4);
+    o.sessions = sessions;
+    o.is_admitting = sessions != SESSIONS_OFF;
+    fleet_run(&w, NULL, &o, &r);
+    print_message("chats: %.3f s, %u sessions put to rest\n", r.mean_ttft_s,
+                  r.sessions.joined.n_rested);
+    workload_free(&w);
+    return r.mean_ttft_s;
+}
+
+static void chats_wait_for_no_session_however_small_the_caches(void **state) {
+    double without = chats_ttft_s(SESSIONS_OFF);
+    (void)state;
+
+    assert_true(without > 3); /* there is a queue */
+    assert_float_equal(chats_ttft_s(SESSIONS_NAMED), without, 1e-9);
+    assert_float_equal(chats_ttft_s(SESSIONS_UNNAMED), without, 1e-9);
+}
+
 /* --- every assignment ------------------------------------------------------------------------ */
 
 /* Mean times to the first token under each assignment of the requests to two workers. */
@@ -460,6 +485,7 @@ int main(void) {
         cmocka_unit_test(tenants_are_served_by_weight),
         cmocka_unit_test(agents_thrash_when_they_do_not_fit),
         cmocka_unit_test(agents_that_wait_as_whole_sessions_do_not_thrash),
+        cmocka_unit_test(chats_wait_for_no_session_however_small_the_caches),
         cmocka_unit_test(a_lone_request_takes_its_bound),
         cmocka_unit_test(what_waits_is_bounded_by_all_workers_together),
         cmocka_unit_test(a_rollout_is_between_the_oracle_and_the_bound),
