@@ -18,9 +18,13 @@ def turn(name, n_tokens=3000, **more):
 
 class Fleet:
     def __init__(self, programs, *args, n=1):
-        self.workers = [programs(Worker, "--backend", "sim", "--sim-speed", 20, "--num-gpu-blocks-override", BLOCKS, "--max-model-len",
-                                 4096, "--admin-api-key", "admin", "--schedule-policy", "fcfs").ready() for _ in range(n)]
+        self.programs = programs
+        self.workers = [self.worker() for _ in range(n)]
         self.router = programs(Router, "--worker-urls", ",".join(w.url for w in self.workers), *args).ready(n)
+
+    def worker(self, port=0):
+        return self.programs(Worker, "--backend", "sim", "--sim-speed", 20, "--num-gpu-blocks-override", BLOCKS, "--max-model-len",
+                             4096, "--admin-api-key", "admin", "--schedule-policy", "fcfs", port=port).ready()
 
     def ask(self, session, final=False, body=None, **more):
         headers = {"x-incipit-session": session, **({"x-incipit-session-final": "true"} if final else {})}
@@ -170,6 +174,22 @@ def test_an_emptied_cache_lets_sessions_go(full):
     third.join(30)
     assert third.answer.code == 200
     assert n == 2 and fleet.sessions("active") == 3  # the sessions stay
+
+
+def test_a_worker_that_restarts_takes_the_contexts_and_not_the_sessions(programs):
+    fleet = Fleet(programs)
+    fleet.begin("a")
+    tokens = lambda: fleet.router.metric("incipit_session_tokens", kind="active")
+    assert tokens() > 0
+    port = fleet.workers[0].url.rsplit(":", 1)[1]
+    fleet.workers[0].stop(signal.SIGKILL)
+    fleet.worker(port)
+    wait_for(lambda: tokens() == 0, "no context left")
+    wait_for(lambda: fleet.router.n_healthy() == 1, "the worker")
+    assert fleet.sessions("active") == 1
+    n = fleet.turns("id")
+    assert fleet.ask("a").code == 200
+    assert fleet.turns("id") == n + 1 and tokens() > 0
 
 
 def test_sessions_that_wait_are_refused_when_the_last_worker_leaves(full):
