@@ -651,10 +651,10 @@ static void held_turns_go_when_their_session_was_let_in_elsewhere(void **state) 
     (void)state;
     live(&b, 1, 800000);
     for (uint64_t i = 0; i < 4; i++) {
-        assert_false(ask(&b, i < 2 ? 2 : 3, 400000, &t[i]));
+        assert_false(ask(&b, i < 2 ? 2 : 3, 150000, &t[i]));
         pass(&b, 1);
     }
-    remote(&b, 3, 400000, &u);
+    remote(&b, 3, 150000, &u);
     assert_ptr_equal(next(&b), &t[2]);
     assert_ptr_equal(next(&b), &t[3]);
     assert_null(next(&b)); /* the other still waits */
