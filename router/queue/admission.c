@@ -446,8 +446,9 @@ static uint64_t count_before(const struct admission *a, const struct admission_f
     const struct band *b = &a->bands[band];
     uint64_t n_own = f ? f->n : 0, n_flows = b->longest.n + (n_own == 0);
     uint64_t n_before = by_price(a) ? 0 : b->n;
+    uint32_t n_bins = by_price(a) ? bin_of(work_s) + 1 : 0;
 
-    for (uint32_t i = 0; by_price(a) && i <= bin_of(work_s); i++)
+    for (uint32_t i = 0; i < n_bins; i++)
         n_before += b->n_of_price[i];
     n_before = MIN(n_before, (n_own + 1) * n_flows - 1);
     for (uint32_t i = 0; i < band; i++)
@@ -630,33 +631,46 @@ static struct admission_flow *first_flow(const struct band *b) {
     return g->order - debt_of(b, g) < f->order ? g : f;
 }
 
-struct admission_ticket *admission_next(struct admission *a) {
+static struct admission_ticket *first_ticket(const struct admission_flow *f) {
+    return HEAP_ENTRY(f->first.root, struct admission_ticket, in_flow);
+}
+
+struct admission_ticket *admission_first(const struct admission *a) {
     for (uint32_t i = 0; a->n && i < ADMISSION_BANDS; i++) {
         struct admission_flow *f = a->bands[i].n ? first_flow(&a->bands[i]) : NULL;
-        struct admission_ticket *t;
 
-        if (!f) continue;
-        t = HEAP_ENTRY(f->first.root, struct admission_ticket, in_flow);
-        admission_take_off(a, t);
-        return t;
+        if (f) return first_ticket(f);
     }
     return NULL;
 }
 
-void admission_put_back(struct admission *a, struct admission_ticket *t, double work_s) {
+struct admission_ticket *admission_first_free(const struct admission *a) {
+    for (uint32_t i = 0; a->n && i < ADMISSION_BANDS; i++) {
+        struct heap_link *first = heap_first(&a->bands[i].flows);
+
+        if (first) return first_ticket(HEAP_ENTRY(first, struct admission_flow, in_turn));
+    }
+    return NULL;
+}
+
+void admission_put_back(struct admission *a, struct admission_ticket *t) {
     assert(admission_is_waiting(t) && !tree_heap_is_linked(&t->in_flow));
-    set_price(a, t, work_s);
     put_in(a, t);
 }
 
-bool admission_is_first(const struct admission *a, const struct admission_ticket *t,
-                        double work_s) {
-    const struct band *b = &a->bands[t->flow->band];
-    const struct admission_flow *other = first_flow(b);
-    double key = key_of(t) - t->work_s + work_s;
+double admission_order(const struct admission_ticket *t) {
+    return key_of(t) + (t->flow->in_debt ? ADMISSION_DEBT * t->flow->start : 0);
+}
 
-    if (t->flow->in_debt) key += ADMISSION_DEBT * t->flow->start - debt_of(b, t->flow);
-    return !other || key <= other->order - debt_of(b, other);
+bool admission_precedes(const struct admission *a, const struct admission_ticket *t,
+                        const struct admission_ticket *u) {
+    const struct band *b = &a->bands[t->flow->band];
+    double x, y;
+
+    if (t->flow->band != u->flow->band) return t->flow->band < u->flow->band;
+    x = admission_order(t) - debt_of(b, t->flow);
+    y = admission_order(u) - debt_of(b, u->flow);
+    return x != y ? x < y : t->seq < u->seq;
 }
 
 static double least_start(struct band *b, uint64_t now_us) {
@@ -697,9 +711,13 @@ void admission_take(struct admission *a, struct admission_ticket *t, double work
 }
 
 void admission_reprice(struct admission *a, struct admission_ticket *t, double work_s) {
-    assert(tree_heap_is_linked(&t->in_flow));
+    bool is_in_place = tree_heap_is_linked(&t->in_flow);
+
+    assert(admission_is_waiting(t));
+    if (fmax(work_s, WORK_MIN_S) == t->work_s) return;
     admission_take_off(a, t);
-    admission_put_back(a, t, work_s);
+    set_price(a, t, work_s);
+    if (is_in_place) admission_put_back(a, t);
 }
 
 /* --- elsewhere -------------------------------------------------------------------------------- */
@@ -763,24 +781,25 @@ double admission_work_s(const struct admission *a) {
     return a->work_s;
 }
 
-/* What is asked of a flow with tickets, all of them in place. Returns their number. */
+/* What is asked of a flow with tickets. Returns their number. */
 static uint32_t check_flow(const struct admission *a, const struct band *b,
                            const struct admission_flow *f) {
-    uint32_t n = 0;
+    uint32_t n = 0, n_off = 0;
 
     assert(f->start >= b->now && map_find(&a->flows, f->key) == f && f->weight > 0);
-    assert(heap_is_linked(&f->in_turn) && heap_is_linked(&f->in_start) == by_price(a));
+    assert(heap_is_linked(&f->in_start) == by_price(a));
+    assert(heap_is_linked(&f->in_turn) == (!by_price(a) || f->first.root));
     assert(heap_is_linked(&f->in_most) == (by_price(a) && !f->in_debt));
     if (by_price(a)) assert(f->in_debt == (f->start > debt_line(b)));
     LIST_FOR_EACH(it, &f->tickets) {
         const struct admission_ticket *t = LIST_ENTRY(it, struct admission_ticket, link);
 
-        assert(t->flow == f && tree_heap_is_linked(&t->in_flow) == by_price(a));
-        (void)t;
+        assert(t->flow == f && (by_price(a) || !tree_heap_is_linked(&t->in_flow)));
+        n_off += !tree_heap_is_linked(&t->in_flow);
         n++;
     }
     assert(n == f->n && n > 0);
-    assert(tree_heap_check(&f->first, is_cheaper) == (by_price(a) ? n : 0));
+    assert(tree_heap_check(&f->first, is_cheaper) == n - n_off);
     return n;
 }
 
@@ -799,9 +818,9 @@ static uint32_t check_band(const struct admission *a, uint32_t band) {
     assert(by_price(a) || !b->guests.n);
     for (size_t j = 0; j < b->guests.n; j++)
         assert(!HEAP_ENTRY(b->guests.items[j], struct admission_flow, in_start)->n);
-    assert(b->longest.n == b->flows.n + b->debtors.n);
-    assert(b->least.n == b->most.n && b->debtors.n == b->relief.n);
-    assert(b->least.n == (by_price(a) ? b->flows.n : 0));
+    assert(b->longest.n >= b->flows.n + b->debtors.n); /* of some all tickets are off */
+    assert(b->least.n == b->most.n && b->debtors.n <= b->relief.n);
+    assert(b->least.n + b->relief.n == (by_price(a) ? b->longest.n : 0));
     for (size_t j = 0; j < b->longest.n; j++) {
         const struct admission_flow *f =
             HEAP_ENTRY(b->longest.items[j], struct admission_flow, in_length);

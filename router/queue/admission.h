@@ -78,7 +78,7 @@ struct admission_options {
 
 struct admission_ticket {     /* embedded in the waiter; zero: not waiting */
     struct list link;         /* in its flow, oldest first */
-    struct tree_link in_flow; /* by price, unless it is taken off for a try */
+    struct tree_link in_flow; /* by price, unless it is taken off */
     struct admission_flow *flow;
     double work_s;     /* its price */
     uint64_t since_us; /* when it first arrived */
@@ -119,22 +119,29 @@ enum admission_verdict admission_push(struct admission *a, struct admission_tick
 struct admission_ticket *admission_pop(struct admission *a, const struct worker_mask *room,
                                        uint64_t now_us);
 
-/* By price: a try. admission_next takes the first ticket off its place; NULL: all are off. It still
- * waits until admission_take, which charges its tenant work_s at the given price; or
- * admission_put_back returns it to its place at the given price, before anything else is done. */
-struct admission_ticket *admission_next(struct admission *a);
-void admission_take_off(struct admission *a, struct admission_ticket *t); /* out of order */
-void admission_put_back(struct admission *a, struct admission_ticket *t, double work_s);
+/* By price. A ticket may be taken off its place, so that others come first. It still waits:
+ * admission_put_back returns it to its place; admission_take ends its wait, and charges its tenant
+ * work_s. */
+struct admission_ticket *admission_first(const struct admission *a); /* in place; NULL: none is */
+struct admission_ticket *admission_first_free(const struct admission *a); /* without debt */
+void admission_take_off(struct admission *a, struct admission_ticket *t);
+void admission_put_back(struct admission *a, struct admission_ticket *t);
 void admission_take(struct admission *a, struct admission_ticket *t, double work_s,
                     uint64_t now_us);
 
-/* Would the ticket, taken off for a try, still be the first of its band at this price? */
-bool admission_is_first(const struct admission *a, const struct admission_ticket *t, double work_s);
+/* Does t come before u? Both wait, in their place or off it. */
+bool admission_precedes(const struct admission *a, const struct admission_ticket *t,
+                        const struct admission_ticket *u);
+
+/* Its order among tickets of its band whose tenants are in debt, or among those whose are not: to
+ * keep some in a heap elsewhere. It grows while the ticket waits at the same price, and never gets
+ * smaller, by what its tenant is charged and when its tenant falls into debt. */
+double admission_order(const struct admission_ticket *t);
 
 /* Has the tenant of the waiting ticket a debt? */
 bool admission_in_debt(const struct admission_ticket *t);
 
-/* A new price of a waiting ticket that is in its place. */
+/* A new price of a waiting ticket, in its place or off it. */
 void admission_reprice(struct admission *a, struct admission_ticket *t, double work_s);
 
 /* The claim's tenant was given claim->work_s by another router. The weight is what its last ticket
@@ -143,7 +150,7 @@ void admission_reprice(struct admission *a, struct admission_ticket *t, double w
 void admission_served(struct admission *a, const struct admission_claim *claim, bool has_waited,
                       uint64_t now_us);
 
-/* Leaves without being served: nothing is charged. It must be waiting, in its place. */
+/* Leaves without being served: nothing is charged. It must be waiting. */
 void admission_remove(struct admission *a, struct admission_ticket *t);
 
 static inline bool admission_is_waiting(const struct admission_ticket *t) {

@@ -4,6 +4,7 @@
 #include <assert.h>
 #include <math.h>
 
+#include "common/base/heap.h"
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 
@@ -17,6 +18,14 @@
 #define RETRY_MOST_S  600.0
 #define RETRY_JITTER  0.2
 #define LEARN_US      100000 /* between two looks at what workers have done */
+/* Of those meant for a worker that have to stay when it has become ready, in one walk. */
+#define LANE_TRIES 2
+#define LANE_LOOKS 16
+
+/* See hold.h. Tenants in debt and others apart, each heap by an order that may have grown since. */
+struct lane {
+    struct tree_heap free, owing;
+};
 
 struct hold {
     struct routing *routing;
@@ -24,11 +33,15 @@ struct hold {
     struct hold_options options;
     struct list waiting; /* the oldest price first */
     uint32_t n_waiting;
-    struct hold_request *fresh; /* began to wait and is not tried yet */
-    struct worker_mask ready;   /* when the last walk left requests waiting beside them */
-    uint64_t walked_us;         /* then; 0: no walk has */
-    uint64_t full_walk_us;      /* the last of HOLD_TRIES */
-    uint64_t learned_us;        /* deadlines_learn */
+    struct lane *lanes;        /* by worker */
+    struct list again, tried;  /* off their place in the order: the oldest try first */
+    struct worker_mask looked; /* workers to look at in the next walk */
+    uint64_t full_walk_us;     /* the last that looked at all */
+    uint64_t all_us;           /* the last that tried all */
+    uint32_t n_eligible;       /* workers, in the last walk */
+    uint32_t n_tries, n_deep;  /* in order that may fail until the next */
+    bool is_starving;          /* a worker found none, and no more may be tried */
+    uint64_t learned_us;       /* deadlines_learn */
     struct deadlines due;
     struct rng rng; /* of retry times */
 };
@@ -41,13 +54,69 @@ static struct admission_options queue_options(const struct hold_options *o) {
     };
 }
 
+/* --- lanes ------------------------------------------------------------------------------------ */
+
+static struct hold_request *in_lane(struct tree_link *link) {
+    return link ? HEAP_ENTRY(link, struct hold_request, in_lane) : NULL;
+}
+
+static bool is_before(const struct tree_link *a, const struct tree_link *b) {
+    const struct hold_request *x = HEAP_ENTRY_CONST(a, struct hold_request, in_lane);
+    const struct hold_request *y = HEAP_ENTRY_CONST(b, struct hold_request, in_lane);
+
+    if (x->due.band != y->due.band) return x->due.band < y->due.band;
+    return x->order != y->order ? x->order < y->order : x->place.seq < y->place.seq;
+}
+
+static struct tree_heap *lane_of(struct hold *h, const struct hold_request *q) {
+    return q->is_owing ? &h->lanes[q->lane].owing : &h->lanes[q->lane].free;
+}
+
+static bool is_empty(const struct lane *l) {
+    return !l->free.root && !l->owing.root;
+}
+
+static void leave_lane(struct hold *h, struct hold_request *q) {
+    if (tree_heap_is_linked(&q->in_lane)) tree_heap_remove(lane_of(h, q), &q->in_lane, is_before);
+}
+
+static void enter_lane(struct hold *h, struct hold_request *q, uint32_t w, double work_s) {
+    q->lane = w;
+    q->lane_work_s = work_s;
+    q->is_owing = admission_in_debt(&q->place);
+    q->order = admission_order(&q->place);
+    tree_heap_push(lane_of(h, q), &q->in_lane, is_before);
+}
+
+/* Is it in its place in the lane? If not, it is put there. */
+static bool is_settled(struct hold *h, struct hold_request *q) {
+    if (q->is_owing == admission_in_debt(&q->place) && q->order == admission_order(&q->place))
+        return true;
+    leave_lane(h, q);
+    enter_lane(h, q, q->lane, q->lane_work_s);
+    return false;
+}
+
+/* Returns those that were tried to their place in the order. */
+static void put_back(struct hold *h, struct list *tried) {
+    struct list *link;
+
+    while ((link = list_pop_front(tried)) != NULL)
+        admission_put_back(h->queue, &LIST_ENTRY(link, struct hold_request, tried_link)->place);
+}
+
+/* --- creation --------------------------------------------------------------------------------- */
+
 struct hold *hold_create(struct routing *routing, const struct hold_options *options) {
     struct admission_options queue = queue_options(options);
     struct hold *h = mem_zalloc(sizeof(*h));
 
     h->routing = routing;
     h->queue = admission_create(&queue);
+    h->lanes = mem_calloc(routing_load(routing)->n_workers, sizeof(*h->lanes));
     list_init(&h->waiting);
+    list_init(&h->again);
+    list_init(&h->tried);
     deadlines_init(&h->due);
     rng_seed(&h->rng, 1);
     hold_configure(h, options);
@@ -57,6 +126,7 @@ struct hold *hold_create(struct routing *routing, const struct hold_options *opt
 void hold_destroy(struct hold *h) {
     if (!h) return;
     admission_destroy(h->queue);
+    mem_free(h->lanes);
     mem_free(h);
 }
 
@@ -65,7 +135,9 @@ void hold_configure(struct hold *h, const struct hold_options *options) {
 
     assert((options->fcfs_s > 0) == (options->srpt_s > 0));
     h->options = *options;
-    h->walked_us = 0;
+    h->full_walk_us = 0;
+    put_back(h, &h->again);
+    put_back(h, &h->tried);
     admission_configure(h->queue, &queue);
     routing_set_hold(h->routing, options->fcfs_s, options->srpt_s);
 }
@@ -189,9 +261,10 @@ enum status hold_place(struct hold *h, struct route_request *rq, struct route_ti
 
 static void forget(struct hold *h, struct hold_request *q) {
     list_remove(&q->link);
+    if (list_is_linked(&q->tried_link)) list_remove(&q->tried_link);
+    leave_lane(h, q);
     deadlines_leave(&h->due, &q->due);
     h->n_waiting--;
-    if (h->fresh == q) h->fresh = NULL;
 }
 
 enum admission_verdict hold_wait(struct hold *h, struct hold_request *q,
@@ -217,8 +290,10 @@ enum admission_verdict hold_wait(struct hold *h, struct hold_request *q,
     h->n_waiting++;
     note_arrival(h, q->priority, claim.work_s, q->rq->now_us);
     deadlines_enter(&h->due, &q->due, band_of(q->priority), claim.work_s, q->by_us);
-    q->tried_us = 0;
-    h->fresh = q;
+    if (hold_is_on(h) && claim.home != WORKER_NONE) {
+        enter_lane(h, q, claim.home, claim.work_s);
+        worker_mask_add(h->looked.words, claim.home);
+    }
     return verdict;
 }
 
@@ -268,110 +343,136 @@ static void walk_by_turn(struct hold *h, uint32_t n_max, uint64_t now_us, struct
 
 /* --- by price --------------------------------------------------------------------------------- */
 
-enum attempt { PLACED, STAYS, DEARER };
+struct walk {
+    uint32_t n_max; /* that may be placed yet */
+    uint64_t now_us;
+    struct list *placed;
+};
 
-/* Tries a request that is taken off the queue for it. *price_s: the price now, unless PLACED. */
-static enum attempt attempt(struct hold *h, struct hold_request *q, uint64_t now_us,
-                            double *price_s) {
-    struct route_offer offer;
-    double most_s;
-
-    q->rq->now_us = now_us;
-    *price_s = q->place.work_s;
-    if (!offer_any(h, q->rq, &offer)) return STAYS;
-    *price_s = routing_offer_price(h->routing);
-    if (*price_s > q->place.work_s * PRICE_MARGIN + PRICE_MARGIN_S &&
-        !admission_is_first(h->queue, &q->place, *price_s))
-        return DEARER;
-    most_s = load_of(h)->hold_s[offer.worker];
-    if (admission_in_debt(&q->place)) most_s = MIN(most_s, HOLD_IN_DEBT_S);
-    q->tried_worker = offer.worker;
-    q->tried_us = now_us;
-    if (offer.wait_s > most_s) return STAYS;
-    routing_accept(h->routing, q->rq, q->ticket);
-    admission_take(h->queue, &q->place, *price_s, now_us);
-    return PLACED;
-}
-
-static void put_back(struct hold *h, struct hold_request *q, double price_s) {
-    admission_put_back(h->queue, &q->place, price_s);
+static void set_price(struct hold *h, struct hold_request *q, double price_s) {
+    admission_reprice(h->queue, &q->place, price_s);
     deadlines_reprice(&h->due, &q->due, price_s);
     list_remove(&q->link);
     list_push_back(&h->waiting, &q->link);
 }
 
-static void move_to(struct hold *h, struct hold_request *q, struct list *placed) {
-    forget(h, q);
-    list_push_back(placed, &q->link);
+static double most_wait_s(const struct hold *h, const struct hold_request *q, uint32_t w) {
+    double most_s = load_of(h)->hold_s[w];
+
+    return admission_in_debt(&q->place) ? MIN(most_s, HOLD_IN_DEBT_S) : most_s;
 }
 
-/* Its worker is as busy as at the last try, which was a moment ago: it would stay. */
-static bool is_tried(const struct hold_request *q, const struct worker_mask *ready,
-                     uint64_t now_us) {
-    return q->tried_us && now_us < q->tried_us + HOLD_STALE_US &&
-           !worker_mask_has(ready->words, q->tried_worker);
+enum attempt { PLACED, STAYS, DEARER };
+
+static bool comes_later(const struct hold *h, const struct hold_request *q,
+                        const struct hold_request *than) {
+    return than && admission_precedes(h->queue, &than->place, &q->place);
 }
 
-/* Places up to n_max in order; true when all that may be tried were. `ready`: those that are. */
-static bool try_in_order(struct hold *h, uint32_t n_max, struct worker_mask ready, bool is_event,
-                         uint64_t now_us, struct list *placed) {
-    const uint32_t n_stay_max = is_event ? HOLD_EVENT : HOLD_TRIES;
-    struct {
-        struct hold_request *q;
-        double price_s;
-    } kept[HOLD_TRIES];
-    uint32_t n_kept = 0, n_tries = 0;
-    struct admission_ticket *t;
-    bool is_ready = true;
+/* Another is before it at its price, in the order or for worker w. */
+static bool is_overtaken(const struct hold *h, const struct hold_request *q, uint32_t w) {
+    struct admission_ticket *first = admission_first(h->queue);
 
-    while (n_tries++ < HOLD_TRIES && n_kept < n_stay_max && is_ready && n_max &&
-           load_has_room(load_of(h), now_us) && (t = admission_next(h->queue)) != NULL) {
-        struct hold_request *q = request_of(t);
-        double price_s = t->work_s;
-        bool stays = !is_event && is_tried(q, &ready, now_us);
+    return comes_later(h, q, first ? request_of(first) : NULL) ||
+           comes_later(h, q, in_lane(h->lanes[w].free.root)) ||
+           comes_later(h, q, in_lane(h->lanes[w].owing.root));
+}
 
-        switch (stays ? STAYS : attempt(h, q, now_us, &price_s)) {
-        case PLACED:
-            move_to(h, q, placed);
-            n_max--;
-            is_ready = load_get_ready(load_of(h), &ready, now_us);
-            break;
-        case STAYS:
-            kept[n_kept].q = q;
-            kept[n_kept++].price_s = price_s;
-            break;
-        case DEARER: put_back(h, q, price_s); break;
+/* Tries a request that is off its place and in no lane. */
+static enum attempt attempt(struct hold *h, struct hold_request *q, const struct walk *k) {
+    struct route_offer offer;
+    double price_s;
+    bool is_dearer;
+
+    q->rq->now_us = k->now_us;
+    if (!offer_any(h, q->rq, &offer)) return STAYS;
+    price_s = routing_offer_price(h->routing);
+    is_dearer = price_s > q->place.work_s * PRICE_MARGIN + PRICE_MARGIN_S;
+    set_price(h, q, price_s);
+    is_dearer = is_dearer && is_overtaken(h, q, offer.worker);
+    if (!is_dearer && offer.wait_s <= most_wait_s(h, q, offer.worker)) {
+        routing_accept(h->routing, q->rq, q->ticket);
+        admission_take(h->queue, &q->place, price_s, k->now_us);
+        return PLACED;
+    }
+    enter_lane(h, q, offer.worker, offer.work_s);
+    return is_dearer ? DEARER : STAYS;
+}
+
+static enum attempt try_one(struct hold *h, struct hold_request *q, struct list *tried,
+                            struct walk *k) {
+    enum attempt result;
+
+    if (list_is_linked(&q->tried_link)) list_remove(&q->tried_link);
+    admission_take_off(h->queue, &q->place);
+    leave_lane(h, q);
+    result = attempt(h, q, k);
+    switch (result) {
+    case PLACED:
+        forget(h, q);
+        list_push_back(k->placed, &q->link);
+        k->n_max--;
+        break;
+    case STAYS: list_push_back(tried, &q->tried_link); break;
+    case DEARER: admission_put_back(h->queue, &q->place); break;
+    }
+    return result;
+}
+
+/* It could begin soon on w, where it is so much work. */
+static bool is_due(const struct hold *h, const struct hold_request *q, uint32_t w, double work_s,
+                   uint64_t now_us) {
+    return load_wait_in_order_s(load_of(h), w, work_s, now_us) <= most_wait_s(h, q, w);
+}
+
+/* The first in the lane of w that could begin there soon; NULL: none, or more than a few in it are
+ * not where they belong any more. */
+static struct hold_request *first_for(struct hold *h, uint32_t w, uint64_t now_us) {
+    for (int i = 0; i < LANE_LOOKS; i++) {
+        struct hold_request *q = in_lane(h->lanes[w].free.root);
+        struct hold_request *owing = in_lane(h->lanes[w].owing.root);
+
+        if (owing && !is_settled(h, owing)) continue;
+        if (q && !is_settled(h, q)) continue;
+        if (q && !is_due(h, q, w, q->lane_work_s, now_us)) q = NULL;
+        if (owing && !is_due(h, owing, w, owing->lane_work_s, now_us)) owing = NULL;
+        if (!q || !owing) return q ? q : owing;
+        return admission_precedes(h->queue, &owing->place, &q->place) ? owing : q;
+    }
+    return NULL;
+}
+
+/* The first in the order that w could be the worker of; NULL: none. */
+static struct hold_request *first_of_all(const struct hold *h, uint32_t w, uint64_t now_us) {
+    struct admission_ticket *t = admission_first(h->queue);
+
+    if (!t || is_due(h, request_of(t), w, t->work_s, now_us)) return t ? request_of(t) : NULL;
+    if (!admission_in_debt(t)) return NULL;
+    t = admission_first_free(h->queue);
+    return t && is_due(h, request_of(t), w, t->work_s, now_us) ? request_of(t) : NULL;
+}
+
+static void serve(struct hold *h, uint32_t w, struct walk *k) {
+    uint32_t n_stay = 0;
+
+    while (k->n_max && n_stay < LANE_TRIES && load_has_room(load_of(h), k->now_us)) {
+        struct hold_request *q = first_for(h, w, k->now_us), *first = NULL;
+        bool is_deep = !h->n_tries;
+
+        if (!is_deep || is_empty(&h->lanes[w])) first = first_of_all(h, w, k->now_us);
+        if (first && is_deep && !h->n_deep) {
+            h->is_starving = true;
+            first = NULL;
+        }
+        if (!q && !first) return;
+        if (q && (!first || admission_precedes(h->queue, &q->place, &first->place))) {
+            n_stay += try_one(h, q, &h->tried, k) != PLACED;
+        } else if (is_deep) {
+            h->n_deep -= try_one(h, first, &h->tried, k) != PLACED;
+        } else {
+            h->n_tries -= try_one(h, first, &h->again, k) != PLACED;
         }
     }
-    for (uint32_t i = 0; i < n_kept; i++)
-        put_back(h, kept[i].q, kept[i].price_s);
-    return is_ready && n_max;
-}
-
-/* Takes the one that began to wait last off the queue and tries it alone. */
-static void try_fresh(struct hold *h, uint64_t now_us, struct list *placed) {
-    struct hold_request *q = h->fresh;
-    double price_s;
-
-    if (!q || h->n_waiting > HOLD_TRIES) return;
-    admission_take_off(h->queue, &q->place);
-    if (attempt(h, q, now_us, &price_s) == PLACED) {
-        move_to(h, q, placed);
-    } else {
-        put_back(h, q, price_s);
-    }
-}
-
-/* Is a worker ready that was not, at some time since the last walk left requests waiting? */
-static bool has_other_ready(struct hold *h, const struct worker_mask *ready, uint64_t now_us) {
-    uint64_t others = 0;
-
-    if (!h->walked_us || now_us >= h->walked_us + HOLD_WALK_US) return true;
-    for (uint32_t i = 0; i < load_of(h)->n_words; i++) {
-        others |= ready->words[i] & ~h->ready.words[i];
-        h->ready.words[i] &= ready->words[i];
-    }
-    return others != 0;
 }
 
 static void reprice_oldest(struct hold *h) {
@@ -379,37 +480,71 @@ static void reprice_oldest(struct hold *h) {
 
     while (n--) {
         struct hold_request *q = LIST_ENTRY(list_first(&h->waiting), struct hold_request, link);
-
         double price_s = routing_price(h->routing, q->rq, &home);
+        bool has_lane = tree_heap_is_linked(&q->in_lane);
 
-        admission_reprice(h->queue, &q->place, price_s);
-        deadlines_reprice(&h->due, &q->due, price_s);
-        list_remove(&q->link);
-        list_push_back(&h->waiting, &q->link);
+        leave_lane(h, q);
+        set_price(h, q, price_s);
+        if (has_lane) {
+            enter_lane(h, q, q->lane, q->lane_work_s);
+        } else if (home != WORKER_NONE) {
+            enter_lane(h, q, home, price_s);
+        }
     }
 }
 
-static void walk_by_price(struct hold *h, uint32_t n_max, uint64_t now_us, struct list *placed) {
-    struct worker_mask ready;
-    bool is_left, is_event;
+/* One try in each so many microseconds since the last one; all that there may be with a worker that
+ * came back. */
+static uint32_t n_tries_in(uint64_t past_us, uint64_t each_us, bool has_more) {
+    return has_more ? HOLD_TRIES : (uint32_t)MIN(past_us / each_us, (uint64_t)HOLD_TRIES);
+}
 
-    if (!n_max || !load_get_ready(load_of(h), &ready, now_us) ||
-        !load_has_room(load_of(h), now_us)) {
-        h->walked_us = 0;
-        return;
+static void begin_full_walk(struct hold *h, bool has_more, uint64_t now_us) {
+    uint64_t past_us = now_us - MIN(now_us, h->full_walk_us);
+
+    h->full_walk_us = now_us;
+    h->n_tries = n_tries_in(past_us, HOLD_TRY_US, has_more);
+    h->n_deep = n_tries_in(past_us, HOLD_DEEP_US, has_more);
+    put_back(h, &h->again);
+    if (!h->is_starving) put_back(h, &h->tried);
+    h->is_starving = false;
+    reprice_oldest(h);
+}
+
+/* Few wait: each is tried, whatever is thought of its worker. */
+static void try_all(struct hold *h, struct walk *k) {
+    uint32_t n = h->n_waiting;
+    struct admission_ticket *t;
+    struct worker_mask ready;
+
+    if (!load_get_ready(load_of(h), &ready, k->now_us)) return;
+    h->all_us = k->now_us;
+    while (n-- && k->n_max && load_has_room(load_of(h), k->now_us) &&
+           (t = admission_first(h->queue)) != NULL)
+        (void)try_one(h, request_of(t), &h->again, k);
+}
+
+static void walk_by_price(struct hold *h, struct walk *k) {
+    const struct load *l = load_of(h);
+    bool has_more = l->n_eligible > h->n_eligible; /* one came back */
+    bool is_full = has_more || k->now_us >= h->full_walk_us + HOLD_WALK_US;
+    struct worker_mask eased;
+
+    h->n_eligible = l->n_eligible;
+    if (is_full) begin_full_walk(h, has_more, k->now_us);
+    if (is_full && h->n_waiting <= HOLD_FEW && (has_more || k->now_us >= h->all_us + HOLD_ALL_US))
+        try_all(h, k);
+    routing_take_eased(h->routing, &eased);
+    for (uint32_t i = 0; i < l->n_words; i++) {
+        h->looked.words[i] |= eased.words[i];
+        if (is_full || h->n_waiting <= HOLD_FEW) h->looked.words[i] = UINT64_MAX;
+        h->looked.words[i] &= l->eligible.words[i];
     }
-    if (!has_other_ready(h, &ready, now_us)) {
-        try_fresh(h, now_us, placed);
-        return;
+    WORKER_MASK_FOR_EACH(w, h->looked.words, l->n_words) {
+        if (!k->n_max || !load_has_room(l, k->now_us)) return;
+        worker_mask_drop(h->looked.words, w);
+        serve(h, w, k);
     }
-    is_event = now_us < h->full_walk_us + HOLD_WALK_US;
-    if (!is_event) {
-        reprice_oldest(h);
-        h->full_walk_us = now_us;
-    }
-    is_left = try_in_order(h, n_max, ready, is_event, now_us, placed);
-    h->walked_us = is_left ? h->full_walk_us : 0;
-    if (is_left) (void)load_get_ready(load_of(h), &h->ready, now_us);
 }
 
 /* --- all -------------------------------------------------------------------------------------- */
@@ -417,11 +552,10 @@ static void walk_by_price(struct hold *h, uint32_t n_max, uint64_t now_us, struc
 void hold_walk(struct hold *h, uint32_t n_max, uint64_t now_us, struct list *placed) {
     if (!h->n_waiting) return;
     if (hold_is_on(h)) {
-        walk_by_price(h, n_max, now_us, placed);
+        walk_by_price(h, &(struct walk){.n_max = n_max, .now_us = now_us, .placed = placed});
     } else {
         walk_by_turn(h, n_max, now_us, placed);
     }
-    h->fresh = NULL;
 }
 
 uint32_t hold_position(const struct hold *h, const struct hold_request *q) {
@@ -443,13 +577,28 @@ double hold_waiting_s(const struct hold *h) {
 }
 
 void hold_check(const struct hold *h) {
-    uint32_t n = 0;
+    uint32_t n = 0, n_tried = 0, n_off = 0, n_in_lanes = 0;
+    size_t n_lanes = 0;
 
     admission_check(h->queue);
     deadlines_check(&h->due, h->n_waiting);
     LIST_FOR_EACH(it, &h->waiting) {
-        assert(hold_is_waiting(LIST_ENTRY(it, struct hold_request, link)));
+        const struct hold_request *q = LIST_ENTRY(it, struct hold_request, link);
+
+        assert(hold_is_waiting(q));
+        n_off += hold_is_on(h) && !tree_heap_is_linked(&q->place.in_flow);
+        n_in_lanes += tree_heap_is_linked(&q->in_lane);
         n++;
     }
+    LIST_FOR_EACH(it, &h->again) {
+        n_tried++;
+    }
+    LIST_FOR_EACH(it, &h->tried) {
+        n_tried++;
+    }
+    for (uint32_t w = 0; w < load_of(h)->n_workers; w++)
+        n_lanes += tree_heap_check(&h->lanes[w].free, is_before) +
+                   tree_heap_check(&h->lanes[w].owing, is_before);
     assert(n == h->n_waiting && n == admission_n_waiting(h->queue));
+    assert(n_off == n_tried && n_in_lanes == n_lanes);
 }

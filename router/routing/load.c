@@ -113,6 +113,7 @@ void load_set_reason(struct load *l, uint32_t w, uint32_t reasons, bool is_set) 
         l->n_eligible--;
     } else {
         worker_mask_add(l->eligible.words, w);
+        worker_mask_add(l->eased.words, w);
         l->n_eligible++;
         l->n_words = MAX(l->n_words, w / 64 + 1);
     }
@@ -203,6 +204,13 @@ bool load_get_ready(const struct load *l, struct worker_mask *ready, uint64_t no
         any |= ready->words[i];
     }
     return any != 0;
+}
+
+void load_take_eased(struct load *l, struct worker_mask *eased) {
+    for (uint32_t i = 0; i < l->n_words; i++) {
+        eased->words[i] = l->eased.words[i];
+        l->eased.words[i] = 0;
+    }
 }
 
 double load_backlog_share(const struct load *l, uint64_t now_us) {
@@ -493,6 +501,7 @@ static void leave_pending(struct load *l, struct load_ticket *t) {
     list_remove(&t->link);
     t->is_pending = false;
     k->n_pending--;
+    worker_mask_add(l->eased.words, t->worker);
     head = list_first(&k->pending);
     k->pending_work_s = head ? MAX(k->pending_work_s - t->work_s, 0) : 0;
     k->head_work_s = head ? LIST_ENTRY(head, struct load_ticket, link)->work_s : 0;
@@ -548,6 +557,7 @@ void load_close(struct load *l, struct load_ticket *t, double output_tokens, boo
     k->resident_tokens = k->in_flight ? MAX(k->resident_tokens - t->resident_tokens, 0) : 0;
     k->n_closed++;
     l->n_open--;
+    worker_mask_add(l->eased.words, t->worker);
     note_admission(l, t->worker);
 }
 

@@ -113,6 +113,7 @@ struct load {
     struct worker_mask full;     /* workers at max_in_flight */
     struct worker_mask ramping;  /* workers in their slow start; leaves lazily */
     struct worker_mask srpt;     /* workers whose order is WORKER_SRPT */
+    struct worker_mask eased;    /* see load_take_eased */
     uint64_t slow_start_us;      /* how long one lasts; 0: none */
     double hold_fcfs_s, hold_srpt_s;
     double mean_output_tokens; /* running means over ended requests */
@@ -183,6 +184,10 @@ void load_set_hold(struct load *l, double fcfs_s, double srpt_s);
 /* Writes the mask of eligible workers within their bound, those that compute the shortest first
  * always: something may be short enough. False: there is none. */
 bool load_get_ready(const struct load *l, struct worker_mask *ready, uint64_t now_us);
+
+/* Writes the mask of workers that have less to do, or more leave, than at the last call, for
+ * another reason than that time went on: a first token, an end, a worker that is eligible again. */
+void load_take_eased(struct load *l, struct worker_mask *eased);
 
 /* Share of the eligible workers whose whole wait is above their bound. */
 double load_backlog_share(const struct load *l, uint64_t now_us);

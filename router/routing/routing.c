@@ -500,11 +500,22 @@ static struct policy_view look(struct routing *r, const struct route_request *rq
     };
 }
 
+/* One that holds no more than another and is not quicker is passed over: workers of a model differ
+ * in speed, and tiers make more of what is held, not less. */
 static double least_prefill_s(const struct routing *r, const struct policy_view *view) {
-    double least_s = HUGE_VAL;
+    double least_s = HUGE_VAL, speed = 0;
+    uint32_t n_held = 0;
 
     WORKER_MASK_FOR_EACH(w, view->candidates, r->load.n_words) {
-        least_s = fmin(least_s, policy_prefill(view, w).work_s);
+        double work_s;
+
+        if (r->matched[w] <= n_held && r->load.tokens_per_s[w] <= speed && !view->device_blocks)
+            continue;
+        work_s = policy_prefill(view, w).work_s;
+        if (work_s >= least_s) continue;
+        least_s = work_s;
+        n_held = r->matched[w];
+        speed = r->load.tokens_per_s[w];
     }
     return isinf(least_s) ? 0 : least_s;
 }
@@ -614,12 +625,11 @@ enum status routing_route(struct routing *r, const struct route_request *rq, str
 enum status routing_offer(struct routing *r, const struct route_request *rq,
                           struct route_offer *out, struct error *err) {
     enum status st = choose(r, rq, err);
-    double work_s;
 
     if (st != ST_OK) return st;
-    work_s = policy_prefill(&r->view, r->chosen).work_s;
     out->worker = r->chosen;
-    out->wait_s = load_wait_in_order_s(&r->load, r->chosen, work_s, rq->now_us);
+    out->work_s = policy_prefill(&r->view, r->chosen).work_s;
+    out->wait_s = load_wait_in_order_s(&r->load, r->chosen, out->work_s, rq->now_us);
     return ST_OK;
 }
 
@@ -629,6 +639,10 @@ double routing_offer_price(const struct routing *r) {
 
 void routing_set_hold(struct routing *r, double fcfs_s, double srpt_s) {
     load_set_hold(&r->load, fcfs_s, srpt_s);
+}
+
+void routing_take_eased(struct routing *r, struct worker_mask *eased) {
+    load_take_eased(&r->load, eased);
 }
 
 void routing_add_remote(struct routing *r, uint32_t w, const struct route_request *rq,

@@ -136,6 +136,7 @@ MUST_USE enum status routing_route(struct routing *r, const struct route_request
  * which takes turns counts it as a turn. routing_accept opens *t at the offered worker. */
 struct route_offer {
     uint32_t worker;
+    double work_s; /* prefill there */
     double wait_s; /* predicted queueing there, of it alone: load_wait_in_order_s */
 };
 MUST_USE enum status routing_offer(struct routing *r, const struct route_request *rq,
@@ -149,6 +150,9 @@ void routing_apply_speeds(struct routing *r, uint64_t now_us);
 
 /* Bounds of the predicted wait: see load_set_hold. */
 void routing_set_hold(struct routing *r, double fcfs_s, double srpt_s);
+
+/* Workers that have less to do by an event: see load_take_eased. */
+void routing_take_eased(struct routing *r, struct worker_mask *eased);
 
 /* Enters a request that another router sent to w as if it had been sent from here; *t is used as
  * any ticket until routing_ended. w need not be eligible. now_us and the later times may be in the

@@ -203,7 +203,7 @@ struct model_ticket {
     uint64_t order;
     double work_s;
     uint32_t home, n_passed;
-    bool is_in;
+    bool is_in, is_off; /* waits; not in its place */
 };
 
 enum { N_TICKETS = 200, QUEUE = 32, TENANTS = 6 };
@@ -546,9 +546,17 @@ static void enter(struct admission *a, struct admission_ticket *t, uint64_t tena
     admission_check(a);
 }
 
+/* Takes the first off its place. */
+static struct admission_ticket *take_first(struct admission *a) {
+    struct admission_ticket *t = admission_first(a);
+
+    if (t) admission_take_off(a, t);
+    return t;
+}
+
 /* The next is placed. */
 static struct admission_ticket *serve(struct admission *a) {
-    struct admission_ticket *t = admission_next(a);
+    struct admission_ticket *t = take_first(a);
 
     if (t) admission_take(a, t, t->work_s, 1);
     admission_check(a);
@@ -728,16 +736,19 @@ static void a_try_that_fails_keeps_the_place_at_the_new_price(void **state) {
     enter(a, &t[0], 1, 0.1, 1);
     enter(a, &t[1], 1, 0.2, 1);
     enter(a, &t[2], 2, 0.3, 1);
-    assert_ptr_equal(admission_next(a), &t[0]);
-    assert_true(admission_is_first(a, &t[0], 0.15));
-    assert_false(admission_is_first(a, &t[0], 0.25));
-    assert_ptr_equal(admission_next(a), &t[1]);
-    assert_ptr_equal(admission_next(a), &t[2]);
-    assert_null(admission_next(a));
+    assert_ptr_equal(take_first(a), &t[0]);
+    assert_ptr_equal(admission_first(a), &t[1]);
+    assert_true(admission_precedes(a, &t[0], &t[1]));
+    admission_reprice(a, &t[0], 0.25); /* its prefix was evicted */
+    assert_true(admission_precedes(a, &t[1], &t[0]));
+    assert_ptr_equal(take_first(a), &t[1]);
+    assert_ptr_equal(take_first(a), &t[2]);
+    assert_null(admission_first(a));
     assert_int_equal(admission_n_waiting(a), 3);
-    admission_put_back(a, &t[2], 0.3);
-    admission_put_back(a, &t[1], 0.2);
-    admission_put_back(a, &t[0], 0.25); /* its prefix was evicted */
+    admission_check(a);
+    admission_put_back(a, &t[2]);
+    admission_put_back(a, &t[1]);
+    admission_put_back(a, &t[0]);
     admission_check(a);
     assert_ptr_equal(serve(a), &t[1]);
     assert_ptr_equal(serve(a), &t[0]);
@@ -793,7 +804,8 @@ static void a_tenant_that_waits_elsewhere_is_owed_for_a_while(void **state) {
     assert_false(admission_in_debt(&t[6]));
     assert_ptr_equal(serve(a), &t[6]);
     assert_true(admission_in_debt(&t[7]));
-    assert_ptr_equal(admission_next(a), &t[7]);
+    assert_ptr_equal(admission_first(a), &t[7]);
+    admission_take_off(a, &t[7]);
     admission_take(a, &t[7], 1, 4 + ADMISSION_GUEST_US); /* it has not been heard of since */
     assert_false(admission_in_debt(&t[8]));
     serve_all(a);
@@ -864,10 +876,10 @@ static void shares_hold_over_routers(void **state) {
 
         do { /* whose request is in debt lets others go first, as hold.h does */
             r = (uint32_t)rng_below(&rng, ROUTERS);
-            got = admission_next(a[r]);
+            got = admission_first(a[r]);
             is_owed = admission_in_debt(got) && rng_below(&rng, 10);
-            if (is_owed) admission_put_back(a[r], got, 0.5);
         } while (is_owed);
+        admission_take_off(a[r], got);
         admission_take(a[r], got, 0.5, now_us);
         tenant = got >= &t[r][1][0];
         served[tenant] += 0.5;
@@ -904,7 +916,7 @@ static void a_tenant_alone_is_in_debt_while_others_come(void **state) {
     enter(a, &other[1], 2, 9, 1);
     assert_false(admission_in_debt(&other[1]));
     assert_ptr_equal(serve(a), &other[1]);
-    assert_ptr_equal(admission_next(a), &t[2]);
+    assert_ptr_equal(take_first(a), &t[2]);
     admission_take(a, &t[2], 2, 1000000 + ADMISSION_ALONE_US); /* enough time has passed */
     assert_false(admission_in_debt(&t[3]));
     serve_all(a);
@@ -956,7 +968,8 @@ static struct model_ticket *priced_first(const struct priced *p, struct model_ti
     for (int i = 0; i < N_LONG; i++) {
         double key;
 
-        if (!all[i].is_in || (first && all[i].priority > first->priority)) continue;
+        if (!all[i].is_in || all[i].is_off || (first && all[i].priority > first->priority))
+            continue;
         key = priced_key(p, &all[i]);
         /* Keys are sums of several terms: equal ones differ by rounding. */
         if (!first || all[i].priority < first->priority || key < least - 1e-9 ||
@@ -1043,7 +1056,7 @@ static void random_steps_by_price_are_those_of_the_definition(void **state) {
     struct admission *a = make_priced(LONG_QUEUE);
     struct model_ticket *all = mem_calloc(N_LONG, sizeof(*all));
     struct priced p = {{0}};
-    uint32_t n = 0, n_in_debt = 0, n_served = 0;
+    uint32_t n = 0, n_in_debt = 0, n_served = 0, n_left_off = 0;
     struct rng rng;
 
     (void)state;
@@ -1073,15 +1086,20 @@ static void random_steps_by_price_are_those_of_the_definition(void **state) {
         } else if (dice < 8) {
             double price_s = (double)rng_below(&rng, 20) * 0.25;
 
-            t = admission_next(a);
+            t = admission_first(a);
             other = priced_first(&p, all);
             assert_ptr_equal(t, other);
             if (!t) continue;
+            if (m->is_in && !m->is_off && &m->t != t)
+                assert_true(admission_precedes(a, t, &m->t) && !admission_precedes(a, &m->t, t));
+            admission_take_off(a, t);
             n_in_debt += admission_in_debt(t);
             assert_int_equal(admission_in_debt(t), priced_debt(&p, other) > 0);
             if (rng_below(&rng, 3) == 0) {
-                admission_put_back(a, t, price_s);
+                admission_reprice(a, t, price_s);
                 other->work_s = fmax(price_s, 0.001);
+                other->is_off = rng_below(&rng, 2);
+                if (!other->is_off) admission_put_back(a, t);
             } else {
                 admission_take(a, t, price_s, step * STEP_US);
                 priced_serve(&p, all, other, price_s, weights[other->tenant], step * STEP_US);
@@ -1099,7 +1117,12 @@ static void random_steps_by_price_are_those_of_the_definition(void **state) {
             admission_served(a, &claim, has_waited, step * STEP_US);
             priced_elsewhere(&p, (uint32_t)(claim.priority + 1) * TENANTS + (uint32_t)claim.tenant,
                              claim.work_s, claim.weight, has_waited, step * STEP_US);
+        } else if (m->is_in && m->is_off && rng_below(&rng, 4)) {
+            admission_put_back(a, &m->t);
+            m->is_off = false;
         } else if (m->is_in) {
+            n_left_off += m->is_off;
+            m->is_off = false;
             admission_remove(a, &m->t);
             priced_leave(&p, all, m);
             n--;
@@ -1107,7 +1130,10 @@ static void random_steps_by_price_are_those_of_the_definition(void **state) {
         assert_int_equal(admission_n_waiting(a), n);
         if (step % 7 == 0) admission_check(a);
     }
-    assert_true(n_served > 3000 && n_in_debt > 100);
+    assert_true(n_served > 3000 && n_in_debt > 100 && n_left_off > 20);
+    for (int i = 0; i < N_LONG; i++) {
+        if (all[i].is_in && all[i].is_off) admission_put_back(a, &all[i].t);
+    }
     serve_all(a);
     mem_free(all);
 }

@@ -215,6 +215,41 @@ static void a_full_worker_is_dropped_unless_all_are(void **state) {
     load_fini(&l);
 }
 
+static uint32_t n_eased(struct load *l, uint32_t *which) {
+    struct worker_mask eased;
+
+    load_take_eased(l, &eased);
+    *which = worker_mask_next(eased.words, l->n_words, 0);
+    return worker_mask_count(eased.words, l->n_words);
+}
+
+static void each_event_that_eases_a_worker_is_told_once(void **state) {
+    struct load_ticket a = {0}, b = {0};
+    struct load l;
+    uint32_t w;
+    (void)state;
+
+    load_init(&l, 70);
+    for (uint32_t i = 0; i < 70; i++)
+        load_worker_up(&l, i, &plain);
+    assert_int_equal(n_eased(&l, &w), 70);
+    load_open(&l, &a, 3, 1, 100, SECOND);
+    load_open(&l, &b, 69, 1, 100, SECOND);
+    assert_int_equal(n_eased(&l, &w), 0);
+    load_first_token(&l, &a, 2 * SECOND);
+    assert_int_equal(n_eased(&l, &w), 1);
+    assert_int_equal(w, 3);
+    load_close(&l, &a, 10, false, 3 * SECOND); /* less beside it */
+    load_close(&l, &b, 0, true, 3 * SECOND);
+    assert_int_equal(n_eased(&l, &w), 2);
+    load_set_reason(&l, 5, WORKER_DRAINING, true);
+    assert_int_equal(n_eased(&l, &w), 0);
+    load_set_reason(&l, 5, WORKER_DRAINING, false);
+    assert_int_equal(n_eased(&l, &w), 1);
+    assert_int_equal(w, 5);
+    load_fini(&l);
+}
+
 static void a_worker_with_enough_has_no_room_and_may_yet_be_picked(void **state) {
     struct worker_spec bounded = plain;
     struct load_ticket t[4];
@@ -405,6 +440,7 @@ int main(void) {
         cmocka_unit_test(a_new_worker_is_given_more_and_more),
         cmocka_unit_test(a_fleet_that_starts_together_starts),
         cmocka_unit_test(a_slow_start_that_has_its_share_is_no_room),
+        cmocka_unit_test(each_event_that_eases_a_worker_is_told_once),
         cmocka_unit_test(random_traffic_keeps_the_sums),
     };
 
