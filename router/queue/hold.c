@@ -11,9 +11,12 @@
 /* A price that rose by less keeps its place for this try. */
 #define PRICE_MARGIN   1.01
 #define PRICE_MARGIN_S 0.001
-/* When a refused request is to come again: when one a little shorter would have its turn. */
+/* When a refused request is to come again: when one a little shorter would have its turn, and after
+ * a multiple of its own prefill. Of requests that obey, load 1.05 and bursts accept 80 and 63 %
+ * without the latter, 80 and 81 % with it; no longer time changes the first. */
 #define RETRY_PRICE   0.95
-#define RETRY_TIMES   2 /* in bursts 67 % are accepted then, 54 % after once that time */
+#define RETRY_TIMES   2
+#define RETRY_OWN     5
 #define RETRY_LEAST_S 1.0
 #define RETRY_MOST_S  600.0
 #define RETRY_JITTER  0.2
@@ -200,6 +203,7 @@ static double queue_s(const struct hold *h, uint64_t tenant, int32_t priority, d
 static uint64_t retry_us(struct hold *h, uint64_t tenant, int32_t priority, double price_s) {
     double s = RETRY_TIMES * queue_s(h, tenant, priority, RETRY_PRICE * price_s);
 
+    s += RETRY_OWN * price_s;
     s = fmin(fmax(s, RETRY_LEAST_S), RETRY_MOST_S);
 
     return (uint64_t)(s * (1 - RETRY_JITTER + 2 * RETRY_JITTER * rng_f64(&h->rng)) * 1e6);
@@ -513,12 +517,13 @@ static void begin_full_walk(struct hold *h, bool has_more, uint64_t now_us) {
 
 /* Few wait: each is tried, whatever is thought of its worker. */
 static void try_all(struct hold *h, struct walk *k) {
-    uint32_t n = h->n_waiting;
+    uint32_t n = 2 * h->n_waiting; /* one that got dearer is tried again */
     struct admission_ticket *t;
     struct worker_mask ready;
 
     if (!load_get_ready(load_of(h), &ready, k->now_us)) return;
     h->all_us = k->now_us;
+    put_back(h, &h->tried);
     while (n-- && k->n_max && load_has_room(load_of(h), k->now_us) &&
            (t = admission_first(h->queue)) != NULL)
         (void)try_one(h, request_of(t), &h->again, k);
