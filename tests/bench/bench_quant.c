@@ -1,7 +1,7 @@
 /* tests/bench/bench_quant.c - quantised products of the CPU backend beside bf16's, in one process.
  *
- *      M=1, 4, 16, 512   weights per second, over those of bf16 on the same path
- *      beside llama.cpp  over its Q8_0 (int8, e4m3) and Q4_K_M (int4), where it is linked
+ *      M=1, 4, 16, 64, 512   weights per second, over those of bf16 on the same path
+ *      beside llama.cpp      over its Q8_0 (int8, e4m3) and Q4_K_M (int4), where it is linked
  *
  * One pass is the four products of a layer of Llama-3.2-1B, inputs prepared too, cycling over
  * layers that leave every cache. A round measures every format once, one after the other; a figure
@@ -31,8 +31,8 @@
 #define LONGEST    8192u
 
 static const uint32_t shape[4][2] = {{3072, 2048}, {2048, 2048}, {16384, 2048}, {2048, 8192}};
-static const uint32_t heights[] = {1, 4, 16, MAX_ROWS};
-#define N_HEIGHTS 4u
+static const uint32_t heights[] = {1, 4, 16, 64, MAX_ROWS};
+#define N_HEIGHTS ARRAY_LEN(heights)
 
 static const struct format {
     const char *name;
@@ -174,7 +174,7 @@ static void measure(struct bench *b, double seconds) {
     for (uint32_t round = 0; round < MAX_ROUNDS && (round < 9 || clock_now_us() < end_us);
          round++) {
         for (uint32_t h = 0; h < N_HEIGHTS; h++) {
-            if (heights[h] < MAX_ROWS || round % 8 == 0) measure_height(b, h);
+            if (heights[h] <= 16 || round % 8 == 0) measure_height(b, h);
         }
     }
 }
@@ -185,7 +185,8 @@ static bool report(struct bench *b) {
 
     printf("path %s, %u threads, %u rounds; bf16 %.1f GB/s at M=1, best\n", b->path->name,
            cpu_pool_threads(b->pool), n_ratios[0], best[0][0] * 2e-9);
-    printf("  over bf16: median (best)       M=1            M=4            M=16           M=512\n");
+    printf("  over bf16: median (best)       M=1            M=4            M=16           M=64     "
+           "      M=512\n");
     for (uint32_t f = 0; f < N_FORMATS; f++) {
         double bar = is_avx2 ? formats[f].bar_avx2 : formats[f].bar, at_one = 0;
 
