@@ -1,8 +1,9 @@
 /* kernels/quant.h - quantised matrices, one element at a time, and what they must be.
  *
  * A weight is (code - zero) * scale; struct backend_quant has the groups. Codes minus zeros are
- * exact in bf16: a product adds input * (code - zero) over a group in fp32, multiplies the group's
- * sum by the scale, and adds the groups in order; no rounded weight exists anywhere. Pure. */
+ * exact in bf16: a product adds input * (code - zero) over a group, in fp32 or in whole numbers,
+ * multiplies the group's sum by the scale, and adds the groups in order; no rounded weight exists
+ * anywhere. Pure. */
 #ifndef KERNELS_QUANT_H
 #define KERNELS_QUANT_H
 

@@ -15,6 +15,8 @@
 #include <immintrin.h>
 #elif defined(NEON)
 #include <arm_neon.h>
+#elif defined(__SSE2__)
+#include <emmintrin.h>
 #endif
 
 #include <string.h>
@@ -48,6 +50,17 @@ INLINE vi vi_load(const void *p) {
 
     memcpy(&v, p, sizeof(v));
     return v;
+}
+
+/* Keeps it in a register: the compiler would load it again wherever it is used. */
+INLINE void vi_keep(vi *v) {
+#if LANES == 16
+    __asm__("" : "+v"(*v));
+#elif defined(__SSE2__)
+    __asm__("" : "+x"(*v));
+#else
+    (void)v;
+#endif
 }
 
 INLINE vf vf_set1(float x) {
@@ -128,6 +141,35 @@ INLINE float vf_max_lane(vf v) {
     return x[0];
 }
 
+#if LANES == 16
+INLINE int32_t vi_sum(vi v) {
+    return _mm512_reduce_add_epi32((__m512i)v);
+}
+
+INLINE int32_t vi_max_lane(vi v) {
+    return _mm512_reduce_max_epi32((__m512i)v);
+}
+#else
+typedef int32_t vi4 __attribute__((vector_size(16)));
+
+INLINE int32_t vi_sum(vi v) {
+    vi4 part[LANES / 4];
+
+    memcpy(part, &v, sizeof(v));
+    part[0] += LANES == 8 ? part[LANES / 4 - 1] : (vi4){0};
+    return (part[0][0] + part[0][1]) + (part[0][2] + part[0][3]);
+}
+
+INLINE int32_t vi_max_lane(vi v) {
+    vi4 part[LANES / 4], a, b, is_more;
+
+    memcpy(part, &v, sizeof(v));
+    a = part[0], b = part[LANES / 4 - 1], is_more = a > b;
+    a = (is_more & a) | (~is_more & b);
+    return MAX(MAX(a[0], a[1]), MAX(a[2], a[3]));
+}
+#endif
+
 /* The polynomial of exp.h, fused; the same in every lane. exp(0) is 1; below EXP_MIN it is 0. */
 INLINE vf vf_exp(vf x) {
     vi is_normal = x > vf_set1(EXP_MIN);
@@ -200,6 +242,22 @@ INLINE vf vf_low(vi pairs) {
 
 INLINE vf vf_high(vi pairs) {
     return (vf)(pairs & vi_set1((int32_t)0xFFFF0000u));
+}
+
+/* Pairs of int8 as pairs of int16. gcc makes two halves of the vector's conversion. */
+INLINE vi vi_widen_bytes(const char *p) {
+#if LANES == 16
+    return (vi)_mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i *)(const void *)p));
+#elif LANES == 8
+    return (vi)_mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(const void *)p));
+#else
+    typedef int16_t vs __attribute__((vector_size(LANES * 4)));
+    typedef int8_t vc __attribute__((vector_size(LANES * 2)));
+    vc v;
+
+    memcpy(&v, p, sizeof(v));
+    return (vi) __builtin_convertvector(v, vs);
+#endif
 }
 
 /* Each 16-bit number in a word of its own. */

@@ -9,8 +9,8 @@
  *      codes    of the group's inputs, 8 at a time, zeros behind the last:
  *
  *      u4           [k / 8][output] words: bit 16 * (k % 2) + 4 * (k % 8 / 2) is the first of code k
- *      i8           [k / 4][output][k % 4]
- *      e4m3, pairs  [k / 2][output][k % 2]
+ *      i8, quads    [k / 4][output][k % 4]: with rounded inputs
+ *      i8, pairs    [k / 2][output][k % 2]; e4m3 too
  *      e4m3, quads  [k / 4][output / 4][k / 2 % 2][output % 4][k % 2]: unpacked with the other,
  *                   a half of 16 bytes is a vector's quarter of pairs of bf16 */
 #ifndef KERNELS_CPU_PACK_H
@@ -66,10 +66,25 @@ struct cpu_matrix cpu_matrix_quant(const struct cpu_format *f, uint32_t n,
 void cpu_pack_quant(struct cpu_matrix *m, const struct backend_tensor *t, uint32_t first,
                     uint32_t panel_step); /* by cpu_pack */
 
-/* Bytes of one row of prepared inputs; they begin with the inputs, and at cpu_inputs_tail with the
- * scale of int8 inputs, or (n_groups) sums of inputs. */
+/* What a row of inputs becomes: int8 with one scale; int16 with a scale and a sum for each block of
+ * QUANT_BLOCK inputs of a group, the last of each is shorter; or it stays as it is. */
+enum cpu_inputs { INPUTS_I8, INPUTS_I16, INPUTS_ACT };
+
+static inline enum cpu_inputs cpu_inputs_kind(const struct cpu_matrix *m) {
+    if (m->format.rounds_inputs) return INPUTS_I8;
+    return m->dtype == DTYPE_F8E4M3 ? INPUTS_ACT : INPUTS_I16;
+}
+
+/* Bytes of one input, and of one row of prepared inputs, which has scales and sums at
+ * cpu_inputs_tail. */
+size_t cpu_input_bytes(const struct cpu_matrix *m, size_t act_bytes);
 size_t cpu_inputs_tail(const struct cpu_matrix *m, size_t act_bytes);
 size_t cpu_inputs_bytes(const struct cpu_matrix *m, size_t act_bytes);
+
+/* The block of a row that input k of group g begins. */
+static inline size_t cpu_block_index(const struct cpu_matrix *m, uint32_t g, uint32_t k) {
+    return (size_t)g * CEIL_DIV(m->format.group_k, QUANT_BLOCK) + k / QUANT_BLOCK;
+}
 
 static inline uint32_t cpu_group_inputs(const struct cpu_matrix *m, uint32_t g) {
     uint32_t first = g * m->format.group_k;

@@ -31,10 +31,11 @@
  *      a masked position contributes an exact zero. Prefill and decode run the same code.
  *   4. The exponential is ours, and fusing is written, never left to the compiler.
  *   5. Threads only decide who computes an element, never how.
- *   6. A quantised weight is code times scale. The sum over a group of inputs is a chain with the
- *      codes, exact in bf16 and f32; its scale is applied to the sum, and groups are added in
- *      order. One row uses the codes as it unpacks them, several rows unpack them once for all.
- *      Inputs in int8 have whole sums, so all paths give the same bits.
+ *   6. A quantised weight is code times scale; the scale is applied to the sum over a group of
+ *      inputs, and groups are added in order. Inputs of int4 and int8 codes are whole numbers, int16
+ *      with a scale for each block of a group, or int8 where the checkpoint demands it, and sums of
+ *      a block are exact; so all paths give the same bits for the same inputs (plain, without an fma, nearly).
+ *      With e4m3 a group is a chain, whose codes are exact in bf16 and f32.
  * LIMITS. An infinity or NaN in a later position's V may reach earlier rows of its tile as a NaN;
  * such answers are flagged as not finite anyway. */
 #ifndef KERNELS_CPU_PATH_H
@@ -77,8 +78,8 @@ typedef void cpu_gemm_fn(const void *w, uint32_t n_panels, uint32_t k_pairs,
                          size_t y_stride, bool continues);
 
 /* Products with quantised matrices; kernels/cpu/pack.h has their panels. Rows of inputs are
- * prepared once for all panels: put into the matrix's order, rounded to int8 where it wants that,
- * summed over groups where it has zeros. `y` as above, for n_panels panels from `panel` on.
+ * prepared once for all panels: put into the matrix's order, rounded to int8 or int16, and summed
+ * over blocks for the zeros. `y` as above, for n_panels panels from `panel` on.
  * n_panels at most QUANT_PANELS, n_rows at most QUANT_ROWS; scratch: QUANT_SCRATCH bytes. */
 typedef void cpu_prepare_fn(void *row, const struct cpu_matrix *w, const void *x /* act */);
 typedef void cpu_quant_fn(const struct cpu_matrix *w, uint32_t panel, uint32_t n_panels,
@@ -86,7 +87,7 @@ typedef void cpu_quant_fn(const struct cpu_matrix *w, uint32_t panel, uint32_t n
                           bool continues, void *scratch);
 #define QUANT_PANELS  4u
 #define QUANT_ROWS    240u
-#define QUANT_BLOCK   128u /* inputs of a panel that are unpacked at a time */
+#define QUANT_BLOCK   128u /* inputs that are unpacked at a time, and have one scale in int16 */
 #define QUANT_SCRATCH ((QUANT_BLOCK + QUANT_ROWS * QUANT_PANELS) * PANEL * sizeof(float))
 
 struct cpu_path {

@@ -76,13 +76,24 @@ struct cpu_matrix cpu_matrix_quant(const struct cpu_format *f, uint32_t n, uint3
     return m;
 }
 
+size_t cpu_input_bytes(const struct cpu_matrix *m, size_t act_bytes) {
+    const size_t bytes[] = {
+        [INPUTS_I8] = sizeof(int8_t), [INPUTS_I16] = sizeof(int16_t), [INPUTS_ACT] = act_bytes};
+
+    return bytes[cpu_inputs_kind(m)];
+}
+
 size_t cpu_inputs_tail(const struct cpu_matrix *m, size_t act_bytes) {
-    return ALIGN_UP(m->k, PANEL) * (m->format.rounds_inputs ? 1 : act_bytes);
+    return ALIGN_UP(m->k, PANEL) * cpu_input_bytes(m, act_bytes);
 }
 
 /* An odd number of lines: the rows of a tile must not fall into one set of the cache. */
 size_t cpu_inputs_bytes(const struct cpu_matrix *m, size_t act_bytes) {
-    size_t n = cpu_inputs_tail(m, act_bytes) + m->format.n_groups * sizeof(float);
+    const size_t tail[] = {[INPUTS_I8] = sizeof(float),
+                           [INPUTS_I16] = cpu_block_index(m, m->format.n_groups, 0) *
+                                          (sizeof(float) + sizeof(int32_t)),
+                           [INPUTS_ACT] = 0};
+    size_t n = cpu_inputs_tail(m, act_bytes) + tail[cpu_inputs_kind(m)];
 
     return (CEIL_DIV(n, (size_t)CACHE_LINE) | 1) * CACHE_LINE;
 }
@@ -116,7 +127,7 @@ static void put_bytes(char *codes, uint32_t n, const uint8_t *row, uint64_t left
     for (uint32_t q = 0; q < 2; q++) {
         char *quad = codes + q * 4 * PANEL;
 
-        if (f->dtype == DTYPE_I8) {
+        if (f->rounds_inputs) {
             memcpy(quad + n * 4, c + q * 4, 4);
         } else if (f->is_quads) {
             memcpy(quad + n / 4 * 16 + n % 4 * 2, c + q * 4, 2);

@@ -2,8 +2,8 @@
  *
  * Every kind of matrix that checkpoints have, against sums in float64 of its weights as they are; a
  * row alone is that row among many, to the bit; K in two calls is K in one; int8 inputs give the
- * bits of the reference on all paths. Numbers in comments are the conformance cases of quantised
- * formats. */
+ * bits of the reference on all paths, and inputs in int16 those of their rule, which stands here in
+ * plain loops. Numbers in comments are the conformance cases of quantised formats. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -125,7 +125,32 @@ static const char *name_of(const struct backend_tensor *t) {
     return text;
 }
 
-/* Case 63: 1e-6 of the sum of what is added; with zeros, code and zero are added apart. */
+static bool has_blocks(const struct product *p) {
+    return cpu_inputs_kind(&p->m) == INPUTS_I16;
+}
+
+/* The input that a code of column k meets. */
+static float input_at(const struct product *p, const float *x, uint32_t k) {
+    return x[p->t->quant->order ? p->t->quant->order[k] : k];
+}
+
+/* Of the inputs of a block that begins at k: [k, end). */
+static float largest_input(const struct product *p, const float *x, uint32_t k, uint32_t end) {
+    float max = 0;
+
+    for (; k < end; k++)
+        max = fmaxf(max, fabsf(input_at(p, x, k)));
+    return max;
+}
+
+static uint32_t block_end(const struct product *p, uint32_t k) {
+    uint32_t group_k = p->t->quant->group_k, in_group = k % group_k;
+
+    return MIN(k + MIN(QUANT_BLOCK - in_group % QUANT_BLOCK, group_k - in_group), p->m.k);
+}
+
+/* Case 63: 1e-6 of the sum of what is added; with zeros, code and zero are added apart. Inputs in
+ * int16 may each be off by 2^-15 of the largest of their block. */
 static void check_float64(const struct product *p, uint32_t row) {
     const struct backend_quant *q = p->t->quant;
     const float *x = p->x + row * p->width;
@@ -133,20 +158,66 @@ static void check_float64(const struct product *p, uint32_t row) {
 
     for (uint32_t n = 0; n < p->m.n; n += 5) {
         const uint8_t *codes = (const uint8_t *)p->t->data + n * pitch;
-        double sum = 0, size = 0, got = p->y[row * p->y_stride + n];
+        double sum = 0, size = 0, rounded = 0, largest = 0, got = p->y[row * p->y_stride + n];
 
-        for (uint32_t k = 0; k < p->m.k; k++) {
+        for (uint32_t k = 0, end = 0; k < p->m.k; k++) {
             uint32_t g = k / q->group_k;
-            double in = x[q->order ? q->order[k] : k], code = quant_code(p->m.dtype, codes, k),
+            double in = input_at(p, x, k), code = quant_code(p->m.dtype, codes, k),
                    zero = quant_zero(q, p->m.dtype, row_groups, n, g),
                    scale = quant_scale(q, row_groups, n, g);
 
             sum += in * (code - zero) * scale;
             size += fabs(in) * (fabs(code) + fabs(zero)) * fabs(scale);
+            if (has_blocks(p) && k == end) {
+                end = block_end(p, k);
+                largest = (double)largest_input(p, x, k, end);
+            }
+            rounded += largest * 0x1p-15 * fabs(code - zero) * fabs(scale);
         }
-        if (!(fabs(got - sum) <= 1e-6 * size))
+        if (!(fabs(got - sum) <= 1e-6 * size + rounded))
             fail_msg("%s: %s: row %u, output %u: %g, in float64 %g, size %g", p->path->name,
                      name_of(p->t), row, n, got, sum, size);
+    }
+}
+
+/* Output n of a row by the rule of int16 inputs: a power of two as the scale of a block, the
+ * smallest from 2^-126 on with which the largest input rounds to less than 2^15. */
+static float by_rule(const struct product *p, const float *x, uint32_t n) {
+    const struct backend_quant *q = p->t->quant;
+    const uint8_t *codes = (const uint8_t *)p->t->data + n * dtype_row_bytes(p->m.dtype, p->m.k);
+    uint64_t row_groups = quant_row_groups(q, p->m.k);
+    bool is_fused = strcmp(p->path->name, "plain") != 0;
+    float y = 0;
+
+    for (uint32_t k = 0, end; k < p->m.k; k = end) {
+        uint32_t g = k / q->group_k;
+        double largest, unit = 0x1p-126;
+        float weight = quant_scale(q, row_groups, n, g), sum;
+        int64_t whole = 0;
+
+        end = block_end(p, k);
+        largest = (double)largest_input(p, x, k, end);
+        while (largest / unit >= 32767.5)
+            unit *= 2;
+        for (; k < end; k++) {
+            int zero = quant_zero(q, p->m.dtype, row_groups, n, g);
+
+            whole += (int64_t)rint((double)input_at(p, x, k) / unit) *
+                     (int64_t)(quant_code(p->m.dtype, codes, k) - (float)zero);
+        }
+        sum = (float)whole * (float)unit;
+        y = is_fused ? fmaf(sum, weight, y) : y + sum * weight;
+    }
+    return y;
+}
+
+static void check_rule(const struct product *p, uint32_t row) {
+    for (uint32_t n = 0; n < p->m.n; n += 3) {
+        float got = p->y[row * p->y_stride + n], want = by_rule(p, p->x + row * p->width, n);
+
+        if (got != want)
+            fail_msg("%s: %s: row %u, output %u: %.9g, by the rule %.9g", p->path->name,
+                     name_of(p->t), row, n, (double)got, (double)want);
     }
 }
 
@@ -195,6 +266,7 @@ static void check_product(const struct cpu_path *path, const struct backend_tens
         check_reference(&p, most - 1);
     else
         check_float64(&p, most - 1);
+    if (has_blocks(&p)) check_rule(&p, most - 1);
     close_product(&p);
     mem_free(x);
 }
@@ -221,8 +293,6 @@ static void products_of_all_kinds_on_all_paths(void **state) {
     }
 }
 
-/* --- extremes -------------------------------------------------------------------------------- */
-
 /* One row of x through a tensor, on a path. */
 static void product_of(const struct cpu_path *path, const struct backend_tensor *t, const float *x,
                        float *y) {
@@ -233,6 +303,133 @@ static void product_of(const struct cpu_path *path, const struct backend_tensor 
     memcpy(y, p.y, p.m.n * sizeof(*y));
     close_product(&p);
 }
+
+/* --- inputs in int16 ------------------------------------------------------------------------- */
+
+/* Inputs of a row: of one size; of all sizes; blocks of zeros among others; some that a block's
+ * scale leaves nothing of; subnormal ones; large floats; the largest rounds up to 2^15. */
+enum inputs { EVEN, ALL_SIZES, SOME_ZEROS, OUTLIERS, SUBNORMAL, HUGE_ONES, ROUNDED_UP, N_INPUTS };
+
+static void fill_inputs(float *x, uint32_t k, enum inputs kind, struct rng *rng) {
+    for (uint32_t i = 0; i < k; i++) {
+        x[i] = (float)rng_f64(rng) - 0.5f;
+        if (kind == ALL_SIZES) x[i] = ldexpf(x[i], (int)rng_below(rng, 60) - 30);
+        if (kind == SOME_ZEROS && i / 64 % 3 == 1) x[i] = 0;
+        if (kind == OUTLIERS && rng_below(rng, 64) == 0) x[i] *= 1e6f;
+        if (kind == SUBNORMAL) x[i] *= 0x1p-125f;
+        if (kind == HUGE_ONES) x[i] *= 0x1p115f;
+        if (kind == ROUNDED_UP && rng_below(rng, 4) == 0) x[i] = i % 2 ? 0.99999f : -0.99999f;
+    }
+}
+
+/* Groups of all lengths: shorter than a vector, no multiple of one, longer than a block. */
+static const struct quant_kind block_kinds[] = {
+    {DTYPE_U4, 1, 8, true, false, QUANT_INPUTS_PLAIN},
+    {DTYPE_U4, 1, 24, false, true, QUANT_INPUTS_PLAIN},
+    {DTYPE_U4, 1, 128, false, false, QUANT_INPUTS_PLAIN},
+    {DTYPE_U4, 1, 136, true, true, QUANT_INPUTS_PLAIN},
+    {DTYPE_U4, 1, 0, false, false, QUANT_INPUTS_PLAIN},
+    {DTYPE_I8, 1, 40, true, false, QUANT_INPUTS_PLAIN},
+    {DTYPE_I8, 1, 264, false, false, QUANT_INPUTS_PLAIN},
+    {DTYPE_I8, 1, 0, true, true, QUANT_INPUTS_PLAIN},
+};
+
+static void blocks_have_the_bits_of_their_rule(void **state) {
+    enum { N = 70, K = 1000, MOST = 13 };
+    static float x[MOST * K];
+    struct quant_matrix m;
+    struct rng rng;
+
+    (void)state;
+    rng_seed(&rng, support_seed());
+    for (size_t i = 0; i < N_PATHS * ARRAY_LEN(block_kinds) * N_INPUTS; i++) {
+        const struct cpu_path *path = path_at(i % N_PATHS);
+        enum inputs inputs = (enum inputs)(i / N_PATHS % N_INPUTS);
+        struct product p;
+
+        if (!path) continue;
+        quant_matrix_fill(&m, &block_kinds[i / N_PATHS / N_INPUTS], N, K, &rng);
+        for (uint32_t r = 0; r < MOST; r++)
+            fill_inputs(x + r * K, K, inputs, &rng);
+        open_product(&p, path, &m.tensor, x, MOST);
+        for (uint32_t r = 0; r < MOST; r++) {
+            run(&p, r, 1, p.y + r * p.y_stride, false);
+            check_rule(&p, r);
+        }
+        for (uint32_t n = 2; n <= MOST; n++)
+            check_rows(&p, n);
+        close_product(&p);
+        quant_matrix_free(&m);
+    }
+}
+
+/* Sums of inputs that have 8 significant bits, down to 1 / 128 of the largest, are exact. */
+static void inputs_in_bf16_are_exact(void **state) {
+    enum { N = 70, K = 128 };
+    static float x[K], y[N];
+    struct quant_kind kinds[2] = {{DTYPE_U4, 1, 0, true, false, QUANT_INPUTS_PLAIN},
+                                  {DTYPE_I8, 1, 0, true, false, QUANT_INPUTS_PLAIN}};
+    struct quant_matrix m;
+    struct rng rng;
+
+    (void)state;
+    rng_seed(&rng, support_seed());
+    for (size_t i = 0; i < N_PATHS * 64; i++) {
+        const struct cpu_path *path = path_at(i % N_PATHS);
+        int size = (int)rng_below(&rng, 200) - 100;
+
+        if (!path) continue;
+        quant_matrix_fill(&m, &kinds[i / N_PATHS % 2], N, K, &rng);
+        for (uint64_t n = 0; n < N; n++)
+            ((float *)(uintptr_t)m.quant.scale)[n] = 1;
+        for (int k = 0; k < K; k++) { /* from 1 / 128 of 255, 1.99, up to it */
+            double bits = (double)(128 + rng_below(&rng, 128));
+
+            x[k] = (float)ldexp(rng_below(&rng, 2) ? bits : -bits, size - (int)rng_below(&rng, 7));
+        }
+        x[i % K] = (float)ldexp(255, size);
+        product_of(path, &m.tensor, x, y);
+        for (uint64_t n = 0; n < N; n++) {
+            double want = 0;
+
+            for (uint64_t k = 0; k < K; k++)
+                want += (double)x[k] * quant_matrix_weight(&m.tensor, n, k);
+            assert_true(y[n] == (float)want);
+        }
+        quant_matrix_free(&m);
+    }
+}
+
+/* The most that a sum can be: 128 * 255 * 32767 is below 2^31. */
+static void sums_of_blocks_do_not_overflow(void **state) {
+    enum { K = 256 };
+    static int8_t codes[2][K];
+    static float x[K];
+    float scale[2] = {1, 1}, y[2];
+    int16_t zero[2] = {127, -128};
+    struct backend_quant q = {.group_n = 1, .group_k = K, .scale = scale, .zero = zero};
+    struct backend_tensor t = {.dtype = DTYPE_I8,
+                               .n_dims = 2,
+                               .shape = {2, K},
+                               .data = codes,
+                               .n_bytes = sizeof(codes),
+                               .quant = &q};
+
+    (void)state;
+    memset(codes[0], -128, K);
+    memset(codes[1], 127, K);
+    for (size_t i = 0; i < N_PATHS * 2; i++) {
+        float in = i / N_PATHS ? 32640 : -32640; /* of 8 bits */
+
+        if (!path_at(i % N_PATHS)) continue;
+        for (int k = 0; k < K; k++)
+            x[k] = in;
+        product_of(path_at(i % N_PATHS), &t, x, y);
+        assert_true(y[0] == -255 * K * in && y[1] == 255 * K * in);
+    }
+}
+
+/* --- extremes -------------------------------------------------------------------------------- */
 
 /* Case 60: 16384 * 128 * 127 stays below 2^31, offsets included. */
 static void int8_sums_of_extremes_do_not_overflow(void **state) {
@@ -432,6 +629,9 @@ static void groups_that_are_no_multiple_of_8_are_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(products_of_all_kinds_on_all_paths),
+        cmocka_unit_test(blocks_have_the_bits_of_their_rule),
+        cmocka_unit_test(inputs_in_bf16_are_exact),
+        cmocka_unit_test(sums_of_blocks_do_not_overflow),
         cmocka_unit_test(int8_sums_of_extremes_do_not_overflow),
         cmocka_unit_test(int4_zeros_and_scales_at_their_ends),
         cmocka_unit_test(zeros_give_zeros_and_infinities_are_seen),
