@@ -42,7 +42,8 @@ struct hold {
     uint64_t full_walk_us;     /* the last that looked at all */
     uint64_t all_us;           /* the last that tried all */
     uint32_t n_eligible;       /* workers, in the last walk */
-    uint32_t n_tries, n_deep;  /* in order that may fail until the next */
+    uint32_t n_tries;          /* from the first in order that may fail until the next */
+    uint64_t deep_us;          /* tries further down are accounted for up to this time */
     bool is_starving;          /* a worker found none, and no more may be tried */
     uint64_t learned_us;       /* deadlines_learn */
     struct deadlines due;
@@ -464,7 +465,7 @@ static void serve(struct hold *h, uint32_t w, struct walk *k) {
         bool is_deep = !h->n_tries;
 
         if (!is_deep || is_empty(&h->lanes[w])) first = first_of_all(h, w, k->now_us);
-        if (first && is_deep && !h->n_deep) {
+        if (first && is_deep && k->now_us < h->deep_us + HOLD_DEEP_US) {
             h->is_starving = true;
             first = NULL;
         }
@@ -472,7 +473,7 @@ static void serve(struct hold *h, uint32_t w, struct walk *k) {
         if (q && (!first || admission_precedes(h->queue, &q->place, &first->place))) {
             n_stay += try_one(h, q, &h->tried, k) != PLACED;
         } else if (is_deep) {
-            h->n_deep -= try_one(h, first, &h->tried, k) != PLACED;
+            if (try_one(h, first, &h->tried, k) != PLACED) h->deep_us += HOLD_DEEP_US;
         } else {
             h->n_tries -= try_one(h, first, &h->again, k) != PLACED;
         }
@@ -497,18 +498,13 @@ static void reprice_oldest(struct hold *h) {
     }
 }
 
-/* One try in each so many microseconds since the last one; all that there may be with a worker that
- * came back. */
-static uint32_t n_tries_in(uint64_t past_us, uint64_t each_us, bool has_more) {
-    return has_more ? HOLD_TRIES : (uint32_t)MIN(past_us / each_us, (uint64_t)HOLD_TRIES);
-}
-
 static void begin_full_walk(struct hold *h, bool has_more, uint64_t now_us) {
-    uint64_t past_us = now_us - MIN(now_us, h->full_walk_us);
+    uint64_t past_us = has_more ? UINT64_MAX : now_us - MIN(now_us, h->full_walk_us);
+    uint64_t most_us = MIN(now_us, (uint64_t)HOLD_TRIES * HOLD_DEEP_US);
 
     h->full_walk_us = now_us;
-    h->n_tries = n_tries_in(past_us, HOLD_TRY_US, has_more);
-    h->n_deep = n_tries_in(past_us, HOLD_DEEP_US, has_more);
+    h->n_tries = (uint32_t)MIN(past_us / HOLD_TRY_US, (uint64_t)HOLD_TRIES);
+    h->deep_us = has_more ? now_us - most_us : MAX(h->deep_us, now_us - most_us);
     put_back(h, &h->again);
     if (!h->is_starving) put_back(h, &h->tried);
     h->is_starving = false;

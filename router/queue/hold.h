@@ -53,9 +53,9 @@
 #include "router/routing/routing.h"
 
 #define HOLD_WALK_US    5000
-#define HOLD_TRIES      8
-#define HOLD_TRY_US     2000
-#define HOLD_DEEP_US    4000
+#define HOLD_TRIES      16
+#define HOLD_TRY_US     1000
+#define HOLD_DEEP_US    8000
 #define HOLD_FEW        64
 #define HOLD_ALL_US     50000
 #define HOLD_REPRICED   2
