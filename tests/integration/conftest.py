@@ -28,15 +28,23 @@ os.environ["CUDA_VISIBLE_DEVICES"] = ""  # on a GPU machine, too, a worker that 
 PATIENCE_S = 120 if SANITIZER else 40  # for conditions that come in a moment
 
 
+class NoSample(AssertionError):
+    """A metric has no sample with these labels: nothing was counted there yet, or it is misspelt."""
+
+
 def wait_for(condition, what, patience_s=PATIENCE_S):
-    """Polls until condition() is true; its last value."""
+    """Polls until condition() is true; its last value. A metric that has no sample yet is not true."""
     end = time.monotonic() + patience_s
     while True:
-        value = condition()
+        value, missing = None, ""
+        try:
+            value = condition()
+        except NoSample as e:
+            missing = f": {e}"
         if value:
             return value
         if time.monotonic() > end:
-            raise AssertionError(f"waited {patience_s} s in vain for {what}")
+            raise AssertionError(f"waited {patience_s} s in vain for {what}{missing}")
         time.sleep(0.02)
 
 
@@ -83,7 +91,8 @@ def metric(text, name, **labels):
         match = re.match(r"([^ {#]+)(?:\{(.*)\})? (\S+)$", line)
         if match and match[1] == name and all(f'{k}="{v}"' in (match[2] or "") for k, v in labels.items()):
             total, found = total + float(match[3]), True
-    assert found, f"no sample of {name} {labels}"
+    if not found:
+        raise NoSample(f"no sample of {name} {labels}")
     return total
 
 
