@@ -60,6 +60,12 @@ ARROWS = {
     "kernels/cuda": "common/base kernels kernels/host kernels/tp kernels/cuda/device kernels/cuda/attend "
                     "kernels/cuda/sampling kernels/cuda/ops kernels/cuda/products",
 
+    # Pure: what an answer may look like.
+    "worker/grammar/core": "common/base",
+    "worker/grammar/schema": "common/base common/text worker/grammar/core",
+    "worker/grammar/notation": "common/base worker/grammar/core",
+    "worker/grammar": "common/base common/text worker/grammar/core worker/grammar/schema worker/grammar/notation",
+
     "worker/kv/block": "common/base",
     "worker/kv": "common/base common/text worker/kv/block",
     "worker/sched": "common/base common/net kernels worker/kv",

@@ -1,0 +1,719 @@
+/* worker/grammar/core/expr.c - constructors that simplify, derivatives, and giving memory back.
+ *
+ * A constructor returns the id of an equal node if there is one. The rules of simplification are
+ * those that keep the number of derivatives finite: alternatives and intersections are sets, a
+ * concatenation leans to the right, and what is absorbed is dropped. */
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/hash.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
+#include "worker/grammar/core/expr_internal.h"
+
+#define FIRST_SLOTS 256u
+
+/* --- the store -------------------------------------------------------------------------------- */
+
+bool exprs_grow(struct exprs *x, void *array, uint32_t n, uint32_t *cap, size_t size) {
+    uint32_t more = *cap ? *cap * 2 : 64;
+    void **at = array, *grown;
+
+    if (n < *cap) return true;
+    if (x->failure != EXPRS_OK) return false;
+    if (x->n_bytes + (size_t)(more - *cap) * size > x->max_bytes ||
+        !(grown = mem_try_realloc(*at, more * size))) {
+        x->failure = EXPRS_OUT_OF_MEMORY;
+        return false;
+    }
+    x->n_bytes += (size_t)(more - *cap) * size;
+    *at = grown;
+    *cap = more;
+    return true;
+}
+
+bool exprs_pay(struct exprs *x, uint64_t n) {
+    if (x->failure != EXPRS_OK) return false;
+    if (x->fuel < n) {
+        x->fuel = 0;
+        x->failure = EXPRS_OUT_OF_WORK;
+        return false;
+    }
+    x->fuel -= n;
+    return true;
+}
+
+static uint64_t hash_node(const struct exprs *x, const struct expr_node *n) {
+    uint64_t h = rng_mix((uint64_t)n->kind << 32 | n->min) ^ rng_mix(n->max + 7);
+
+    switch (n->kind) {
+    case EXPR_IS_CLASS: return h ^ hash_64(&x->set[n->a], sizeof(x->set[0]), 1);
+    case EXPR_IS_ALT:
+    case EXPR_IS_AND: return h ^ hash_64(x->kid + n->a, n->b * sizeof(expr_id), 2);
+    default: return h ^ rng_mix((uint64_t)n->a << 32 | n->b);
+    }
+}
+
+static bool is_equal(const struct exprs *x, const struct expr_node *p, const struct expr_node *q) {
+    if (p->kind != q->kind || p->min != q->min || p->max != q->max) return false;
+    if (p->kind == EXPR_IS_CLASS)
+        return memcmp(&x->set[p->a], &x->set[q->a], sizeof(x->set[0])) == 0;
+    if (p->kind == EXPR_IS_ALT || p->kind == EXPR_IS_AND)
+        return p->b == q->b && memcmp(x->kid + p->a, x->kid + q->a, p->b * sizeof(expr_id)) == 0;
+    return p->a == q->a && p->b == q->b;
+}
+
+/* Where a node is in the table, or would be. */
+static uint32_t find_slot(const struct exprs *x, const struct expr_node *n) {
+    uint32_t at = (uint32_t)hash_node(x, n) & (x->n_slots - 1);
+
+    while (x->slot[at] != 0 && !is_equal(x, &x->node[x->slot[at] - 1], n))
+        at = (at + 1) & (x->n_slots - 1);
+    return at;
+}
+
+static bool grow_slots(struct exprs *x) {
+    uint32_t n = x->n_slots * 2;
+    uint32_t *slots;
+
+    if (x->n_bytes + x->n_slots * sizeof(*slots) > x->max_bytes ||
+        !(slots = mem_try_zalloc(n * sizeof(*slots)))) {
+        x->failure = EXPRS_OUT_OF_MEMORY;
+        return false;
+    }
+    x->n_bytes += x->n_slots * sizeof(*slots);
+    mem_free(x->slot);
+    x->slot = slots;
+    x->n_slots = n;
+    for (uint32_t id = 0; id < x->n_nodes; id++)
+        x->slot[find_slot(x, &x->node[id])] = id + 1;
+    return true;
+}
+
+static uint8_t flags_of_list(const struct exprs *x, const struct expr_node *n) {
+    uint8_t all = EXPR_NULLABLE | EXPR_FINITE, any = 0;
+
+    for (uint32_t i = 0; i < n->b; i++) {
+        all &= x->node[x->kid[n->a + i]].flags;
+        any |= x->node[x->kid[n->a + i]].flags;
+    }
+    if (n->kind == EXPR_IS_ALT)
+        return (any & (EXPR_NULLABLE | EXPR_COMPLEMENTS)) | (all & EXPR_FINITE);
+    return (all & EXPR_NULLABLE) | (any & EXPR_FINITE) | EXPR_COMPLEMENTS;
+}
+
+static uint8_t flags_of(const struct exprs *x, const struct expr_node *n) {
+    uint8_t a, b;
+
+    switch ((enum expr_kind)n->kind) {
+    case EXPR_IS_NONE: return EXPR_FINITE | EXPR_DEAD;
+    case EXPR_IS_EMPTY: return EXPR_NULLABLE | EXPR_FINITE;
+    case EXPR_IS_ANY: return EXPR_NULLABLE;
+    case EXPR_IS_CLASS: return EXPR_FINITE;
+    case EXPR_IS_MULTIPLE: return (n->a == 0 ? EXPR_NULLABLE : 0) | EXPR_COMPLEMENTS;
+    case EXPR_IS_CONCAT:
+        a = x->node[n->a].flags;
+        b = x->node[n->b].flags;
+        return (a & b & (EXPR_NULLABLE | EXPR_FINITE)) | ((a | b) & EXPR_COMPLEMENTS);
+    case EXPR_IS_REPEAT:
+        a = x->node[n->a].flags;
+        return (a & EXPR_COMPLEMENTS) | (n->min == 0 || (a & EXPR_NULLABLE) ? EXPR_NULLABLE : 0) |
+               (n->max != EXPR_FOREVER ? a & EXPR_FINITE : 0);
+    case EXPR_IS_NOT:
+        return (x->node[n->a].flags & EXPR_NULLABLE ? 0 : EXPR_NULLABLE) | EXPR_COMPLEMENTS;
+    case EXPR_IS_ALT:
+    case EXPR_IS_AND: return flags_of_list(x, n);
+    }
+    return 0;
+}
+
+/* The node's id, its own if it is new. */
+static expr_id cons(struct exprs *x, struct expr_node n) {
+    uint32_t at;
+
+    if (!exprs_pay(x, 1)) return EXPR_NONE;
+    at = find_slot(x, &n);
+    if (x->slot[at] != 0) return x->slot[at] - 1;
+    if (!exprs_grow(x, &x->node, x->n_nodes, &x->cap_nodes, sizeof(n))) return EXPR_NONE;
+    if (x->n_nodes * 2 >= x->n_slots) {
+        if (!grow_slots(x)) return EXPR_NONE;
+        at = find_slot(x, &n);
+    }
+    n.flags = flags_of(x, &n);
+    x->node[x->n_nodes] = n;
+    x->slot[at] = ++x->n_nodes;
+    return x->n_nodes - 1;
+}
+
+struct exprs *exprs_create(size_t max_bytes) {
+    struct exprs *x = mem_zalloc(sizeof(*x));
+
+    x->max_bytes = max_bytes;
+    x->fuel = UINT64_MAX;
+    x->n_slots = x->n_memo_slots = FIRST_SLOTS;
+    x->slot = mem_calloc(x->n_slots, sizeof(*x->slot));
+    x->memo = mem_calloc(x->n_memo_slots, sizeof(*x->memo));
+    x->n_bytes = sizeof(*x) + x->n_slots * sizeof(*x->slot) + x->n_memo_slots * sizeof(*x->memo);
+    for (uint8_t kind = EXPR_IS_NONE; kind <= EXPR_IS_ANY; kind++)
+        (void)cons(x, (struct expr_node){.kind = kind});
+    return x;
+}
+
+void exprs_destroy(struct exprs *x) {
+    if (!x) return;
+    mem_free(x->node);
+    mem_free(x->set);
+    mem_free(x->kid);
+    mem_free(x->slot);
+    mem_free(x->memo);
+    mem_free(x->stack);
+    mem_free(x);
+}
+
+void exprs_set_fuel(struct exprs *x, uint64_t fuel) {
+    x->fuel = fuel;
+}
+
+uint64_t exprs_fuel(const struct exprs *x) {
+    return x->fuel;
+}
+
+enum exprs_failure exprs_failure(const struct exprs *x) {
+    return x->failure;
+}
+
+void exprs_forgive(struct exprs *x) {
+    x->failure = EXPRS_OK;
+    x->n_stack = 0;
+}
+
+size_t exprs_bytes(const struct exprs *x) {
+    return x->n_bytes;
+}
+
+uint32_t exprs_count(const struct exprs *x) {
+    return x->n_nodes;
+}
+
+/* --- building --------------------------------------------------------------------------------- */
+
+expr_id expr_class(struct exprs *x, struct byte_set set) {
+    uint32_t n_nodes = x->n_nodes;
+    expr_id e;
+
+    if (byte_set_is_empty(&set)) return EXPR_NONE;
+    if (!exprs_grow(x, &x->set, x->n_sets, &x->cap_sets, sizeof(set))) return EXPR_NONE;
+    x->set[x->n_sets] = set;
+    e = cons(x, (struct expr_node){.kind = EXPR_IS_CLASS, .a = x->n_sets});
+    x->n_sets += x->n_nodes > n_nodes; /* else there is an equal one */
+    return e;
+}
+
+expr_id expr_byte(struct exprs *x, uint8_t byte) {
+    struct byte_set set = {{0}};
+
+    byte_set_add(&set, byte);
+    return expr_class(x, set);
+}
+
+expr_id expr_literal(struct exprs *x, struct str s) {
+    expr_id e = EXPR_EMPTY;
+
+    for (size_t i = s.len; i > 0; i--)
+        e = expr_concat(x, expr_byte(x, (uint8_t)s.ptr[i - 1]), e);
+    return e;
+}
+
+expr_id expr_concat(struct exprs *x, expr_id a, expr_id b) {
+    struct expr_node n;
+
+    if (a == EXPR_NONE || b == EXPR_NONE) return EXPR_NONE;
+    if (a == EXPR_EMPTY) return b;
+    if (b == EXPR_EMPTY) return a;
+    n = x->node[a];
+    if (n.kind == EXPR_IS_CONCAT) return expr_concat(x, n.a, expr_concat(x, n.b, b));
+    return cons(x, (struct expr_node){.kind = EXPR_IS_CONCAT, .a = a, .b = b});
+}
+
+static void push(struct exprs *x, expr_id e) {
+    if (exprs_grow(x, &x->stack, x->n_stack, &x->cap_stack, sizeof(e))) x->stack[x->n_stack++] = e;
+}
+
+/* A list's own parts instead of a list inside a list. */
+static void push_flat(struct exprs *x, expr_id e, uint8_t kind) {
+    struct expr_node n = x->node[e];
+
+    if (n.kind != kind) {
+        push(x, e);
+        return;
+    }
+    for (uint32_t i = 0; i < n.b; i++)
+        push(x, x->kid[n.a + i]);
+}
+
+static int by_id(const void *a, const void *b) {
+    expr_id p = *(const expr_id *)a, q = *(const expr_id *)b;
+
+    return (p > q) - (p < q);
+}
+
+/* Sorts the list above `base` and drops repetitions. */
+static void sort(struct exprs *x, uint32_t base) {
+    expr_id *e = x->stack + base;
+    uint32_t n = x->n_stack - base, kept = 0;
+
+    if (n > 12) {
+        qsort(e, n, sizeof(*e), by_id);
+    } else {
+        for (uint32_t i = 1; i < n; i++)
+            for (uint32_t k = i; k > 0 && e[k - 1] > e[k]; k--) {
+                expr_id swapped = e[k];
+
+                e[k] = e[k - 1];
+                e[k - 1] = swapped;
+            }
+    }
+    for (uint32_t i = 0; i < n; i++)
+        if (i == 0 || e[i] != e[kept - 1]) e[kept++] = e[i];
+    x->n_stack = base + kept;
+}
+
+/* The node of the list above `base`, which it takes off. */
+static expr_id close_list(struct exprs *x, uint32_t base, enum expr_kind kind) {
+    uint32_t n = x->n_stack - base, n_nodes = x->n_nodes, at = x->n_kids;
+    expr_id e;
+
+    x->n_stack = base;
+    if (!exprs_pay(x, n)) return EXPR_NONE;
+    for (uint32_t i = 0; i < n; i++) {
+        if (!exprs_grow(x, &x->kid, at + i, &x->cap_kids, sizeof(*x->kid))) return EXPR_NONE;
+        x->kid[at + i] = x->stack[base + i];
+    }
+    e = cons(x, (struct expr_node){.kind = (uint8_t)kind, .a = at, .b = n});
+    if (x->n_nodes > n_nodes) x->n_kids += n; /* else there is an equal one */
+    return e;
+}
+
+/* Alternatives that are single bytes become one class. */
+static void merge_classes(struct exprs *x, uint32_t base) {
+    struct byte_set all = {{0}};
+    uint32_t n_classes = 0, kept = base;
+
+    for (uint32_t i = base; i < x->n_stack; i++)
+        n_classes += x->node[x->stack[i]].kind == EXPR_IS_CLASS;
+    if (n_classes < 2) return;
+    for (uint32_t i = base; i < x->n_stack; i++) {
+        const struct expr_node *n = &x->node[x->stack[i]];
+
+        if (n->kind == EXPR_IS_CLASS) {
+            all = byte_set_union(all, x->set[n->a]);
+        } else {
+            x->stack[kept++] = x->stack[i];
+        }
+    }
+    x->n_stack = kept;
+    push(x, expr_class(x, all));
+    sort(x, base);
+}
+
+/* Takes `e` off the list above `base`. */
+static void drop(struct exprs *x, uint32_t base, expr_id e) {
+    uint32_t kept = base;
+
+    for (uint32_t i = base; i < x->n_stack; i++)
+        if (x->stack[i] != e) x->stack[kept++] = x->stack[i];
+    x->n_stack = kept;
+}
+
+static expr_id alt_above(struct exprs *x, uint32_t base) {
+    bool has_other_nullable = false;
+
+    sort(x, base);
+    drop(x, base, EXPR_NONE);
+    for (uint32_t i = base; i < x->n_stack; i++) {
+        expr_id e = x->stack[i];
+
+        if (e == EXPR_ANY) {
+            x->n_stack = base;
+            return EXPR_ANY;
+        }
+        has_other_nullable |= e != EXPR_EMPTY && (x->node[e].flags & EXPR_NULLABLE);
+    }
+    if (has_other_nullable) drop(x, base, EXPR_EMPTY);
+    merge_classes(x, base);
+    if (x->n_stack - base > 1) return close_list(x, base, EXPR_IS_ALT);
+    if (x->n_stack == base) return EXPR_NONE;
+    return x->stack[--x->n_stack];
+}
+
+static expr_id and_above(struct exprs *x, uint32_t base) {
+    sort(x, base);
+    drop(x, base, EXPR_ANY);
+    for (uint32_t i = base; i < x->n_stack; i++) {
+        expr_id e = x->stack[i];
+        bool is_hopeless = e == EXPR_NONE;
+
+        for (uint32_t k = base; e == EXPR_EMPTY && k < x->n_stack; k++)
+            is_hopeless |= !(x->node[x->stack[k]].flags & EXPR_NULLABLE);
+        if (e != EXPR_EMPTY && !is_hopeless) continue;
+        x->n_stack = base;
+        return is_hopeless ? EXPR_NONE : EXPR_EMPTY;
+    }
+    if (x->n_stack - base > 1) return close_list(x, base, EXPR_IS_AND);
+    if (x->n_stack == base) return EXPR_ANY;
+    return x->stack[--x->n_stack];
+}
+
+expr_id expr_alt(struct exprs *x, expr_id a, expr_id b) {
+    uint32_t base = x->n_stack;
+
+    if (a == b || b == EXPR_NONE) return a;
+    if (a == EXPR_NONE) return b;
+    push_flat(x, a, EXPR_IS_ALT);
+    push_flat(x, b, EXPR_IS_ALT);
+    return alt_above(x, base);
+}
+
+expr_id expr_alt_of(struct exprs *x, const expr_id *ids, size_t n) {
+    uint32_t base = x->n_stack;
+
+    for (size_t i = 0; i < n; i++)
+        push_flat(x, ids[i], EXPR_IS_ALT);
+    return alt_above(x, base);
+}
+
+expr_id expr_and(struct exprs *x, expr_id a, expr_id b) {
+    uint32_t base = x->n_stack;
+
+    if (a == b || b == EXPR_ANY) return a;
+    if (a == EXPR_ANY) return b;
+    push_flat(x, a, EXPR_IS_AND);
+    push_flat(x, b, EXPR_IS_AND);
+    return and_above(x, base);
+}
+
+expr_id expr_not(struct exprs *x, expr_id a) {
+    if (x->failure != EXPRS_OK) return EXPR_NONE;
+    if (a == EXPR_NONE) return EXPR_ANY;
+    if (a == EXPR_ANY) return EXPR_NONE;
+    if (x->node[a].kind == EXPR_IS_NOT) return x->node[a].a;
+    return cons(x, (struct expr_node){.kind = EXPR_IS_NOT, .a = a});
+}
+
+expr_id expr_multiple(struct exprs *x, uint32_t of) {
+    for (uint8_t digit = '0'; digit <= '9'; digit++)
+        (void)expr_byte(x, digit); /* each is a class of its own */
+    return cons(x, (struct expr_node){.kind = EXPR_IS_MULTIPLE, .min = of});
+}
+
+expr_id expr_repeat(struct exprs *x, expr_id a, uint32_t min, uint32_t max) {
+    assert(min <= max);
+    if (max == 0 || a == EXPR_EMPTY) return EXPR_EMPTY;
+    if (a == EXPR_NONE) return min == 0 ? EXPR_EMPTY : EXPR_NONE;
+    if (max == 1 && min == 1) return a;
+    if (a == EXPR_ANY) return EXPR_ANY;
+    if (x->node[a].flags & EXPR_NULLABLE) min = 0; /* it may be empty as often as it must come */
+    if (max == 1 && min == 0 && (x->node[a].flags & EXPR_NULLABLE)) return a;
+    return cons(x, (struct expr_node){.kind = EXPR_IS_REPEAT, .a = a, .min = min, .max = max});
+}
+
+/* --- one of many strings ---------------------------------------------------------------------- */
+
+static int by_bytes(const void *a, const void *b) {
+    const struct str *p = a, *q = b;
+    int order = memcmp(p->ptr, q->ptr, MIN(p->len, q->len));
+
+    return order ? order : (p->len > q->len) - (p->len < q->len);
+}
+
+/* Of sorted strings that are equal up to `from`. Recurses once for each place where they part. */
+static expr_id one_of_sorted(struct exprs *x, const struct str *s, size_t n, size_t from) {
+    const struct str *last = &s[n - 1];
+    uint32_t base = x->n_stack;
+    size_t same = from;
+    expr_id rest;
+
+    if (!exprs_pay(x, n)) return EXPR_NONE;
+    while (same < s->len && same < last->len && s->ptr[same] == last->ptr[same])
+        same++;
+    for (size_t i = 0, next; i < n; i = next) {
+        next = i + 1;
+        if (s[i].len == same) {
+            push(x, EXPR_EMPTY);
+            continue;
+        }
+        while (next < n && s[next].ptr[same] == s[i].ptr[same])
+            next++;
+        rest = one_of_sorted(x, s + i, next - i, same + 1);
+        push(x, expr_concat(x, expr_byte(x, (uint8_t)s[i].ptr[same]), rest));
+    }
+    rest = alt_above(x, base);
+    return expr_concat(x, expr_literal(x, (struct str){s->ptr + from, same - from}), rest);
+}
+
+expr_id expr_one_of(struct exprs *x, struct str *strings, size_t n) {
+    if (n == 0) return EXPR_NONE;
+    qsort(strings, n, sizeof(*strings), by_bytes);
+    return one_of_sorted(x, strings, n, 0);
+}
+
+/* --- classes ---------------------------------------------------------------------------------- */
+
+/* Parts each class into the bytes inside and outside of the set. */
+static void split_by(struct exprs *x, const struct byte_set *set) {
+    int16_t inside[256];
+
+    memset(inside, -1, sizeof(inside)); /* by old class: the new one of its bytes in the set */
+    for (uint32_t pass = 0; pass < 2; pass++)
+        for (uint32_t b = 0; b < 256; b++) {
+            uint8_t class = x->class_of[b];
+
+            if (pass == 0 && !byte_set_has(set, (uint8_t)b)) inside[class] = -2; /* it is parted */
+        }
+    for (uint32_t b = 0; b < 256; b++) {
+        uint8_t class = x->class_of[b];
+
+        if (!byte_set_has(set, (uint8_t)b) || inside[class] == -1) continue;
+        if (inside[class] == -2) inside[class] = (int16_t)x->n_classes++;
+        x->class_of[b] = (uint8_t)inside[class];
+    }
+}
+
+/* Classes without bytes (all of them went into a new one) are taken out of the numbering. */
+static void number_classes(struct exprs *x) {
+    int16_t number[512];
+
+    memset(number, -1, sizeof(number));
+    x->n_classes = 0;
+    for (uint32_t b = 0; b < 256; b++) {
+        uint8_t class = x->class_of[b];
+
+        if (number[class] < 0) {
+            number[class] = (int16_t)x->n_classes;
+            x->byte_of[x->n_classes++] = (uint8_t)b;
+        }
+        x->class_of[b] = (uint8_t)number[class];
+    }
+}
+
+void exprs_freeze(struct exprs *x) {
+    if (x->n_classes > 0 && x->n_frozen == x->n_sets) return;
+    x->n_frozen = x->n_sets;
+    memset(x->memo, 0, x->n_memo_slots * sizeof(*x->memo)); /* of the old classes */
+    x->n_memo = 0;
+    memset(x->class_of, 0, sizeof(x->class_of));
+    x->n_classes = 1;
+    for (uint32_t i = 0; i < x->n_sets; i++) {
+        split_by(x, &x->set[i]);
+        number_classes(x);
+    }
+    number_classes(x);
+}
+
+uint32_t exprs_n_classes(const struct exprs *x) {
+    return x->n_classes;
+}
+
+const uint8_t *exprs_class_of(const struct exprs *x) {
+    return x->class_of;
+}
+
+uint8_t exprs_byte_of(const struct exprs *x, uint32_t class) {
+    return x->byte_of[class];
+}
+
+/* --- derivatives ------------------------------------------------------------------------------ */
+
+static struct expr_memo *find_memo(const struct exprs *x, uint64_t key) {
+    uint32_t at = (uint32_t)rng_mix(key) & (x->n_memo_slots - 1);
+
+    while (x->memo[at].key != 0 && x->memo[at].key != key)
+        at = (at + 1) & (x->n_memo_slots - 1);
+    return &x->memo[at];
+}
+
+static void remember(struct exprs *x, uint64_t key, expr_id value) {
+    if (x->n_memo * 2 >= x->n_memo_slots) {
+        struct expr_memo *old = x->memo;
+        uint32_t n = x->n_memo_slots;
+
+        if (x->n_bytes + n * sizeof(*old) > x->max_bytes ||
+            !(x->memo = mem_try_zalloc(2 * n * sizeof(*old)))) {
+            x->memo = old;
+            x->failure = EXPRS_OUT_OF_MEMORY;
+            return;
+        }
+        x->n_bytes += n * sizeof(*old);
+        x->n_memo_slots = 2 * n;
+        for (uint32_t i = 0; i < n; i++)
+            if (old[i].key != 0) *find_memo(x, old[i].key) = old[i];
+        mem_free(old);
+    }
+    *find_memo(x, key) = (struct expr_memo){key, value};
+    x->n_memo++;
+}
+
+static expr_id derive_list(struct exprs *x, const struct expr_node *n, uint32_t class) {
+    uint32_t base = x->n_stack;
+
+    for (uint32_t i = 0; i < n->b; i++) {
+        expr_id d = expr_derive(x, x->kid[n->a + i], class);
+
+        push_flat(x, d, n->kind);
+    }
+    return n->kind == EXPR_IS_ALT ? alt_above(x, base) : and_above(x, base);
+}
+
+static expr_id derive_concat(struct exprs *x, const struct expr_node *n, uint32_t class) {
+    bool is_nullable = x->node[n->a].flags & EXPR_NULLABLE;
+    expr_id d = expr_concat(x, expr_derive(x, n->a, class), n->b);
+
+    return is_nullable ? expr_alt(x, d, expr_derive(x, n->b, class)) : d;
+}
+
+static expr_id derive_repeat(struct exprs *x, const struct expr_node *n, uint32_t class) {
+    uint32_t max = n->max == EXPR_FOREVER ? EXPR_FOREVER : n->max - 1;
+    expr_id d = expr_derive(x, n->a, class);
+
+    return expr_concat(x, d, expr_repeat(x, n->a, n->min > 0 ? n->min - 1 : 0, max));
+}
+
+/* The remainder behind one digit more. */
+static expr_id derive_multiple(struct exprs *x, const struct expr_node *n, uint32_t class) {
+    uint8_t byte = x->byte_of[class];
+    struct expr_node next = {.kind = EXPR_IS_MULTIPLE, .min = n->min};
+
+    if (byte < '0' || byte > '9') return EXPR_NONE;
+    next.a = (n->a * 10 + byte - '0') % n->min;
+    return cons(x, next);
+}
+
+static expr_id derive(struct exprs *x, expr_id e, uint32_t class) {
+    struct expr_node n = x->node[e]; /* a copy: the array may move */
+
+    switch ((enum expr_kind)n.kind) {
+    case EXPR_IS_NONE:
+    case EXPR_IS_EMPTY: return EXPR_NONE;
+    case EXPR_IS_ANY: return EXPR_ANY;
+    case EXPR_IS_CLASS:
+        return byte_set_has(&x->set[n.a], x->byte_of[class]) ? EXPR_EMPTY : EXPR_NONE;
+    case EXPR_IS_MULTIPLE: return derive_multiple(x, &n, class);
+    case EXPR_IS_CONCAT: return derive_concat(x, &n, class);
+    case EXPR_IS_REPEAT: return derive_repeat(x, &n, class);
+    case EXPR_IS_NOT: return expr_not(x, expr_derive(x, n.a, class));
+    case EXPR_IS_ALT:
+    case EXPR_IS_AND: return derive_list(x, &n, class);
+    }
+    return EXPR_NONE;
+}
+
+expr_id expr_derive(struct exprs *x, expr_id e, uint32_t class) {
+    uint64_t key = (uint64_t)e * 256 + class + 1;
+    const struct expr_memo *known;
+    expr_id d;
+
+    if (x->node[e].kind <= EXPR_IS_CLASS) return derive(x, e, class);
+    known = find_memo(x, key);
+    if (known->key == key) return known->value;
+    if (!exprs_pay(x, 1)) return EXPR_NONE;
+    d = derive(x, e, class);
+    if (x->failure != EXPRS_OK) return EXPR_NONE; /* and nothing wrong is remembered */
+    remember(x, key, d);
+    return d;
+}
+
+bool expr_is_nullable(const struct exprs *x, expr_id e) {
+    return x->node[e].flags & EXPR_NULLABLE;
+}
+
+bool expr_matches(struct exprs *x, expr_id e, struct str s) {
+    for (size_t i = 0; i < s.len && e != EXPR_NONE; i++)
+        e = expr_derive(x, e, x->class_of[(uint8_t)s.ptr[i]]);
+    return expr_is_nullable(x, e);
+}
+
+/* --- giving memory back ----------------------------------------------------------------------- */
+
+static void mark_parts(const struct exprs *x, const struct expr_node *n, uint8_t *is_live) {
+    switch ((enum expr_kind)n->kind) {
+    case EXPR_IS_CONCAT: is_live[n->b] = 1; /* fall through */
+    case EXPR_IS_REPEAT:
+    case EXPR_IS_NOT: is_live[n->a] = 1; break;
+    case EXPR_IS_ALT:
+    case EXPR_IS_AND:
+        for (uint32_t i = 0; i < n->b; i++)
+            is_live[x->kid[n->a + i]] = 1;
+        break;
+    default: break;
+    }
+}
+
+static struct expr_node move_parts(struct exprs *x, struct expr_node n, uint32_t *n_kids,
+                                   const expr_id *moved) {
+    if (n.kind == EXPR_IS_ALT || n.kind == EXPR_IS_AND) {
+        for (uint32_t i = 0; i < n.b; i++)
+            x->kid[*n_kids + i] = moved[x->kid[n.a + i]];
+        n.a = *n_kids;
+        *n_kids += n.b;
+    } else if (n.kind == EXPR_IS_CONCAT || n.kind == EXPR_IS_REPEAT || n.kind == EXPR_IS_NOT) {
+        n.a = moved[n.a];
+        if (n.kind == EXPR_IS_CONCAT) n.b = moved[n.b];
+    }
+    return n;
+}
+
+/* Tables as small as what is left allows, and empty. */
+static void shrink(struct exprs *x) {
+    x->n_bytes -= x->n_slots * sizeof(*x->slot) + x->n_memo_slots * sizeof(*x->memo) +
+                  x->cap_nodes * sizeof(*x->node) + x->cap_kids * sizeof(*x->kid);
+    while (x->n_slots > FIRST_SLOTS && x->n_slots / 4 > x->n_nodes)
+        x->n_slots /= 2;
+    x->n_memo_slots = FIRST_SLOTS;
+    x->n_memo = 0;
+    x->cap_nodes = MAX(x->n_nodes, 64u);
+    x->cap_kids = MAX(x->n_kids, 64u);
+    mem_free(x->slot);
+    mem_free(x->memo);
+    x->slot = mem_calloc(x->n_slots, sizeof(*x->slot));
+    x->memo = mem_calloc(x->n_memo_slots, sizeof(*x->memo));
+    x->node = mem_realloc(x->node, x->cap_nodes * sizeof(*x->node));
+    x->kid = mem_realloc(x->kid, x->cap_kids * sizeof(*x->kid));
+    x->n_bytes += x->n_slots * sizeof(*x->slot) + x->n_memo_slots * sizeof(*x->memo) +
+                  x->cap_nodes * sizeof(*x->node) + x->cap_kids * sizeof(*x->kid);
+}
+
+/* Lists were appended in the order of their nodes, so each moves down, never over another. Sets
+ * stay: there are few. */
+void exprs_collect(struct exprs *x, uint8_t *is_live, expr_id *moved) {
+    uint32_t n = 0, n_kids = 0;
+
+    is_live[EXPR_NONE] = is_live[EXPR_EMPTY] = is_live[EXPR_ANY] = 1;
+    for (uint32_t id = x->n_nodes; id-- > 0;)
+        if (is_live[id]) mark_parts(x, &x->node[id], is_live);
+    for (uint32_t id = 0; id < x->n_nodes; id++) {
+        if (!is_live[id]) continue;
+        moved[id] = n;
+        x->node[n++] = move_parts(x, x->node[id], &n_kids, moved);
+    }
+    x->n_nodes = n;
+    x->n_kids = n_kids;
+    shrink(x);
+    for (uint32_t id = 0; id < n; id++)
+        x->slot[find_slot(x, &x->node[id])] = id + 1;
+}
+
+void exprs_check(const struct exprs *x) {
+    for (uint32_t id = 0; id < x->n_nodes; id++) {
+        struct expr_node n = x->node[id];
+        uint32_t known = EXPR_NULLABLE | EXPR_COMPLEMENTS | EXPR_FINITE;
+
+        assert(x->slot[find_slot(x, &n)] == id + 1);
+        assert((flags_of(x, &n) & known) == (n.flags & known));
+        assert(n.kind != EXPR_IS_CONCAT || (n.a < id && n.b < id));
+        for (uint32_t i = 0; (n.kind == EXPR_IS_ALT || n.kind == EXPR_IS_AND) && i < n.b; i++) {
+            assert(x->kid[n.a + i] < id);
+            assert(i == 0 || x->kid[n.a + i - 1] < x->kid[n.a + i]);
+        }
+    }
+}

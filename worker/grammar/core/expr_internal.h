@@ -1,0 +1,64 @@
+/* worker/grammar/core/expr_internal.h - what expr.c (building, deriving) and expr_search.c (is it
+ * empty, what is free) share.
+ *
+ * Nodes lie in one array in order of creation, so that a node's parts have smaller ids than it.
+ * That is what exprs_collect relies on. */
+#ifndef WORKER_GRAMMAR_CORE_EXPR_INTERNAL_H
+#define WORKER_GRAMMAR_CORE_EXPR_INTERNAL_H
+
+#include "worker/grammar/core/expr.h"
+
+enum expr_kind {
+    EXPR_IS_NONE,
+    EXPR_IS_EMPTY,
+    EXPR_IS_ANY,
+    EXPR_IS_CLASS,    /* a: index of the set */
+    EXPR_IS_MULTIPLE, /* digits that, behind the remainder a, make a multiple of min */
+    EXPR_IS_CONCAT,   /* a, b */
+    EXPR_IS_REPEAT,   /* a, min, max */
+    EXPR_IS_NOT,      /* a */
+    EXPR_IS_ALT,      /* b kids from kid[a] on, by rising id, two at least */
+    EXPR_IS_AND,      /* the same */
+};
+
+#define EXPR_NULLABLE     1u
+#define EXPR_COMPLEMENTS  2u /* has an intersection or a complement inside: may be empty */
+#define EXPR_FINITE       4u /* surely has finitely many strings */
+#define EXPR_ALIVE        8u /* known: it has a string */
+#define EXPR_DEAD         16u
+#define EXPR_COVERS       32u /* known: every character of plain text is a member */
+#define EXPR_COVERS_KNOWN 64u
+#define EXPR_VISITED      128u /* during a search */
+
+struct expr_node {
+    uint8_t kind, flags;
+    uint32_t a, b, min, max;
+};
+
+struct expr_memo { /* a derivative that is known */
+    uint64_t key;  /* id * 256 + class + 1; 0: a free place */
+    expr_id value;
+};
+
+struct exprs {
+    struct expr_node *node;
+    struct byte_set *set;
+    expr_id *kid;
+    uint32_t n_nodes, cap_nodes, n_sets, cap_sets, n_kids, cap_kids;
+    uint32_t *slot; /* of the hash table of nodes: id + 1; (n_slots), a power of two */
+    uint32_t n_slots;
+    struct expr_memo *memo;
+    uint32_t n_memo, n_memo_slots;
+    expr_id *stack; /* of lists under construction */
+    uint32_t n_stack, cap_stack;
+    uint8_t class_of[256], byte_of[256];
+    uint32_t n_classes, n_frozen; /* 0: not frozen; sets that the classes are of */
+    size_t n_bytes, max_bytes;
+    uint64_t fuel;
+    enum exprs_failure failure;
+};
+
+/* Makes room for one more of an array of `cap` elements; false once the store has failed. */
+bool exprs_grow(struct exprs *x, void *array, uint32_t n, uint32_t *cap, size_t size);
+
+#endif

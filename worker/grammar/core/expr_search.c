@@ -1,0 +1,175 @@
+/* worker/grammar/core/expr_search.c - questions about all strings of an expression: is there one,
+ * and does every plain text fit? */
+#include <string.h>
+
+#include "common/base/mem.h"
+#include "worker/grammar/core/expr_internal.h"
+
+/* --- is there a string? ----------------------------------------------------------------------- */
+
+/* A depth-first search for a derivative that is nullable. The path behind it is alive; when nothing
+ * is found, all that was visited is dead. */
+struct search {
+    struct exprs *x;
+    struct search_step {
+        expr_id e;
+        uint32_t class; /* the next to follow */
+    } * path;
+    expr_id *visited;
+    uint32_t n_path, cap_path, n_visited, cap_visited;
+};
+
+static bool enter(struct search *s, expr_id e) {
+    struct exprs *x = s->x;
+
+    if (!exprs_pay(x, 1)) return false;
+    if (!exprs_grow(x, &s->path, s->n_path, &s->cap_path, sizeof(*s->path))) return false;
+    if (!exprs_grow(x, &s->visited, s->n_visited, &s->cap_visited, sizeof(e))) return false;
+    s->path[s->n_path++] = (struct search_step){e, 0};
+    s->visited[s->n_visited++] = e;
+    x->node[e].flags |= EXPR_VISITED;
+    return true;
+}
+
+static bool is_surely_alive(const struct exprs *x, expr_id e) {
+    uint8_t flags = x->node[e].flags;
+
+    if (flags & EXPR_DEAD) return false;
+    return (flags & (EXPR_NULLABLE | EXPR_ALIVE)) || !(flags & EXPR_COMPLEMENTS);
+}
+
+/* True when one was found; the path leads to it. */
+static bool find_string(struct search *s, expr_id from) {
+    struct exprs *x = s->x;
+
+    if (!enter(s, from)) return false;
+    while (s->n_path > 0) {
+        struct search_step *top = &s->path[s->n_path - 1];
+        expr_id d;
+
+        if (top->class == x->n_classes) {
+            s->n_path--;
+            continue;
+        }
+        d = expr_derive(x, top->e, top->class ++);
+        if (x->failure != EXPRS_OK) return false;
+        if (is_surely_alive(x, d)) return true;
+        if (x->node[d].flags & (EXPR_DEAD | EXPR_VISITED)) continue;
+        if (!enter(s, d)) return false;
+    }
+    return false;
+}
+
+bool expr_is_alive(struct exprs *x, expr_id e) {
+    struct search s = {.x = x};
+    bool is_found;
+
+    if (is_surely_alive(x, e)) return true;
+    if (x->node[e].flags & EXPR_DEAD) return false;
+    is_found = find_string(&s, e);
+    for (uint32_t i = 0; i < s.n_visited; i++) {
+        x->node[s.visited[i]].flags &= (uint8_t)~EXPR_VISITED;
+        if (!is_found && x->failure == EXPRS_OK) x->node[s.visited[i]].flags |= EXPR_DEAD;
+    }
+    for (uint32_t i = 0; is_found && i < s.n_path; i++)
+        x->node[s.path[i].e].flags |= EXPR_ALIVE;
+    x->n_bytes -= s.cap_path * sizeof(*s.path) + s.cap_visited * sizeof(*s.visited);
+    mem_free(s.path);
+    mem_free(s.visited);
+    return is_found;
+}
+
+bool expr_continues(struct exprs *x, expr_id e) {
+    if (e == EXPR_NONE || e == EXPR_EMPTY) return false;
+    if (!expr_is_nullable(x, e)) return expr_is_alive(x, e);
+    if (!(x->node[e].flags & EXPR_COMPLEMENTS)) return true;
+    for (uint32_t class = 0; class < x->n_classes; class ++)
+        if (expr_is_alive(x, expr_derive(x, e, class))) return true;
+    return false;
+}
+
+/* --- does every plain text fit? --------------------------------------------------------------- */
+
+/* What may follow a first byte of UTF-8: a range for the second, and plain bytes of continuation.
+ * */
+static const struct lead {
+    uint8_t first, last, low, high, n_more; /* n_more: continuations behind the second byte */
+} leads[] = {{0xC2, 0xDF, 0x80, 0xBF, 0}, {0xE0, 0xE0, 0xA0, 0xBF, 1}, {0xE1, 0xEC, 0x80, 0xBF, 1},
+             {0xED, 0xED, 0x80, 0x9F, 1}, {0xEE, 0xEF, 0x80, 0xBF, 1}, {0xF0, 0xF0, 0x90, 0xBF, 2},
+             {0xF1, 0xF3, 0x80, 0xBF, 2}, {0xF4, 0xF4, 0x80, 0x8F, 2}};
+
+/* Is every sequence of one byte of [low, high], then n_more continuations, a member of e? */
+static bool covers_tail(struct exprs *x, expr_id e, uint8_t low, uint8_t high, uint32_t n_more) {
+    uint32_t last_class = UINT32_MAX;
+
+    for (uint32_t b = low; b <= high; b++) {
+        uint32_t class = x->class_of[b];
+        expr_id d;
+
+        if (class == last_class) continue;
+        last_class = class;
+        d = expr_derive(x, e, class);
+        if (n_more == 0 && !expr_is_nullable(x, d)) return false;
+        if (n_more > 0 && !covers_tail(x, d, 0x80, 0xBF, n_more - 1)) return false;
+    }
+    return true;
+}
+
+static bool covers_text(struct exprs *x, expr_id e) {
+    for (uint32_t b = 0; b < 0x80; b++)
+        if (expr_is_text_byte((uint8_t)b) &&
+            !expr_is_nullable(x, expr_derive(x, e, x->class_of[b])))
+            return false;
+    for (size_t i = 0; i < ARRAY_LEN(leads); i++)
+        for (uint32_t b = leads[i].first; b <= leads[i].last; b++)
+            if (!covers_tail(x, expr_derive(x, e, x->class_of[b]), leads[i].low, leads[i].high,
+                             leads[i].n_more))
+                return false;
+    return true;
+}
+
+static bool covers(struct exprs *x, expr_id e) {
+    bool answer;
+
+    if (x->node[e].flags & EXPR_COVERS_KNOWN) return x->node[e].flags & EXPR_COVERS;
+    answer = covers_text(x, e);
+    if (x->failure != EXPRS_OK) return false;
+    x->node[e].flags |= EXPR_COVERS_KNOWN | (answer ? EXPR_COVERS : 0);
+    return answer;
+}
+
+/* One part that takes any text for ever, and complements of finite languages: what is left behind
+ * any text is infinite less something finite, so it is not empty. Other intersections may be. */
+static uint32_t free_of_intersection(struct exprs *x, const struct expr_node *n) {
+    uint32_t n_free = 0;
+
+    for (uint32_t i = 0; i < n->b; i++) {
+        expr_id kid = x->kid[n->a + i];
+        const struct expr_node *k = &x->node[kid];
+
+        if (k->kind == EXPR_IS_NOT && (x->node[k->a].flags & EXPR_FINITE)) continue;
+        if (expr_free_chars(x, kid) != EXPR_FOREVER) return 0;
+        n_free++;
+    }
+    return n_free == 1 ? EXPR_FOREVER : 0;
+}
+
+uint32_t expr_free_chars(struct exprs *x, expr_id e) {
+    struct expr_node n = x->node[e];
+    uint32_t most = 0;
+
+    switch ((enum expr_kind)n.kind) {
+    case EXPR_IS_ANY: return EXPR_FOREVER;
+    case EXPR_IS_CONCAT: return x->node[n.a].kind == EXPR_IS_REPEAT ? expr_free_chars(x, n.a) : 0;
+    case EXPR_IS_REPEAT: return covers(x, n.a) ? n.max : 0;
+    case EXPR_IS_ALT:
+        for (uint32_t i = 0; i < n.b; i++) {
+            uint32_t chars = expr_free_chars(x, x->kid[n.a + i]);
+
+            most = MAX(most, chars);
+        }
+        return most;
+    case EXPR_IS_AND: return free_of_intersection(x, &n);
+    default: return 0;
+    }
+}

@@ -1,0 +1,242 @@
+/* worker/grammar/grammar.c - compiling, matchers, and memory.
+ *
+ * A grammar keeps a list of its matchers, so that their rows can be followed when memory is given
+ * back. */
+#include <assert.h>
+#include <string.h>
+
+#include "common/base/mem.h"
+#include "worker/grammar/grammar_internal.h"
+
+/* --- compiling -------------------------------------------------------------------------------- */
+
+/* Why the store of expressions refused, in words for the client. */
+static enum status too_much(const struct grammar *g, struct error *err) {
+    if (exprs_failure(g->exprs) == EXPRS_OUT_OF_MEMORY)
+        return error_set(err, ST_INVALID, "it takes more than %zu MiB: make it smaller",
+                         GRAMMAR_MAX_BYTES >> 20);
+    return error_set(err, ST_INVALID, "it takes more than 50 ms to compile: make it smaller");
+}
+
+/* The first mask: what is too much for masks must not reach a request. */
+static enum status try_first(struct grammar *g, struct error *err) {
+    struct grammar_matcher m;
+    const uint32_t *mask;
+    bool is_new;
+    enum status st;
+
+    grammar_matcher_init(&m, g);
+    st = grammar_mask(&m, &mask, &is_new);
+    grammar_matcher_fini(&m);
+    return st == ST_OK ? ST_OK : too_much(g, err);
+}
+
+static enum status build(struct grammar *g, const struct grammar_spec *spec, struct error *err) {
+    symbol start;
+    enum status st = grammar_front_end(g, spec, &start, err);
+
+    if (exprs_failure(g->exprs) != EXPRS_OK) return too_much(g, err);
+    if (st != ST_OK) return st;
+    exprs_freeze(g->exprs);
+    st = rules_finish(g->rules, start, err);
+    if (exprs_failure(g->exprs) != EXPRS_OK) return too_much(g, err);
+    if (st != ST_OK) return st;
+    g->rows = rows_create(g->exprs, g->rules, GRAMMAR_MAX_BYTES / 2);
+    if (exprs_failure(g->exprs) != EXPRS_OK) return too_much(g, err);
+    return try_first(g, err);
+}
+
+enum status grammar_compile(struct grammar **out, const struct grammar_spec *spec,
+                            const struct vocabulary *vocabulary, struct error *err) {
+    struct grammar *g;
+    enum status st;
+
+    if (spec->text.len > GRAMMAR_TEXT_MAX)
+        return error_set(err, ST_INVALID, "it has %zu bytes: the limit is %u", spec->text.len,
+                         GRAMMAR_TEXT_MAX);
+    g = mem_zalloc(sizeof(*g));
+    atomic_init(&g->refs, 1);
+    list_init(&g->matchers);
+    g->vocabulary = vocabulary;
+    g->exprs = exprs_create(GRAMMAR_MAX_BYTES / 2);
+    g->rules = rules_create(g->exprs);
+    exprs_set_fuel(g->exprs, GRAMMAR_COMPILE_WORK);
+    st = build(g, spec, err);
+    if (st != ST_OK) {
+        grammar_unref(g);
+        return st;
+    }
+    *out = g;
+    return ST_OK;
+}
+
+struct grammar *grammar_ref(struct grammar *g) {
+    atomic_fetch_add_explicit(&g->refs, 1, memory_order_relaxed);
+    return g;
+}
+
+void grammar_unref(struct grammar *g) {
+    if (!g || atomic_fetch_sub_explicit(&g->refs, 1, memory_order_acq_rel) != 1) return;
+    grammar_masks_drop(g);
+    mem_free(g->mask_of.slot);
+    rows_destroy(g->rows);
+    rules_destroy(g->rules);
+    exprs_destroy(g->exprs);
+    mem_free(g);
+}
+
+size_t grammar_bytes(const struct grammar *g) {
+    return atomic_load_explicit(&g->n_bytes, memory_order_relaxed);
+}
+
+/* --- matchers --------------------------------------------------------------------------------- */
+
+void grammar_matcher_init(struct grammar_matcher *m, struct grammar *g) {
+    m->grammar = grammar_ref(g);
+    m->row = ROW_START;
+    m->n_taken = 0;
+    list_push_back(&g->matchers, &m->link);
+}
+
+void grammar_matcher_fork(struct grammar_matcher *m, const struct grammar_matcher *from) {
+    *m = *from;
+    (void)grammar_ref(m->grammar);
+    list_push_back(&m->grammar->matchers, &m->link);
+}
+
+void grammar_matcher_fini(struct grammar_matcher *m) {
+    if (!m->grammar) return;
+    list_remove(&m->link);
+    grammar_unref(m->grammar);
+    m->grammar = NULL;
+}
+
+/* The row behind `bytes`; ROW_DEAD, or ROW_UNKNOWN beyond the limits. */
+static row_id follow(struct grammar *g, row_id row, struct str bytes) {
+    const uint8_t *class_of = exprs_class_of(g->exprs);
+
+    for (size_t i = 0; i < bytes.len && row != ROW_DEAD && row != ROW_UNKNOWN; i++)
+        row = rows_next(g->rows, row, class_of[(uint8_t)bytes.ptr[i]]);
+    return row;
+}
+
+enum status grammar_take(struct grammar_matcher *m, uint32_t token) {
+    struct grammar *g = m->grammar;
+    struct str bytes = vocabulary_bytes(g->vocabulary, token);
+    row_id row = ROW_DEAD;
+
+    grammar_prepare(g);
+    if (bytes.len > 0) {
+        row = follow(g, m->row, bytes);
+    } else if (g->rows->row[m->row].n_tokens > 0) {
+        row = rows_step_token(g->rows, m->row, token);
+    }
+    if (row == ROW_DEAD) return ST_INVALID;
+    if (row == ROW_UNKNOWN) return ST_TOO_LARGE;
+    m->before[m->n_taken++ % GRAMMAR_ROLLBACK_MAX] = m->row;
+    m->row = row;
+    return ST_OK;
+}
+
+void grammar_take_back(struct grammar_matcher *m, uint32_t n) {
+    assert(n <= MIN(m->n_taken, GRAMMAR_ROLLBACK_MAX));
+    if (n == 0) return;
+    m->n_taken -= n;
+    m->row = m->before[m->n_taken % GRAMMAR_ROLLBACK_MAX];
+}
+
+bool grammar_is_accepting(const struct grammar_matcher *m) {
+    return m->grammar->rows->row[m->row].is_accepting;
+}
+
+bool grammar_continues(const struct grammar_matcher *m) {
+    return rows_continues(m->grammar->rows, m->row);
+}
+
+void grammar_forced(struct grammar_matcher *m, size_t max, struct buf *out) {
+    struct grammar *g = m->grammar;
+    const uint8_t *class_of = exprs_class_of(g->exprs);
+    row_id row = m->row;
+
+    grammar_prepare(g);
+    while (max-- > 0 && !g->rows->row[row].is_accepting && g->rows->row[row].n_tokens == 0) {
+        row_id only = ROW_DEAD;
+        uint32_t n = 0, byte = 0;
+
+        for (uint32_t b = 0; b < 256 && n < 2; b++) {
+            row_id next = rows_next(g->rows, row, class_of[b]);
+
+            if (next == ROW_UNKNOWN) return;
+            if (next == ROW_DEAD) continue;
+            only = next;
+            byte = b;
+            n++;
+        }
+        if (n != 1) return;
+        buf_append_char(out, (char)byte);
+        row = only;
+    }
+}
+
+/* --- memory ----------------------------------------------------------------------------------- */
+
+void grammar_collect(struct grammar *g) {
+    uint8_t *is_live = mem_calloc(g->rows->n_rows, 1);
+    row_id *moved = mem_calloc(g->rows->n_rows, sizeof(*moved));
+
+    LIST_FOR_EACH(it, &g->matchers) {
+        struct grammar_matcher *m = LIST_ENTRY(it, struct grammar_matcher, link);
+
+        is_live[m->row] = 1;
+        for (uint32_t i = 0; i < MIN(m->n_taken, GRAMMAR_ROLLBACK_MAX); i++)
+            is_live[m->before[i]] = 1;
+    }
+    rows_collect(g->rows, is_live, moved);
+    LIST_FOR_EACH(it, &g->matchers) {
+        struct grammar_matcher *m = LIST_ENTRY(it, struct grammar_matcher, link);
+
+        m->row = moved[m->row];
+        for (uint32_t i = 0; i < MIN(m->n_taken, GRAMMAR_ROLLBACK_MAX); i++)
+            m->before[i] = moved[m->before[i]];
+    }
+    mem_free(is_live);
+    mem_free(moved);
+    grammar_masks_drop(g);
+    g->n_collections++;
+}
+
+void grammar_prepare(struct grammar *g) {
+    size_t n_bytes = g->rows->n_bytes + exprs_bytes(g->exprs);
+
+    exprs_forgive(g->exprs);
+    exprs_set_fuel(g->exprs, GRAMMAR_MASK_WORK);
+    if (n_bytes <= MAX(g->kept_bytes * 3 / 2, GRAMMAR_MAX_BYTES / 4)) return;
+    grammar_collect(g);
+    g->kept_bytes = g->rows->n_bytes + exprs_bytes(g->exprs);
+}
+
+/* --- for tests -------------------------------------------------------------------------------- */
+
+bool grammar_allows(struct grammar_matcher *m, struct str bytes) {
+    row_id row;
+
+    grammar_prepare(m->grammar);
+    row = follow(m->grammar, m->row, bytes);
+    return row != ROW_DEAD && row != ROW_UNKNOWN;
+}
+
+bool grammar_accepts(struct grammar *g, struct str bytes) {
+    row_id row;
+
+    grammar_prepare(g);
+    row = follow(g, ROW_START, bytes);
+    return row != ROW_DEAD && row != ROW_UNKNOWN && g->rows->row[row].is_accepting;
+}
+
+uint64_t grammar_collections(const struct grammar *g) {
+    return g->n_collections;
+}
+
+void grammar_check(const struct grammar *g) {
+    rows_check(g->rows);
+}

@@ -1,0 +1,41 @@
+/* worker/grammar/grammar_internal.h - what the files of a compiled grammar share. */
+#ifndef WORKER_GRAMMAR_GRAMMAR_INTERNAL_H
+#define WORKER_GRAMMAR_GRAMMAR_INTERNAL_H
+
+#include <stdatomic.h>
+
+#include "worker/grammar/core/rows.h"
+#include "worker/grammar/core/vocabulary.h"
+#include "worker/grammar/grammar.h"
+
+/* Masks by content: most rows of a grammar share a few dozen. */
+struct mask_store {
+    uint32_t **mask; /* (n) of vocabulary->n_words */
+    uint32_t n, cap;
+    uint32_t *slot; /* number + 1; (n_slots), a power of two */
+    uint32_t n_slots;
+};
+
+struct grammar {
+    atomic_uint refs;
+    atomic_size_t n_bytes; /* for other threads */
+    const struct vocabulary *vocabulary;
+    struct exprs *exprs;
+    struct rules *rules;
+    struct rows *rows;
+    struct mask_store mask_of;
+    size_t kept_bytes; /* by the last collection */
+    uint64_t n_collections;
+    struct list matchers;
+};
+
+/* grammar_front.c: writes the rules that a spec asks for. */
+MUST_USE enum status grammar_front_end(struct grammar *g, const struct grammar_spec *spec,
+                                       symbol *start, struct error *err);
+
+/* Before each use: fuel for one mask, and room for its rows. */
+void grammar_prepare(struct grammar *g);
+
+void grammar_masks_drop(struct grammar *g); /* and their memory; rows no longer have one */
+
+#endif

@@ -1,0 +1,266 @@
+/* worker/grammar/schema/schema.c - one schema from text to rules.
+ *
+ * Rules are written from a list, not by recursion: to mention a conjunction names its rule and puts
+ * it on the list. */
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "worker/grammar/core/char_set.h"
+#include "worker/grammar/schema/schema_internal.h"
+
+#define MAX_JSON_DEPTH (2 * SCHEMA_MAX_DEPTH + 2) /* an object and its `properties`: two each */
+
+struct todo {
+    struct todo *next;
+    struct conjunction c;
+    symbol rule;
+};
+
+/* --- places ----------------------------------------------------------------------------------- */
+
+/* Appends the pointer of `node`, which is somewhere below `from`; false if it is not. */
+static bool find_path(const struct json *from, const struct json *node, struct buf *path) {
+    size_t length = buf_len(path), index = 0;
+
+    if (from == node) return true;
+    JSON_FOR_EACH(it, from) {
+        struct str key = json_key(it);
+
+        if (json_type(from) == JSON_ARRAY) {
+            buf_appendf(path, "/%zu", index++);
+        } else {
+            buf_append_char(path, '/');
+            for (size_t i = 0; i < MIN(key.len, 100u); i++) {
+                if (key.ptr[i] == '~' || key.ptr[i] == '/') {
+                    buf_appendf(path, "~%d", key.ptr[i] == '/');
+                } else {
+                    buf_append_char(path, key.ptr[i]);
+                }
+            }
+        }
+        if (find_path(it, node, path)) return true;
+        buf_truncate(path, length);
+    }
+    return false;
+}
+
+enum status schema_refuse(struct schema *s, const struct json *at, const char *fmt, ...) {
+    char message[256];
+    struct buf path;
+    va_list args;
+
+    va_start(args, fmt);
+    vsnprintf(message, sizeof(message), fmt, args);
+    va_end(args);
+    buf_init(&path, 0);
+    buf_append_char(&path, '#');
+    (void)find_path(s->root, at, &path);
+    error_set(s->err, ST_INVALID, "%.*s: %s", (int)MIN(buf_len(&path), 200u), buf_ptr(&path),
+              message);
+    buf_fini(&path);
+    return ST_INVALID;
+}
+
+/* The member of an object or element of an array that a step of a pointer names. */
+static const struct json *take_step(const struct json *from, struct str step) {
+    char name[256];
+    size_t n = 0;
+    uint64_t index;
+
+    if (json_type(from) == JSON_ARRAY && str_to_u64(step, &index) == ST_OK) {
+        const struct json *it = json_first(from);
+
+        while (it && index-- > 0)
+            it = json_next(it);
+        return it;
+    }
+    if (str_percent_decode(step, name, sizeof(name)) != ST_OK) return NULL;
+    for (size_t i = 0; name[i] != '\0'; i++) {
+        bool is_escape = name[i] == '~' && (name[i + 1] == '0' || name[i + 1] == '1');
+
+        name[n++] = is_escape ? (name[i + 1] == '0' ? '~' : '/') : name[i];
+        i += is_escape;
+    }
+    name[n] = '\0';
+    return json_type(from) == JSON_OBJECT ? json_get(from, name) : NULL;
+}
+
+static const struct json *find_anchor(const struct json *from, struct str name) {
+    struct str anchor;
+    const struct json *found;
+
+    if (json_type(from) == JSON_OBJECT &&
+        json_to_str(json_get(from, "$anchor"), &anchor) == ST_OK && str_eq(anchor, name))
+        return from;
+    JSON_FOR_EACH(it, from) {
+        if ((found = find_anchor(it, name)) != NULL) return found;
+    }
+    return NULL;
+}
+
+enum status schema_resolve(struct schema *s, const struct json *at, struct str ref,
+                           const struct json **out) {
+    const struct json *to = s->root;
+    struct str rest = ref;
+
+    if (ref.len == 0 || ref.ptr[0] != '#')
+        return schema_refuse(s, at, "$ref \"%.*s\" is not local: use \"#/$defs/...\"",
+                             (int)MIN(ref.len, 80), ref.ptr);
+    rest.ptr++;
+    rest.len--;
+    if (rest.len > 0 && rest.ptr[0] != '/') {
+        to = find_anchor(s->root, rest);
+        rest.len = 0;
+    }
+    while (to && rest.len > 0) {
+        struct str step = {rest.ptr + 1, 0};
+
+        while (step.len + 1 < rest.len && step.ptr[step.len] != '/')
+            step.len++;
+        to = take_step(to, step);
+        rest.ptr += step.len + 1;
+        rest.len -= step.len + 1;
+    }
+    if (!to)
+        return schema_refuse(s, at, "$ref \"%.*s\" does not exist", (int)MIN(ref.len, 80), ref.ptr);
+    *out = to;
+    return ST_OK;
+}
+
+/* --- conjunctions ----------------------------------------------------------------------------- */
+
+void *schema_grow(struct schema *s, void *array, uint32_t n, uint32_t *cap, size_t size) {
+    void *grown;
+
+    if (n < *cap) return array;
+    *cap = MAX(n * 2, 4u);
+    grown = arena_alloc(&s->arena, *cap * size);
+    if (n > 0) memcpy(grown, array, n * size);
+    return grown;
+}
+
+/* Sorted by address, each once: equal sets are equal arrays. `true` adds nothing. */
+void conjunction_add(struct schema *s, struct conjunction *c, const struct json *node) {
+    const struct json **nodes;
+    uint32_t at = 0;
+    bool is_true = false;
+
+    if (json_to_bool(node, &is_true) == ST_OK && is_true) return;
+    if (json_type(node) == JSON_OBJECT && !json_first(node)) return;
+    while (at < c->n && (uintptr_t)c->node[at] < (uintptr_t)node)
+        at++;
+    if (at < c->n && c->node[at] == node) return;
+    nodes = arena_alloc(&s->arena, (c->n + 1) * sizeof(*nodes)); /* others may share the old one */
+    for (uint32_t i = 0; i <= c->n; i++)
+        nodes[i] = i < at ? c->node[i] : i == at ? node : c->node[i - 1];
+    c->node = nodes;
+    c->n++;
+}
+
+void conjunction_add_all(struct schema *s, struct conjunction *c, const struct conjunction *other) {
+    for (uint32_t i = 0; i < other->n; i++)
+        conjunction_add(s, c, other->node[i]);
+}
+
+bool conjunction_has_false(const struct conjunction *c) {
+    bool value;
+
+    for (uint32_t i = 0; i < c->n; i++)
+        if (json_to_bool(c->node[i], &value) == ST_OK && !value) return true;
+    return false;
+}
+
+symbol schema_rule(struct schema *s, const struct conjunction *c) {
+    struct str key = {c->n ? (const char *)c->node : "", c->n * sizeof(*c->node)};
+    void *known = strmap_find(&s->rule_of, key);
+    struct todo *t;
+
+    if (known) return (symbol)(uintptr_t)known;
+    t = arena_alloc(&s->arena, sizeof(*t));
+    *t = (struct todo){.c = *c, .rule = rules_add(s->rules)};
+    *s->todo_end = t;
+    s->todo_end = &t->next;
+    strmap_insert(&s->rule_of, key, (void *)(uintptr_t)t->rule);
+    return t->rule;
+}
+
+static enum status write_rule(struct schema *s, const struct todo *t) {
+    struct shapes shapes = {0};
+    enum status st = schema_shapes(s, &t->c, &shapes);
+
+    for (uint32_t i = 0; i < shapes.n && st == ST_OK; i++)
+        st = schema_write(s, t->rule, shapes.shape[i], t->c.n ? t->c.node[0] : s->root);
+    return st;
+}
+
+/* --- limits ----------------------------------------------------------------------------------- */
+
+struct census {
+    uint32_t n_values, n_properties;
+};
+
+static enum status count(struct schema *s, const struct json *node, struct census *c) {
+    enum status st = ST_OK;
+
+    JSON_FOR_EACH(it, node) {
+        if (str_eq(json_key(it), STR("enum"))) c->n_values += (uint32_t)json_count(it);
+        if (str_eq(json_key(it), STR("properties"))) c->n_properties += (uint32_t)json_count(it);
+        if (c->n_values > SCHEMA_MAX_VALUES)
+            return schema_refuse(s, it, "its enums have more than %u values", SCHEMA_MAX_VALUES);
+        if (c->n_properties > SCHEMA_MAX_PROPERTIES)
+            return schema_refuse(s, it, "it has more than %u properties", SCHEMA_MAX_PROPERTIES);
+        if ((st = count(s, it, c)) != ST_OK) return st;
+    }
+    return st;
+}
+
+/* --- the whole -------------------------------------------------------------------------------- */
+
+static void init(struct schema *s) {
+    struct exprs *x = s->exprs;
+    expr_id gap = s->options->gap, after = s->options->after;
+
+    arena_init(&s->arena, 0);
+    strmap_init(&s->rule_of, 0);
+    s->todo_end = &s->todo;
+    s->character = char_any_expr(x, CHARS_IN_JSON);
+    s->colon = expr_concat(x, gap, expr_concat(x, expr_byte(x, ':'), after));
+    s->comma = expr_concat(x, gap, expr_concat(x, expr_byte(x, ','), after));
+}
+
+static enum status compile(struct schema *s, symbol *start) {
+    struct conjunction all = {0};
+    struct census census = {0};
+    enum status st;
+
+    if (json_type(s->root) != JSON_OBJECT && json_type(s->root) != JSON_BOOL)
+        return schema_refuse(s, s->root, "a schema is an object or a boolean, not %s",
+                             json_type_name(s->root));
+    if ((st = count(s, s->root, &census)) != ST_OK) return st;
+    conjunction_add(s, &all, s->root);
+    *start = schema_rule(s, &all);
+    for (const struct todo *t = s->todo; t && st == ST_OK; t = t->next) {
+        if (!exprs_pay(s->exprs, 1) || s->rules->is_too_large) break; /* the caller finds that */
+        st = write_rule(s, t);
+    }
+    return st;
+}
+
+enum status schema_compile(symbol *start, struct rules *rules, struct str text,
+                           const struct schema_options *options, struct error *err) {
+    struct schema s = {.rules = rules, .exprs = rules->exprs, .options = options, .err = err};
+    struct json_limits limits = {.max_depth = MAX_JSON_DEPTH};
+    struct json *root;
+    enum status st = json_parse(&root, text, &limits, err);
+
+    if (st == ST_INVALID)
+        return error_prefix(err, "the schema (at most %u levels)", SCHEMA_MAX_DEPTH);
+    if (st != ST_OK) return st;
+    s.root = root;
+    init(&s);
+    st = compile(&s, start);
+    strmap_fini(&s.rule_of);
+    arena_fini(&s.arena);
+    json_destroy(root);
+    return st;
+}

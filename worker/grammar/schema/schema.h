@@ -1,0 +1,48 @@
+/* worker/grammar/schema/schema.h - JSON Schema (2020-12), as rules over lexemes.
+ *
+ * The answer is one JSON value that the schema accepts, in one spelling: no white space around it,
+ * properties in the order of the schema, then undeclared ones; each character of a string and each
+ * number in one way. What is enforced is exact; what cannot be enforced is refused with its place
+ * (`#/properties/a`) and keyword, never ignored. Unknown keywords and formats are annotations.
+ *
+ *      node of the schema ──▶ shapes: alternatives, each a conjunction, type by type
+ *                             (schema_shape: $ref, allOf, anyOf, oneOf, siblings: all intersected)
+ *                  shape  ──▶ a lexeme for what is scalar, rules for objects and arrays
+ *
+ * A rule stands for a set of nodes that hold together, and is written once; so recursion is a rule
+ * that mentions itself.
+ *
+ * Enforced: type, enum, const, minimum, maximum, exclusive*, multipleOf (integers up to 10,000, and
+ * powers of ten below 1), minLength, maxLength, pattern, format (date-time, time, date, duration,
+ * email, hostname, ipv4, ipv6, uuid, uri), properties, required, additionalProperties,
+ * patternProperties (that exclude each other), propertyNames, min/maxProperties, prefixItems,
+ * items, min/maxItems, $ref and $anchor (local), $defs, allOf, anyOf, oneOf (whose alternatives
+ * exclude each other), unevaluated* false beside no applicator. Refused: not, if, contains,
+ * uniqueItems, dependent*, $dynamicRef, remote references.
+ *
+ * LIMITS. 64 levels, 10,000 values of enums, 2,000 properties; numbers with bounds have no
+ * exponent, bounds at most 40 digits on each side of the point. Two undeclared properties may have
+ * one name. */
+#ifndef WORKER_GRAMMAR_SCHEMA_SCHEMA_H
+#define WORKER_GRAMMAR_SCHEMA_SCHEMA_H
+
+#include "common/base/buf.h"
+#include "common/base/status.h"
+#include "worker/grammar/core/rules.h"
+
+#define SCHEMA_MAX_DEPTH      64u
+#define SCHEMA_MAX_VALUES     10000u
+#define SCHEMA_MAX_PROPERTIES 2000u
+
+struct schema_options {
+    expr_id gap;    /* what may stand before a comma, a colon, a bracket; between brackets */
+    expr_id after;  /* and behind a comma or a colon */
+    bool is_closed; /* additionalProperties is false where a schema is silent */
+};
+
+/* Writes the rules; *start is the symbol of the whole. ST_INVALID has the place and what was
+ * wrong. */
+MUST_USE enum status schema_compile(symbol *start, struct rules *rules, struct str text,
+                                    const struct schema_options *options, struct error *err);
+
+#endif
