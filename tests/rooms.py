@@ -64,11 +64,11 @@ ARROWS = {
     "worker/grammar/core": "common/base",
     "worker/grammar/schema": "common/base common/text worker/grammar/core",
     "worker/grammar/notation": "common/base worker/grammar/core",
-    "worker/grammar": "common/base common/text worker/grammar/core worker/grammar/schema worker/grammar/notation",
+    "worker/grammar": "common/base common/net common/text worker/grammar/core worker/grammar/schema worker/grammar/notation",
 
     "worker/kv/block": "common/base",
     "worker/kv": "common/base common/text worker/kv/block",
-    "worker/sched": "common/base common/net kernels worker/kv",
+    "worker/sched": "common/base common/net kernels worker/kv worker/grammar",
     "worker/model/checkpoint": "common/base common/text kernels",
     "worker/model/quant": "common/base common/text kernels worker/model/checkpoint",
     "worker/model": COMMON + " kernels worker/model/checkpoint worker/model/quant",
@@ -76,13 +76,13 @@ ARROWS = {
     "worker/text/tokenizer": "common/base common/text worker/text/unicode",
     "worker/text/template": "common/base common/text worker/text/unicode",
     "worker/text": "common/base common/net worker/text/tokenizer",
-    "worker/engine": COMMON + " kernels kernels/tp worker/kv worker/sched worker/model",
-    "worker/metrics": COMMON + " worker/kv worker/kv/block worker/text worker/engine",
-    "worker/api/fields": "common/base common/text worker/sched worker/model worker/text worker/text/tokenizer",
+    "worker/engine": COMMON + " kernels kernels/tp worker/kv worker/grammar worker/sched worker/model",
+    "worker/metrics": COMMON + " worker/kv worker/kv/block worker/text worker/grammar worker/engine",
+    "worker/api/fields": "common/base common/text worker/grammar worker/sched worker/model worker/text worker/text/tokenizer",
     "worker/api/events": "common/base common/net common/text common/protocol common/http",
-    "worker/api": COMMON + " kernels worker/sched worker/model worker/text worker/text/tokenizer worker/text/template "
+    "worker/api": COMMON + " kernels worker/grammar worker/sched worker/model worker/text worker/text/tokenizer worker/text/template "
                   "worker/engine worker/metrics worker/api/fields worker/api/events",
-    "worker": COMMON + " kernels kernels/host kernels/tp worker/sched worker/model worker/text worker/text/tokenizer "
+    "worker": COMMON + " kernels kernels/host kernels/tp worker/grammar worker/sched worker/model worker/text worker/text/tokenizer "
               "worker/text/template worker/engine worker/metrics worker/api worker/api/events",
 }
 

@@ -40,10 +40,11 @@
 #define OWN_SERVER     "the HTTP server is this worker's own"
 #define NO_CORS        "set CORS headers in the proxy before this worker"
 #define NO_PROBES      "see the log and the metrics"
-#define NO_GRAMMAR     "answers are not constrained by a grammar"
-#define NO_SLEEP       "a worker keeps its memory until it ends"
-#define NO_STATE       "recurrent models are refused"
-#define RESIDENT       "weights stay on the device: see --tensor-parallel-size"
+#define OWN_GRAMMAR                                                                                \
+    "answers are constrained by the worker's own grammars, by fields of requests alone"
+#define NO_SLEEP "a worker keeps its memory until it ends"
+#define NO_STATE "recurrent models are refused"
+#define RESIDENT "weights stay on the device: see --tensor-parallel-size"
 
 const struct option_compat worker_compat_flags[] = {
     /* --- other names of our options ----------------------------------------------------------*/
@@ -297,7 +298,7 @@ const struct option_compat worker_compat_flags[] = {
                    "logits-processor-pattern=,disable-outlines-disk-cache,disable-jump-forward,"
                    "constrained-json-disable-any-whitespace,constrained-json-max-whitespace-cnt=,"
                    "constrained-json-whitespace-pattern=,enable-custom-logit-processor",
-                   NO_GRAMMAR),
+                   OWN_GRAMMAR),
     COMPAT_FINE("chat-template-content-format=", "auto",
                 "parts are joined to one text unless the template reads parts"),
     COMPAT_IGNORED("trust-request-chat-template", "a chat template in a request is refused"),

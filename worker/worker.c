@@ -1,8 +1,8 @@
 /* worker/worker.c - creates and connects all objects of the worker.
  *
- *      main thread = worker loop                 text thread         engine thread
- *      -------------------------                 -----------         ----------------------------
- *      http_server, api, calls  <--mailboxes-->  tokenizer           scheduler, KV, backend
+ *      main thread = worker loop                 text, grammar threads    engine thread
+ *      -------------------------                 ---------------------    ----------------------
+ *      http_server, api, calls  <--mailboxes-->  tokenizer, compiler      scheduler, KV, backend
  *
  * Start to end: listen (a port in use fails before the weights are read), open the model, engine,
  * serve, a signal, drain, exit. While it drains the server still listens: probes read 503 and
@@ -39,6 +39,7 @@
 #include "worker/text/tokenizer/tokenizer.h"
 #include "worker/worker_defaults.h"
 #include "worker/worker_device.h"
+#include "worker/worker_grammars.h"
 #include "worker/worker_kv.h"
 #include "worker/worker_options.h"
 #include "worker/worker_reload.h"
@@ -63,6 +64,8 @@ struct worker {
     struct tokenizer *tokenizer;
     struct chat_template *chat_template;
     struct text_thread *text_thread;
+    struct grammar_thread *grammar_thread;
+    struct worker_tokens tokens; /* for grammars */
     struct engine *engine;
     struct kv_event_log *kv_events; /* the engine writes it, the API reads it; NULL: off */
     struct api api;
@@ -451,6 +454,7 @@ static enum status start_engine(struct worker *w, const struct backend_ops *back
                                                .on_age = worker_metrics_on_block_age,
                                                .arg = w->metrics};
     }
+    e.mask_seconds = metrics_at(w->metrics, WORKER_grammar_mask_seconds);
     e.token_gap =
         metric_part(w->metrics, metrics_at(w->metrics, WORKER_inter_token_latency_seconds));
     e.step_tokens = metrics_at(w->metrics, WORKER_iteration_tokens_total);
@@ -500,6 +504,7 @@ static void build_api(struct worker *w, const char *name) {
     w->api.tokenizer = w->tokenizer;
     w->api.chat_template = w->chat_template;
     w->api.text_thread = w->text_thread;
+    w->api.grammar_thread = w->grammar_thread;
     w->api.defaults = &w->generation;
     w->api.template_kwargs = w->template_kwargs;
     w->api.model_name = name;
@@ -611,6 +616,8 @@ enum status worker_create(struct worker **out, const struct worker_options *opti
     report_http(w);
     st = start_engine(w, backend, &device, err);
     if (st == ST_OK) st = start_text(w, err);
+    w->tokens = (struct worker_tokens){w->tokenizer, model_config(w->model)};
+    if (st == ST_OK) st = worker_start_grammars(&w->grammar_thread, w->loop, &w->tokens, err);
     /* Not earlier: until the loop runs these should just end the process; main ignores SIGHUP. */
     if (st == ST_OK) st = loop_on_signal(w->loop, SIGTERM, on_signal, w, err);
     if (st == ST_OK) st = loop_on_signal(w->loop, SIGINT, on_signal, w, err);
@@ -645,6 +652,7 @@ void worker_destroy(struct worker *w) {
     (void)alarm(0);
     kv_event_log_destroy(w->kv_events);
     text_thread_stop(w->text_thread);
+    grammar_thread_stop(w->grammar_thread);
     chat_template_destroy(w->chat_template);
     tokenizer_destroy(w->tokenizer);
     model_close(w->model);

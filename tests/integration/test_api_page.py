@@ -29,8 +29,12 @@ EXAMPLE = {
     "documents": [[{"title": "a", "text": "b"}]], "chat_template_kwargs": [{"enable_thinking": False}],
     "tool_choice": ["auto", "none"], "function_call": ["auto", "none"], "truncation_side": ["left", "right"], "model": ["synthetic", "default"], "logit_bias": [{"97": -100, "98": 100}],
     "allowed_token_ids": [[97, 98]], "bad_words": [["cat", "dog"]], "stop": ["x", ["x", "y"]], "stop_token_ids": [[97]],
-    "stream_options": [{"include_usage": True}], "response_format": [{"type": "text"}], "tokens": [[97, 98]],
+    "stream_options": [{"include_usage": True}], "tokens": [[97, 98]],
     "early_stopping": [True, False, "never"], "sampling_params": [{"max_new_tokens": 1}], "seed": [-5, 2 ** 40],
+    "response_format": [{"type": "text"}, {"type": "json_object"}, {"type": "json_schema", "json_schema": {"schema": {}}}],
+    "structured_outputs": [{"json": {}}, {"regex": "a"}, {"choice": ["a"]}, {"grammar": "start: \"a\""}, {"json_object": True}],
+    "guided_json": [{"type": "null"}, "{}"], "guided_choice": [["a", "b"]], "guided_grammar": ["root ::= \"a\"", "start: \"a\""],
+    "json_schema": ["{}"], "ebnf": ["root ::= \"a\""],
     "sampling_seed": [7], "priority": [0, -3, 7], "truncate_prompt_tokens": [-1, 1, 100],
 }
 # Beyond the column of the type.
@@ -39,7 +43,8 @@ WRONG = {
     "logit_bias": [{"x": 1}, {"97": 101}, {str(10 ** 7): 1}, {str(i): 1 for i in range(97, 97 + 301)}],
     "allowed_token_ids": [[], [10 ** 7]], "bad_words": [[""], ["x" * 257], ["w"] * 65],
     "stop": [["x"] * 65, [5], "x" * 1025],
-    "stop_token_ids": [[10 ** 7], [97] * 65], "response_format": [{"type": "json_object"}], "best_of": [129],
+    "stop_token_ids": [[10 ** 7], [97] * 65], "response_format": [{"type": "xml"}, {"type": "json_schema"}], "structured_outputs": [{}], "guided_json": [5],
+    "guided_choice": [[], [1]], "guided_regex": ["("], "guided_grammar": ["x"], "json_schema": ["{"], "regex": ["("], "ebnf": ["x"], "best_of": [129],
     "cache_salt": ["", "x" * 1025], "extra_key": [""], "truncate_prompt_tokens": [0], "early_stopping": ["soon"],
     "tokens": [[10 ** 7], ["a"]], "input_ids": [[10 ** 7]], "request_id": ["x" * 129], "rid": ["x" * 160],
 }
@@ -194,7 +199,8 @@ def test_every_field_that_the_program_reads_is_on_the_page():
     read |= set(re.findall(r'"(\w+)"', refused))
     on_page = {name.split(".")[-1] for _, name, _ in EVERY} | set(names("Refused", "field"))
     elsewhere = {"rid", "abort_all",  # of /abort_request, in the table of small endpoints
-                 "type", "role", "content", "text"}  # inside of others
+                 "type", "role", "content", "text",  # inside of others
+                 "schema", "strict", "disable_any_whitespace", "disable_additional_properties", "whitespace_pattern"}
     assert len(read) > 60 and read - on_page - elsewhere == set()
     assert "abort_all" in section("The others")
 

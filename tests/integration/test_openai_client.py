@@ -206,7 +206,7 @@ def test_a_beam_search_by_the_extra_body(client):
 
 def test_unsupported_fields_are_refused_and_harmless_ones_accepted(client):
     request = {"model": "synthetic", "messages": HELLO, "max_tokens": 1}
-    for field, value in {"response_format": {"type": "json_object"}, "tool_choice": "required", "top_logprobs": 2,
+    for field, value in {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {"not": {}}}}, "tool_choice": "required", "top_logprobs": 2,
                          "logit_bias": {"x": 1}}.items():
         with pytest.raises(openai.BadRequestError) as caught:
             client.chat.completions.create(**request, **{field: value})

@@ -12,6 +12,7 @@
 
 struct access;
 struct chat_template;
+struct grammar_thread;
 struct http_request;
 struct json;
 struct log;
@@ -32,6 +33,7 @@ struct api {
     const struct tokenizer *tokenizer;
     const struct chat_template *chat_template;
     struct text_thread *text_thread;
+    struct grammar_thread *grammar_thread;
     const struct generation_config *defaults;
     const struct json *template_kwargs; /* variables of the chat template; NULL */
     const char *model_name;             /* as clients call it, and as answers have it */

@@ -11,6 +11,9 @@
 
 #define MESSAGES_MAX 10000
 
+/* Schemas of 64 levels have twice as many in JSON. */
+#define BODY_MAX_DEPTH 192u
+
 static enum status check_model(const struct api *api, const struct json *root, struct error *err) {
     struct str model;
     bool is_present;
@@ -26,7 +29,8 @@ static enum status check_model(const struct api *api, const struct json *root, s
 
 enum status body_parse(struct json **out, const struct api *api, const struct http_request *req,
                        struct error *err) {
-    struct json_limits limits = {.max_bytes = req->body.len}; /* the server has its own */
+    struct json_limits limits = {.max_bytes = req->body.len, /* the server has its own */
+                                 .max_depth = BODY_MAX_DEPTH};
     struct json *root = NULL;
     enum status st;
 

@@ -36,6 +36,7 @@ static void call_free(struct call *c) {
     mem_free(c->choices);
     mem_free(c->shown);
     json_destroy(c->json);
+    grammar_unref(c->grammar.grammar);
     call_params_fini(&c->params);
     buf_fini(&c->out);
     mem_free(c);
@@ -78,6 +79,12 @@ static void publish_ended(struct call *c) {
     c->event_id = 0;
 }
 
+/* One call less that the engine has not got. */
+static void leave_unready(struct api *api) {
+    api->n_tokenizing--;
+    if (api->awaits_tokenized) api_drain(api);
+}
+
 /* The client is served or gone: releases everything that the engine or a text thread does not hold.
  * Every call ends here, once. */
 void call_release(struct call *c) {
@@ -89,7 +96,8 @@ void call_release(struct call *c) {
     for (uint32_t i = 0; i < c->n_choices; i++)
         choice_fini(&c->choices[i]);
     c->n_choices = 0;
-    if (c->n_untokenized == 0) call_free(c);
+    if (grammar_thread_cancel(&c->grammar) && --c->n_unready == 0) leave_unready(c->api);
+    if (c->n_unready == 0) call_free(c);
 }
 
 static void on_abort(struct http_request *req) {
@@ -306,6 +314,19 @@ static enum status check_tokenized(const struct call *c, const struct prompt *p,
                            engine_info(c->api->engine)->max_model_len, p->job.max_tokens);
 }
 
+/* Why there is no grammar where one is asked for. */
+static enum status check_grammar(struct call *c, struct error *err) {
+    const char *field = c->params.grammar.field;
+    const struct grammar_job *job = &c->grammar;
+
+    if (!field) return ST_OK;
+    c->params.request.grammar = job->grammar;
+    if (job->status == ST_OK) return ST_OK;
+    if (job->status != ST_INVALID) return error_set(err, job->status, "%s", job->err.message);
+    log_event(c->api->log, LOG_INFO, "grammar_refused", log_z("id", c->id), log_z("field", field));
+    return error_set_param(err, job->status, field, "%s: %s", field, job->err.message);
+}
+
 static void launch(struct call *c) {
     struct error err = {0};
     enum status st = check_call(c, &err);
@@ -315,6 +336,7 @@ static void launch(struct call *c) {
     }
 
     c->params.request.tenant = tenant_of(c);
+    if (st == ST_OK) st = check_grammar(c, &err);
     if (st == ST_OK) st = take_router_salt(c, &err);
     if (st == ST_OK) st = cache_explain_check(c, &err);
     for (uint32_t i = 0; i < c->n_prompts && st == ST_OK; i++) {
@@ -329,24 +351,28 @@ static void launch(struct call *c) {
     if (st != ST_OK) call_fail(c, st, &err);
 }
 
-static void tokenized(struct call *c) {
+/* A prompt or the grammar is there. */
+static void got_ready(struct call *c) {
     struct api *api = c->api;
 
-    if (--c->n_untokenized > 0) return;
+    if (--c->n_unready > 0) return;
     if (c->req) {
         launch(c);
     } else {
         call_free(c);
     }
-    api->n_tokenizing--;
-    if (api->awaits_tokenized) api_drain(api);
+    leave_unready(api);
+}
+
+static void on_compiled(struct grammar_job *job) {
+    got_ready(CONTAINER_OF(job, struct call, grammar));
 }
 
 static void on_tokenized(struct text_job *job) {
     struct call *c = CONTAINER_OF(job, struct prompt, job)->call;
 
     worker_metrics_observe_text(c->api->metrics, job->submitted_us, job->waited_us);
-    tokenized(c);
+    got_ready(c);
 }
 
 /* What is cut to a length has any; the rest must leave room for one token of an answer. */
@@ -355,16 +381,21 @@ static uint32_t most_tokens(const struct call *c) {
 }
 
 void call_start(struct call *c) {
-    c->n_untokenized = 1; /* ours, so that nothing starts before all jobs are on their way */
+    c->n_unready = 1; /* ours, so that nothing starts before all jobs are on their way */
     c->api->n_tokenizing++;
     if (!c->is_dry_run) publish_accepted(c);
     for (uint32_t i = 0; i < c->n_prompts; i++) {
         if (!c->prompts[i].is_text) continue;
-        c->n_untokenized++;
+        c->n_unready++;
         c->prompts[i].job.max_tokens = most_tokens(c);
         text_thread_submit(c->api->text_thread, &c->prompts[i].job);
     }
-    tokenized(c);
+    if (c->params.grammar.field && !c->is_dry_run) {
+        c->n_unready++;
+        c->grammar.on_done = on_compiled;
+        grammar_thread_submit(c->api->grammar_thread, &c->grammar, &c->params.grammar.spec);
+    }
+    got_ready(c);
 }
 
 /* --- the answer ------------------------------------------------------------------------------- */
@@ -548,7 +579,8 @@ static void consume_progress(struct choice *ch, const struct request_progress *p
     uint32_t end = c->params.is_echo_only ? progress->first : progress->first + progress->n;
 
     for (uint32_t i = progress->first; i < end && !ch->is_done; i++) {
-        bool ends_here = progress->is_finished && i + 1 == end && r->finish == FINISH_STOP;
+        bool ends_here =
+            progress->is_finished && i + 1 == end && r->finish == FINISH_STOP && !r->is_complete;
 
         consume(ch, i, ends_here && !c->params.include_stop); /* EOS and stop ids have no text */
     }

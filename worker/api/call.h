@@ -2,7 +2,7 @@
  *
  *      handler                call                                  engine
  *      parse, render ──▶ call_add_prompt ... call_start
- *                          tokenize (text thread when long)
+ *                          tokenize (text thread when long); compile a grammar (grammar thread)
  *                          one request per prompt and sample ─────▶ submit
  *      shape->chunk  ◀──   detokenize, match stop strings   ◀──── progress
  *      shape->body   ◀──   all choices finished
@@ -27,6 +27,7 @@
 #include "common/protocol/wire.h"
 #include "worker/api/api.h"
 #include "worker/api/fields/params.h"
+#include "worker/grammar/grammar_thread.h"
 #include "worker/text/detokenize.h"
 #include "worker/text/stop.h"
 #include "worker/text/text_thread.h"
@@ -85,9 +86,11 @@ struct call {
     uint64_t
         event_id; /* of its request events (request_feed.h); 0: none, or the end is published */
     struct prompt *prompts;
+    struct grammar_job grammar; /* what constrains its answers, while it is compiled and then */
     struct choice *choices;
     uint32_t *shown; /* the choices in the answer, in its order; NULL: all, in theirs */
-    uint32_t n_prompts, n_choices, n_untokenized, n_open;
+    uint32_t n_prompts, n_choices, n_open;
+    uint32_t n_unready; /* prompts that are tokenized, and a grammar that is compiled */
     struct buf out;
     uint64_t comment_us; /* of the latest comment */
     bool has_head;

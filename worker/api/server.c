@@ -74,6 +74,7 @@ static void metrics_get_page(struct http_request *req, void *arg) {
     buf_init(&page, 0);
     worker_metrics_collect(api->metrics, api->engine);
     worker_metrics_collect_text(api->metrics, api->text_thread);
+    worker_metrics_collect_grammars(api->metrics, api->grammar_thread);
     collect_request_events(api);
     metrics_write(api->metrics, &page);
     process_stats_write(&page);

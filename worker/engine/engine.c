@@ -71,6 +71,8 @@ void engine_update_stats(struct engine *e) {
     t->kv_total = block_pool_n_usable(pool);
     t->kv_waste = kv_manager_waste(e->kv);
     t->flights = e->n_flights;
+    t->masks_new = e->masks.n_new;
+    t->masks_known = e->masks.n_known;
     t->is_draining = e->is_draining;
     t->is_failed = e->is_failed;
     engine_count_kv(e);
@@ -87,6 +89,7 @@ void engine_count_end(struct engine *e, const struct request *r) {
 
 /* The last the engine does with it, or all but dropping the outcomes still under way. */
 void engine_report_end(struct engine *e, struct request *r) {
+    constrain_end(r);
     engine_report_progress(e, r);
     if (r->n_in_flight == 0) request_unref(r);
 }
@@ -159,6 +162,7 @@ static uint64_t sleep_us(const struct engine *e, uint64_t now_us) {
 static void on_submit(struct engine *e, struct request *r, uint64_t now_us) {
     struct error err = {0};
 
+    constrain_begin(r);
     if (e->is_failed) {
         end_request(e, r, FINISH_ERROR, &e->failure, now_us);
     } else if (scheduler_add(e->sched, r, &err) != ST_OK) {
@@ -240,6 +244,7 @@ static void drop_all(struct engine *e) {
 
     while ((r = scheduler_any(e->sched)) != NULL) {
         scheduler_end(e->sched, r, FINISH_ABORT, clock_now_us());
+        constrain_end(r);
         if (r->n_in_flight == 0) request_unref(r);
     }
     engine_drop_flights(e);

@@ -84,7 +84,8 @@ struct engine_options {
     struct metric *step_tokens;             /* histogram of the tokens of a step, or NULL */
     struct metric *step_host, *step_device; /* histograms of the seconds that a step took of the
                                              * engine's thread, and of the device; or NULL */
-    struct metric *token_gap; /* of the seconds between two tokens of a request; the engine's own
+    struct metric *mask_seconds; /* histogram of the seconds of a new mask of a grammar, or NULL */
+    struct metric *token_gap;    /* of the seconds between two tokens of a request; the engine's own
                                  * part, or NULL */
     struct engine_callbacks callbacks;
 };
@@ -196,6 +197,7 @@ struct engine_stats {
                               * wait for them; 0: unknown */
     uint64_t generated_tokens;
     uint64_t preemptions, swap_outs;      /* swap_outs: of these, with the KV kept in host memory */
+    uint64_t masks_new, masks_known;      /* of grammars: computed, found */
     uint64_t forks;                       /* sequences that took up another one's blocks */
     uint64_t prefix_queries, prefix_hits; /* tokens, at admission */
     double prefix_hit_rate;               /* of the last thousand requests */

@@ -416,6 +416,7 @@ enum status engine_create(struct engine **out, const struct engine_options *opti
     enum status st;
 
     e->options = *options;
+    e->masks.seconds = options->mask_seconds;
     sem_init(&e->is_ready, 0, 0);
     pthread_mutex_init(&e->stats_lock, NULL);
     copy_eos(e);

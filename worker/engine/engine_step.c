@@ -114,14 +114,14 @@ static void hold_searches(const struct schedule *s) {
 
 static enum status hand_over(struct engine *e, struct flight *f, uint32_t slot, struct error *err) {
     const struct backend_ops *ops = e->options.backend;
+    const struct constrain_ends ends = {e->eos_ids, e->options.scheduler.n_eos};
     uint64_t filled_us;
     enum status st;
 
     if ((st = batch_lay_out(&e->batch, &f->schedule, slot)) != ST_OK)
         return lost(e, st, "take a sequence", err);
     if ((st = move_blocks(e)) != ST_OK) return lost(e, st, "copy blocks", err);
-    sampler_fill(&e->batch.slot[slot], e->eos_ids, e->options.scheduler.n_eos,
-                 e->options.geometry.vocab);
+    sampler_fill(&e->batch.slot[slot], &ends, e->options.geometry.vocab, &e->masks);
     filled_us = clock_now_us();
     st = ops->submit(e->model, slot, &e->batch.slot[slot].counts, &f->fence, err);
     f->submitted_us = clock_now_us();
@@ -193,6 +193,35 @@ static void count_token(struct engine *e, struct request *r, uint64_t now_us) {
     r->last_token_us = now_us;
 }
 
+/* What cannot go on ends with r->error; its outcome has come all the same. */
+static void take_error(struct engine *e, const struct schedule_entry *entry, uint64_t now_us) {
+    scheduler_end(e->sched, entry->request, FINISH_ERROR, now_us);
+    (void)scheduler_take(e->sched, entry, 0, now_us);
+}
+
+/* The token of a request whose grammar has been followed. A complete answer ends here, even where
+ * its length would end it too. */
+static void take_token(struct engine *e, const struct schedule_entry *entry, uint32_t token,
+                       uint64_t now_us) {
+    struct request *r = entry->request;
+    bool is_end = r->params.grammar && entry->is_sampled &&
+                  (r->is_complete ||
+                   request_is_end(&r->params, e->eos_ids, e->options.scheduler.n_eos, token));
+
+    scheduler_take(e->sched, entry, token, now_us);
+    if (!is_end) return;
+    if (r->finish == FINISH_LENGTH) r->finish = FINISH_STOP;
+    scheduler_end(e->sched, r, FINISH_STOP, now_us);
+}
+
+static enum status follow_grammar(struct engine *e, const struct schedule_entry *entry,
+                                  uint32_t token) {
+    const struct constrain_ends ends = {e->eos_ids, e->options.scheduler.n_eos};
+
+    if (!entry->request->params.grammar || !entry->is_sampled) return ST_OK;
+    return constrain_take(entry->request, &ends, token);
+}
+
 /* A row whose request has ended gets entry NULL. */
 static void take_row(struct engine *e, const struct batch_step *step, struct batch_row *row,
                      uint64_t now_us) {
@@ -210,15 +239,18 @@ static void take_row(struct engine *e, const struct batch_step *step, struct bat
             take_beam(e, &step->stage, row, now_us);
             return;
         }
-        if (entry->is_sampled) count_token(e, r, now_us);
-        scheduler_take(e->sched, entry, token, now_us);
+        if (follow_grammar(e, entry, token) == ST_OK) {
+            if (entry->is_sampled) count_token(e, r, now_us);
+            take_token(e, entry, token, now_us);
+        } else {
+            take_error(e, entry, now_us);
+        }
     } else {
         error_set(&r->error, ST_INTERNAL,
                   "the model computed NaN or infinity near position %u: check its weights, or use "
                   "another --dtype",
                   entry->first + entry->n_tokens - 1);
-        scheduler_end(e->sched, r, FINISH_ERROR, now_us);
-        (void)scheduler_take(e->sched, entry, 0, now_us); /* its outcome has come, error or not */
+        take_error(e, entry, now_us);
     }
     if (r->state == REQUEST_DONE && !r->group) engine_count_end(e, r);
 }

@@ -28,26 +28,32 @@ static void ban_words(struct batch_step *b, const struct request *r, uint32_t ou
 }
 
 /* A copy of the request's set of tokens among the masks of the step. */
-static void fill_mask(struct batch_step *b, const struct request *r, uint32_t output,
-                      uint32_t vocab) {
+static void fill_mask(struct batch_step *b, struct request *r, uint32_t output,
+                      const struct constrain_ends *ends, uint32_t vocab,
+                      struct constrain_stats *stats) {
     size_t n_words = CEIL_DIV(vocab, 32);
+    uint32_t *mask = b->stage.mask + b->counts.n_masks * n_words;
 
-    if (!r->params.allowed) return;
-    memcpy(b->stage.mask + b->counts.n_masks * n_words, r->params.allowed,
-           n_words * sizeof(*b->stage.mask));
+    if (!r->params.allowed && !r->params.grammar) return;
+    if (r->params.grammar) {
+        constrain_fill(r, ends, mask, vocab, stats);
+    } else {
+        memcpy(mask, r->params.allowed, n_words * sizeof(*mask));
+    }
     b->stage.output[output].mask = b->counts.n_masks++;
 }
 
 static void fill_biases(struct batch_step *b, const struct schedule_entry *e, uint32_t output,
-                        const uint32_t *eos_ids, uint32_t n_eos) {
+                        const struct constrain_ends *ends) {
     const struct request_params *p = &e->request->params;
 
     for (uint32_t i = 0; i < p->n_bias; i++)
         add_bias(b, output, p->bias[i].token, p->bias[i].bias);
+    if (p->grammar) return; /* its mask leaves out what is banned */
     ban_words(b, e->request, output);
     if (e->first + e->n_tokens - e->request->n_prompt >= p->min_tokens) return;
-    for (uint32_t i = 0; i < n_eos && !p->ignore_eos; i++)
-        add_bias(b, output, eos_ids[i], BAN_BIAS);
+    for (uint32_t i = 0; i < ends->n_eos && !p->ignore_eos; i++)
+        add_bias(b, output, ends->eos_ids[i], BAN_BIAS);
     for (uint32_t i = 0; i < p->n_stop_ids; i++)
         add_bias(b, output, p->stop_ids[i], BAN_BIAS);
 }
@@ -64,7 +70,8 @@ static void fill_sample(struct backend_output *o, const struct request_params *p
     o->n_logprobs = p->n_logprobs > 0 ? (uint32_t)p->n_logprobs : 0;
 }
 
-void sampler_fill(struct batch_step *b, const uint32_t *eos_ids, uint32_t n_eos, uint32_t vocab) {
+void sampler_fill(struct batch_step *b, const struct constrain_ends *ends, uint32_t vocab,
+                  struct constrain_stats *stats) {
     for (uint32_t i = 0; i < b->counts.n_rows; i++) {
         const struct schedule_entry *e = b->row[i].entry;
         const struct request_params *p = &e->request->params;
@@ -78,8 +85,8 @@ void sampler_fill(struct batch_step *b, const uint32_t *eos_ids, uint32_t n_eos,
             continue;
         }
         fill_sample(&b->stage.output[output], p);
-        fill_biases(b, e, output, eos_ids, n_eos);
-        fill_mask(b, e->request, output, vocab);
+        fill_biases(b, e, output, ends);
+        fill_mask(b, e->request, output, ends, vocab, stats);
     }
 }
 

@@ -8,7 +8,7 @@
 #include "worker/grammar/notation/notation.h"
 #include "worker/grammar/schema/schema.h"
 
-#define SPACES_MAX 64u /* in a row: an endless run would let a model loop */
+#define SPACES_MAX 32u /* in a row: an endless run would let a model loop */
 
 static enum status read_regex(struct grammar *g, struct str text, symbol *start,
                               struct error *err) {

@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "worker/engine/engine.h"
+#include "worker/grammar/grammar_thread.h"
 #include "worker/text/text_thread.h"
 
 #define AS_NAMED_ROW(kind_, full_name_, labels_, help_, ...)                                       \
@@ -17,6 +18,8 @@ static const double worker_step_buckets[] = {1,   8,    16,   32,   64,   128,  
                                              512, 1024, 2048, 4096, 8192, 16384};
 static const double worker_step_time_buckets[] = {
     1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, .001, .002, .005, .01, .02, .05, .1, .2, .5, 1, 2, 5};
+static const double worker_mask_buckets[] = {5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4,
+                                             5e-4, .001, .002, .005, .01,  .05};
 static const double worker_age_buckets[] = {.001, .002, .005, .01, .02, .05, .1,  .2,  .5,   1,   2,
                                             5,    10,   20,   30,  60,  120, 300, 600, 1200, 1800};
 static const struct metric_def rows[] = {WORKER_METRICS(AS_ROW) WORKER_OWN_METRICS(AS_OWN_ROW)
@@ -73,6 +76,8 @@ void worker_metrics_collect(struct metrics *m, struct engine *engine) {
     advance(metrics_at(m, WORKER_num_preemptions_total), s.preemptions);
     advance(metrics_at(m, WORKER_swap_outs_total), s.swap_outs);
     advance(metrics_at(m, WORKER_forks_total), s.forks);
+    advance(METRICS_GET(m, WORKER_grammar_masks_total, "computed"), s.masks_new);
+    advance(METRICS_GET(m, WORKER_grammar_masks_total, "cached"), s.masks_known);
     advance(metrics_at(m, WORKER_prompt_tokens_total), s.prompt_tokens);
     advance(metrics_at(m, WORKER_prompt_tokens_cached_total), s.cached_tokens);
     advance(metrics_at(m, WORKER_generation_tokens_total), s.generated_tokens);
@@ -154,4 +159,16 @@ void worker_metrics_collect_text(struct metrics *m, struct text_thread *t) {
     advance(METRICS_GET(m, WORKER_tokenizer_refused_total, "length"), s.n_over_length);
     advance(METRICS_GET(m, WORKER_tokenizer_refused_total, "tokens"), s.n_over_tokens);
     advance(METRICS_GET(m, WORKER_tokenizer_refused_total, "queue"), s.n_over_queue);
+}
+
+void worker_metrics_collect_grammars(struct metrics *m, const struct grammar_thread *t) {
+    struct grammar_thread_stats s;
+
+    grammar_thread_stats(t, &s);
+    advance(METRICS_GET(m, WORKER_grammar_compilations_total, "ok"), s.n_compiled);
+    advance(METRICS_GET(m, WORKER_grammar_compilations_total, "refused"), s.n_refused);
+    metric_reach(metrics_at(m, WORKER_grammar_compile_seconds_total), s.compile_us);
+    advance(metrics_at(m, WORKER_grammar_cache_hits_total), s.n_hits);
+    metric_set(metrics_at(m, WORKER_grammar_cache_grammars), (double)s.n_cached);
+    metric_set(metrics_at(m, WORKER_grammar_cache_bytes), (double)s.cached_bytes);
 }

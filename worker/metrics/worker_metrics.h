@@ -133,6 +133,21 @@ struct engine;
       "Texts refused by reason: length, more bytes than the model's maximum length can hold; "     \
       "tokens, more tokens than the model's maximum length; queue, --tokenizer-queue-bytes is "    \
       "full.")                                                                                     \
+    X(COUNTER, grammar_compilations_total, "outcome",                                              \
+      "Grammars (schemas, regular expressions, choices) compiled to constrain answers, by "        \
+      "outcome: ok, refused.")                                                                     \
+    X(COUNTER, grammar_compile_seconds_total, "",                                                  \
+      "Time of grammar threads spent compiling grammars.", .scale = 1e-6)                          \
+    X(COUNTER, grammar_cache_hits_total, "",                                                       \
+      "Requests whose grammar was compiled already, or was being compiled for another request.")   \
+    X(GAUGE, grammar_cache_grammars, "", "Compiled grammars kept for requests to come.")           \
+    X(GAUGE, grammar_cache_bytes, "",                                                              \
+      "Memory of the compiled grammars kept for requests to come, their masks included.")          \
+    X(COUNTER, grammar_masks_total, "source",                                                      \
+      "Masks of allowed tokens used in steps, by source: computed, cached.")                       \
+    X(HISTOGRAM, grammar_mask_seconds, "",                                                         \
+      "Time to compute a mask of allowed tokens that was not cached.",                             \
+      METRIC_BUCKETS(worker_mask_buckets))                                                         \
     X(GAUGE, backend_info, "backend,device,path,uuid",                                             \
       "Backend, device, CPU instruction set and GPU UUID in labels; always 1.")                    \
     X(GAUGE, steps_in_flight, "",                                                                  \
@@ -180,5 +195,8 @@ void worker_metrics_observe_text(struct metrics *m, uint64_t submitted_us, uint6
 
 struct text_thread;
 void worker_metrics_collect_text(struct metrics *m, struct text_thread *t);
+
+struct grammar_thread;
+void worker_metrics_collect_grammars(struct metrics *m, const struct grammar_thread *t);
 
 #endif

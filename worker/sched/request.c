@@ -215,6 +215,7 @@ static void copy_params(struct request *r, const struct request_params *p, uint3
     fill(r->params.bad_words, p->bad_words, p->n_bad_words * sizeof(*p->bad_words));
     fill(r->params.cache_salt, p->cache_salt, p->cache_salt_len);
     if (p->lora_name) fill(r->params.lora_name, p->lora_name, strlen(p->lora_name) + 1);
+    if (p->grammar) r->params.grammar = grammar_ref(p->grammar);
     r->params.prompt = r->tokens;
     r->extras.cache_salt = (struct str){r->params.cache_salt, p->cache_salt_len};
     r->extras.lora = r->params.lora_name ? str_of(r->params.lora_name) : STR_NULL;
@@ -269,6 +270,7 @@ void request_unref(struct request *r) {
     if (!r || atomic_fetch_sub_explicit(&r->refs, 1, memory_order_acq_rel) != 1) return;
     assert(r->state == REQUEST_NEW || r->state == REQUEST_DONE);
     request_drop_parent(r);
+    grammar_unref(r->params.grammar);
     kv_seq_fini(&r->kv);
     if (r->group && !request_is_beam(r)) beam_group_unref(r->group);
     mem_free(r);

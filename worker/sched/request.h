@@ -29,6 +29,7 @@
 #include "common/base/list.h"
 #include "common/base/status.h"
 #include "common/net/mailbox.h"
+#include "worker/grammar/grammar.h"
 #include "worker/kv/kv_manager.h"
 #include "worker/sched/fair_order.h"
 
@@ -72,8 +73,9 @@ struct request_params {
     uint64_t tenant;        /* who shares the device fairly with others, under srpt; 0: no one's */
     const char *cache_salt; /* requests share cached blocks only with equals; "" or NULL: none */
     size_t cache_salt_len;
-    const char *lora_name; /* NULL: the base model */
-    bool explains_cache;   /* fill in `explanation` when it is admitted */
+    const char *lora_name;   /* NULL: the base model */
+    struct grammar *grammar; /* of the answer, a reference is taken; NULL: any answer */
+    bool explains_cache;     /* fill in `explanation` when it is admitted */
 };
 extern const struct request_params request_params_default; /* temperature 1, 16 tokens */
 
@@ -87,7 +89,7 @@ struct request_limits {
 
 enum finish_reason {
     FINISH_NONE,   /* still running */
-    FINISH_STOP,   /* EOS, or a stop id: stop_token has it */
+    FINISH_STOP,   /* EOS, a stop id (stop_token has it), or the end of a grammar (is_complete) */
     FINISH_LENGTH, /* max_tokens or the model's length */
     FINISH_ABORT,  /* cancelled */
     FINISH_ERROR,  /* the device failed or gave numbers that are not finite */
@@ -131,11 +133,12 @@ struct request {
     uint32_t n_fork;   /* tokens to share */
     uint32_t n_remote; /* tokens that the other store has promised */
     uint32_t beam;     /* number in its search, or BEAM_ANSWER */
-    struct kv_seq kv;  /* block table and hash chain */
-    struct block_extras extras; /* what the hashes depend on besides tokens */
-    uint32_t n_tokens;          /* prompt and output so far */
-    uint32_t n_computed;        /* of these, scheduled or found in the cache */
-    uint32_t n_before;          /* n_computed before step number `step`, its last */
+    struct grammar_matcher matcher; /* where the output stands in the grammar */
+    struct kv_seq kv;               /* block table and hash chain */
+    struct block_extras extras;     /* what the hashes depend on besides tokens */
+    uint32_t n_tokens;              /* prompt and output so far */
+    uint32_t n_computed;            /* of these, scheduled or found in the cache */
+    uint32_t n_before;              /* n_computed before step number `step`, its last */
     uint64_t step;
     uint32_t n_scored;     /* prompt tokens whose logprob is requested already */
     uint32_t n_in_flight;  /* steps that were scheduled and not yet processed */
@@ -174,6 +177,7 @@ struct request {
     uint64_t last_token_us;                                         /* the engine's */
     enum finish_reason finish;
     uint32_t stop_token; /* the stop id that ended it, or REQUEST_NO_TOKEN */
+    bool is_complete;    /* nothing can follow in its grammar: the last token is text */
     float beam_score;    /* of a beam search: sum of logprobs, divided by length ^ penalty */
     struct error error;  /* why, for FINISH_ERROR */
 

@@ -130,14 +130,6 @@ static enum status check_function_call(const struct json *o, struct error *err) 
 static enum status refuse_unsupported(const struct json *o, struct error *err) {
     static const char *const fields[] = {"prompt_embeds",
                                          "input_embeds",
-                                         "structured_outputs",
-                                         "guided_json",
-                                         "guided_regex",
-                                         "guided_choice",
-                                         "guided_grammar",
-                                         "json_schema",
-                                         "regex",
-                                         "ebnf",
                                          "structural_tag",
                                          "suffix",
                                          "image_data",
@@ -159,20 +151,6 @@ static enum status refuse_unsupported(const struct json *o, struct error *err) {
                                "%s is not supported by this worker: leave it out", fields[i]);
     }
     return check_function_call(o, err);
-}
-
-static enum status check_format(const struct json *o, struct error *err) {
-    const struct json *format;
-    struct str type = STR("unknown");
-    enum status st = json_get_object(o, "response_format", &format, err);
-
-    if (st != ST_OK || !format) return st;
-    if (json_to_str(json_get(format, "type"), &type) == ST_OK && str_eq(type, STR("text"))) {
-        return ST_OK;
-    }
-    return error_set_param(err, ST_INVALID, "response_format",
-                           "unsupported response_format type \"%.*s\": supported is \"text\"",
-                           (int)MIN(type.len, 40), type.ptr);
 }
 
 /* `name`: "cache_salt", or what SGLang calls it. */
@@ -233,7 +211,7 @@ static enum status get_common(struct call_params *p, const struct json *o,
                               const struct params_context *ctx, struct error *err) {
     enum status st = refuse_unsupported(o, err);
 
-    if (st == ST_OK) st = check_format(o, err);
+    if (st == ST_OK) st = grammar_fields_parse(&p->grammar, o, err);
     if (st == ST_OK) st = get_sampling(p, o, ctx->defaults, err);
     if (st == ST_OK) st = get_stop(p, o, err);
     if (st == ST_OK) st = token_rules_parse(p, o, ctx->limits->vocab, ctx->tokenizer, err);
@@ -367,6 +345,12 @@ static enum status get_beam(struct call_params *p, const struct json *o, struct 
             err, ST_INVALID, "stop",
             "stop strings are not supported in a beam search: use stop_token_ids");
     }
+    if (p->grammar.field) {
+        return error_set_param(err, ST_INVALID, p->grammar.field,
+                               "%s has no effect on a beam search, which ranks by raw logprobs: "
+                               "leave it out",
+                               p->grammar.field);
+    }
     p->beams.length_penalty = 1;
     st = get_float(o, "length_penalty", -100, 100, &p->beams.length_penalty, err);
     if (st == ST_OK) st = get_early_stopping(p, o, err);
@@ -462,6 +446,8 @@ enum status call_params_parse_sglang(struct call_params *p, const struct json *b
     params_init(p);
     p->request.max_tokens = 128;
     st = refuse_unsupported(body, err);
+    if (st == ST_OK)
+        st = grammar_fields_parse(&p->grammar, body, err); /* there too: never ignored */
     if (st == ST_OK) st = get_common(p, sampling, ctx, err);
     p->n_shown = p->n;
     if (st == ST_OK) st = json_get_bool(body, "stream", &p->stream, NULL, err);
@@ -491,6 +477,7 @@ enum status call_params_parse_sglang(struct call_params *p, const struct json *b
 void call_params_fini(struct call_params *p) {
     stop_set_destroy(p->stops);
     p->stops = NULL;
+    grammar_fields_fini(&p->grammar);
     mem_free(p->allowed);
     mem_free(p->bad_words);
     p->allowed = p->bad_words = NULL;

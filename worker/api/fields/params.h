@@ -9,6 +9,7 @@
 #define WORKER_API_FIELDS_PARAMS_H
 
 #include "common/base/buf.h"
+#include "worker/api/fields/grammar_fields.h"
 #include "worker/sched/beam_group.h"
 #include "worker/sched/request.h"
 
@@ -26,6 +27,7 @@ struct call_params {
     uint32_t stop_ids[REQUEST_STOP_IDS_MAX];
     uint32_t *allowed, *bad_words; /* owned, as request_params has them; NULL: none */
     struct stop_set *stops;        /* owned; NULL: none */
+    struct grammar_fields grammar; /* owned; request.grammar once it is compiled */
     uint32_t n, n_shown;           /* samples of each prompt; the best of them, for the answer */
     bool is_beam;                  /* use_beam_search: n answers of one search */
     struct beam_params beams;

@@ -199,8 +199,9 @@ static void every_field_has_bounds_and_a_type(void **state) {
         {"return_token_ids", {"true"}, {"1"}},
         {"priority", {"0", "-5", "5"}, {"0.5", "\"high\"", "1e12"}},
         {"response_format",
-         {"{\"type\":\"text\"}"},
-         {"{\"type\":\"json_object\"}", "{\"type\":\"json_schema\"}", "{}", "\"json\""}},
+         {"{\"type\":\"text\"}", "{\"type\":\"json_object\"}",
+          "{\"type\":\"json_schema\",\"json_schema\":{\"schema\":{}}}"},
+         {"{\"type\":\"json_schema\"}", "{\"type\":\"xml\"}", "{}", "\"json\""}},
         {"best_of", {"1", "2"}, {"129", "0", "\"1\""}},
         {"use_beam_search", {"true", "false"}, {"1", "\"yes\""}},
         {"lora_path", {"null"}, {"\"a\""}},
@@ -284,9 +285,8 @@ static void stream_options_need_a_stream(void **state) {
 
 static void unsupported_fields_that_change_the_answer_are_refused(void **state) {
     static const char *const fields[] = {
-        "prompt_embeds",     "structured_outputs", "guided_json", "guided_regex",
-        "guided_choice",     "json_schema",        "suffix",      "thinking_token_budget",
-        "logprob_token_ids", "functions",          "image_data"};
+        "prompt_embeds",     "structural_tag", "suffix",    "thinking_token_budget",
+        "logprob_token_ids", "functions",      "image_data"};
     static const char *const nothing[] = {"false", "\"\"", "[]", "{}", "null"};
     static const char *const something[] = {"true", "\"x\"", "[1]", "{\"a\":1}", "0"};
     char text[100];
@@ -430,7 +430,8 @@ static void sglangs_fields_are_checked_in_both_places(void **state) {
         const char *body, *param;
     } rows[] = {
         {"{\"sampling_params\":{\"max_new_tokens\":0}}", "max_new_tokens"},
-        {"{\"sampling_params\":{\"regex\":\"a\"}}", "regex"},
+        {"{\"sampling_params\":{\"suffix\":\"a\"}}", "suffix"},
+        {"{\"regex\":\"a\",\"sampling_params\":{\"ebnf\":\"b\"}}", "ebnf"},
         {"{\"sampling_params\":{\"sampling_seed\":\"a\"}}", "sampling_seed"},
         {"{\"image_data\":\"a\"}", "image_data"},
         {"{\"return_hidden_states\":true}", "return_hidden_states"},

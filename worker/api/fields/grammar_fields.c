@@ -1,0 +1,219 @@
+/* worker/api/fields/grammar_fields.c - which field, and which kind of grammar it asks for. */
+#include "worker/api/fields/grammar_fields.h"
+
+#include "common/text/json.h"
+
+/* Each kind of field: what it is called, and what its value becomes. */
+enum form { FORM_SCHEMA, FORM_REGEX, FORM_CHOICE, FORM_GRAMMAR, FORM_OBJECT, FORM_EBNF };
+
+static const struct {
+    const char *name; /* in the body */
+    enum form form;
+} plain_fields[] = {{"guided_json", FORM_SCHEMA},
+                    {"guided_regex", FORM_REGEX},
+                    {"guided_choice", FORM_CHOICE},
+                    {"guided_grammar", FORM_GRAMMAR},
+                    {"json_schema", FORM_SCHEMA},
+                    {"regex", FORM_REGEX},
+                    {"ebnf", FORM_EBNF}};
+
+static const struct {
+    const char *name; /* in structured_outputs */
+    const char *field;
+    enum form form;
+} outputs[] = {{"json", "structured_outputs.json", FORM_SCHEMA},
+               {"regex", "structured_outputs.regex", FORM_REGEX},
+               {"choice", "structured_outputs.choice", FORM_CHOICE},
+               {"grammar", "structured_outputs.grammar", FORM_GRAMMAR},
+               {"json_object", "structured_outputs.json_object", FORM_OBJECT}};
+
+static enum status begin(struct grammar_fields *f, const char *field, enum grammar_kind kind,
+                         struct error *err) {
+    if (f->field)
+        return error_set_param(err, ST_INVALID, field,
+                               "%s and %s both constrain the answer: send one of them", f->field,
+                               field);
+    f->field = field;
+    f->spec.kind = kind;
+    buf_init(&f->text, GRAMMAR_TEXT_MAX + 1);
+    return ST_OK;
+}
+
+static enum status finish(struct grammar_fields *f, struct error *err) {
+    if (buf_status(&f->text) != ST_OK || buf_len(&f->text) > GRAMMAR_TEXT_MAX)
+        return error_set_param(err, ST_INVALID, f->field, "%s has more than %u bytes: shorten it",
+                               f->field, GRAMMAR_TEXT_MAX);
+    f->spec.text = buf_str(&f->text);
+    if (!f->spec.text.ptr) f->spec.text = STR("");
+    return ST_OK;
+}
+
+static enum status take_text(struct grammar_fields *f, const struct json *v, struct error *err) {
+    struct str s;
+
+    if (json_to_str(v, &s) != ST_OK || s.len == 0)
+        return error_set_param(err, ST_INVALID, f->field, "%s must be a string that is not empty",
+                               f->field);
+    buf_append_str(&f->text, s);
+    return finish(f, err);
+}
+
+/* A schema as an object, or as the text of one. */
+static enum status take_schema(struct grammar_fields *f, const struct json *v, struct error *err) {
+    struct json_writer w;
+
+    if (json_type(v) == JSON_STRING) return take_text(f, v, err);
+    if (json_type(v) != JSON_OBJECT && json_type(v) != JSON_BOOL)
+        return error_set_param(err, ST_INVALID, f->field,
+                               "%s must be a JSON Schema, as an object or a string, not %s",
+                               f->field, json_type_name(v));
+    json_writer_init(&w, &f->text);
+    json_put_tree(&w, v);
+    return finish(f, err);
+}
+
+static enum status take_choice(struct grammar_fields *f, const struct json *v, struct error *err) {
+    struct json_writer w;
+
+    if (json_type(v) != JSON_ARRAY || !json_first(v))
+        return error_set_param(err, ST_INVALID, f->field,
+                               "%s must be an array of strings, one at least", f->field);
+    json_writer_init(&w, &f->text);
+    json_put_tree(&w, v);
+    return finish(f, err);
+}
+
+static enum status take_object(struct grammar_fields *f, const struct json *v, struct error *err) {
+    bool value = false;
+
+    if (json_to_bool(v, &value) != ST_OK || !value)
+        return error_set_param(err, ST_INVALID, f->field, "%s must be true, or left out", f->field);
+    buf_append_str(&f->text, STR("{\"type\":\"object\"}"));
+    return finish(f, err);
+}
+
+static enum status take(struct grammar_fields *f, const char *field, enum form form,
+                        const struct json *v, struct error *err) {
+    static const enum grammar_kind kinds[] = {
+        [FORM_SCHEMA] = GRAMMAR_JSON_SCHEMA, [FORM_REGEX] = GRAMMAR_REGEX,
+        [FORM_CHOICE] = GRAMMAR_CHOICE,      [FORM_GRAMMAR] = GRAMMAR_LARK,
+        [FORM_OBJECT] = GRAMMAR_JSON_SCHEMA, [FORM_EBNF] = GRAMMAR_EBNF};
+    enum status st = begin(f, field, kinds[form], err);
+
+    if (st != ST_OK) return st;
+    switch (form) {
+    case FORM_SCHEMA: return take_schema(f, v, err);
+    case FORM_CHOICE: return take_choice(f, v, err);
+    case FORM_OBJECT: return take_object(f, v, err);
+    case FORM_REGEX:
+    case FORM_EBNF: return take_text(f, v, err);
+    case FORM_GRAMMAR: break;
+    }
+    st = take_text(f, v, err);
+    if (st == ST_OK && str_find(f->spec.text, STR("::=")) >= 0) f->spec.kind = GRAMMAR_EBNF;
+    return st;
+}
+
+static enum status take_pattern(struct grammar_fields *f, const char *field, const struct json *v,
+                                struct error *err) {
+    if (json_is_null(v)) return ST_OK;
+    if (json_to_str(v, &f->spec.spaces_pattern) != ST_OK)
+        return error_set_param(err, ST_INVALID, field, "%s must be a string", field);
+    f->spec.spaces = GRAMMAR_SPACES_PATTERN;
+    return ST_OK;
+}
+
+/* --- the fields ------------------------------------------------------------------------------- */
+
+static enum status read_schema_format(struct grammar_fields *f, const struct json *format,
+                                      struct error *err) {
+    static const char field[] = "response_format";
+    const struct json *described, *schema;
+    enum status st = json_get_object(format, "json_schema", &described, err);
+
+    if (st != ST_OK) return st;
+    schema = json_get(described, "schema");
+    if (json_type(schema) != JSON_OBJECT && json_type(schema) != JSON_BOOL)
+        return error_set_param(err, ST_INVALID, field,
+                               "response_format of type json_schema needs json_schema.schema, an "
+                               "object");
+    st = json_get_bool(described, "strict", &f->spec.is_closed, NULL, err);
+    return st == ST_OK ? take(f, field, FORM_SCHEMA, schema, err) : st;
+}
+
+static enum status read_format(struct grammar_fields *f, const struct json *o, struct error *err) {
+    static const char field[] = "response_format";
+    const struct json *format;
+    struct str type = STR("unknown");
+    enum status st = json_get_object(o, field, &format, err);
+
+    if (st != ST_OK || !format) return st;
+    if (json_to_str(json_get(format, "type"), &type) == ST_OK) {
+        if (str_eq(type, STR("text"))) return ST_OK;
+        if (str_eq(type, STR("json_schema"))) return read_schema_format(f, format, err);
+        if (str_eq(type, STR("json_object"))) {
+            if ((st = begin(f, field, GRAMMAR_JSON_SCHEMA, err)) != ST_OK) return st;
+            buf_append_str(&f->text, STR("{\"type\":\"object\"}"));
+            return finish(f, err);
+        }
+    }
+    return error_set_param(err, ST_INVALID, field,
+                           "unsupported response_format type \"%.*s\": supported are \"text\", "
+                           "\"json_object\" and \"json_schema\"",
+                           (int)MIN(type.len, 40), type.ptr);
+}
+
+static enum status read_outputs(struct grammar_fields *f, const struct json *o, struct error *err) {
+    static const char field[] = "structured_outputs";
+    const struct json *v, *part;
+    bool is_compact = false;
+    enum status st = json_get_object(o, field, &v, err);
+
+    if (st != ST_OK || !v) return st;
+    for (size_t i = 0; i < ARRAY_LEN(outputs) && st == ST_OK; i++) {
+        part = json_get(v, outputs[i].name);
+        if (!json_is_null(part)) st = take(f, outputs[i].field, outputs[i].form, part, err);
+    }
+    if (st == ST_OK && !json_is_null(json_get(v, "structural_tag")))
+        st = error_set_param(err, ST_INVALID, field,
+                             "structured_outputs.structural_tag is not supported by this worker: "
+                             "leave it out");
+    if (st == ST_OK && !f->field)
+        st = error_set_param(err, ST_INVALID, field,
+                             "structured_outputs needs json, regex, choice, grammar or "
+                             "json_object");
+    if (st == ST_OK) st = json_get_bool(v, "disable_any_whitespace", &is_compact, NULL, err);
+    if (st == ST_OK)
+        st = json_get_bool(v, "disable_additional_properties", &f->spec.is_closed, NULL, err);
+    if (is_compact) f->spec.spaces = GRAMMAR_SPACES_COMPACT;
+    if (st != ST_OK) return st;
+    return take_pattern(f, "structured_outputs.whitespace_pattern",
+                        json_get(v, "whitespace_pattern"), err);
+}
+
+/* Clients send "" for nothing. */
+static bool is_given(const struct json *v) {
+    struct str s;
+
+    return !json_is_null(v) && !(json_to_str(v, &s) == ST_OK && s.len == 0);
+}
+
+enum status grammar_fields_parse(struct grammar_fields *f, const struct json *o,
+                                 struct error *err) {
+    enum status st = read_format(f, o, err);
+
+    if (st == ST_OK) st = read_outputs(f, o, err);
+    for (size_t i = 0; i < ARRAY_LEN(plain_fields) && st == ST_OK; i++) {
+        const struct json *v = json_get(o, plain_fields[i].name);
+
+        if (is_given(v)) st = take(f, plain_fields[i].name, plain_fields[i].form, v, err);
+    }
+    if (st != ST_OK) return st;
+    return take_pattern(f, "guided_whitespace_pattern", json_get(o, "guided_whitespace_pattern"),
+                        err);
+}
+
+void grammar_fields_fini(struct grammar_fields *f) {
+    if (f->field) buf_fini(&f->text);
+    f->field = NULL;
+}

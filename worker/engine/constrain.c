@@ -1,0 +1,129 @@
+/* worker/engine/constrain.c - masks into a step, tokens out of it. */
+#include "worker/engine/constrain.h"
+
+#include <string.h>
+
+#include "common/base/clock.h"
+#include "common/telemetry/metrics.h"
+
+void constrain_begin(struct request *r) {
+    if (r->params.grammar) grammar_matcher_init(&r->matcher, r->params.grammar);
+}
+
+void constrain_end(struct request *r) {
+    grammar_matcher_fini(&r->matcher);
+}
+
+static void set(uint32_t *mask, uint32_t vocab, uint32_t token) {
+    if (token < vocab) mask[token / 32] |= 1u << (token % 32);
+}
+
+static void clear(uint32_t *mask, uint32_t vocab, uint32_t token) {
+    if (token < vocab) mask[token / 32] &= ~(1u << (token % 32));
+}
+
+static bool is_empty(const uint32_t *mask, uint32_t vocab) {
+    for (uint32_t i = 0; i < CEIL_DIV(vocab, 32); i++)
+        if (mask[i] != 0) return false;
+    return true;
+}
+
+/* --- the mask --------------------------------------------------------------------------------- */
+
+static void too_much(struct request *r) {
+    error_set(&r->error, ST_INVALID,
+              "the grammar took more than the limit of work or memory at output token %u: make it "
+              "simpler",
+              request_n_output(r));
+}
+
+static void none_left(struct request *r, const char *field) {
+    error_set_param(&r->error, ST_INVALID, field,
+                    "%s leaves no token that the grammar allows at output token %u", field,
+                    request_n_output(r));
+}
+
+static enum status copy_mask(struct request *r, uint32_t *out, uint32_t vocab,
+                             struct constrain_stats *stats) {
+    uint64_t began_ns = clock_now_ns();
+    const uint32_t *mask;
+    bool is_new;
+    enum status st = grammar_mask(&r->matcher, &mask, &is_new);
+
+    if (st != ST_OK) return st;
+    memcpy(out, mask, CEIL_DIV(vocab, 32) * sizeof(*mask));
+    stats->n_new += is_new;
+    stats->n_known += !is_new;
+    if (is_new && stats->seconds)
+        metric_observe(stats->seconds, (double)(clock_now_ns() - began_ns) * 1e-9);
+    return ST_OK;
+}
+
+/* Where the answer may end, the tokens that end it; not before min_tokens, unless they are all. */
+static void add_ends(const struct request *r, const struct constrain_ends *ends, uint32_t *mask,
+                     uint32_t vocab) {
+    const struct request_params *p = &r->params;
+    bool is_early = request_n_output(r) < p->min_tokens;
+
+    for (uint32_t i = 0; is_early && i < p->n_stop_ids; i++)
+        clear(mask, vocab, p->stop_ids[i]);
+    if (!grammar_is_accepting(&r->matcher) || (is_early && !is_empty(mask, vocab))) return;
+    for (uint32_t i = 0; i < ends->n_eos && !p->ignore_eos; i++)
+        set(mask, vocab, ends->eos_ids[i]);
+    for (uint32_t i = 0; i < p->n_stop_ids; i++)
+        set(mask, vocab, p->stop_ids[i]);
+}
+
+static void clear_bad_words(const struct request *r, uint32_t *mask, uint32_t vocab) {
+    const struct request_params *p = &r->params;
+    uint32_t n_output = request_n_output(r);
+
+    for (uint32_t at = 0; at < p->n_bad_words; at += 1 + p->bad_words[at]) {
+        const uint32_t *run = p->bad_words + at + 1;
+        uint32_t n_before = p->bad_words[at] - 1;
+
+        if (n_before <= n_output &&
+            memcmp(r->tokens + r->n_tokens - n_before, run, n_before * sizeof(*run)) == 0)
+            clear(mask, vocab, run[n_before]);
+    }
+}
+
+void constrain_fill(struct request *r, const struct constrain_ends *ends, uint32_t *mask,
+                    uint32_t vocab, struct constrain_stats *stats) {
+    const struct request_params *p = &r->params;
+
+    if (copy_mask(r, mask, vocab, stats) != ST_OK) {
+        memset(mask, 0, CEIL_DIV(vocab, 32) * sizeof(*mask));
+        too_much(r);
+        return;
+    }
+    add_ends(r, ends, mask, vocab);
+    for (uint32_t i = 0; p->allowed && i < CEIL_DIV(vocab, 32); i++)
+        mask[i] &= p->allowed[i];
+    if (p->allowed && is_empty(mask, vocab)) none_left(r, "allowed_token_ids");
+    clear_bad_words(r, mask, vocab);
+    if (p->n_bad_words > 0 && r->error.status == ST_OK && is_empty(mask, vocab))
+        none_left(r, "bad_words");
+}
+
+/* --- the token -------------------------------------------------------------------------------- */
+
+enum status constrain_take(struct request *r, const struct constrain_ends *ends, uint32_t token) {
+    enum status st;
+
+    if (r->error.status != ST_OK) return r->error.status; /* since its mask was filled */
+    st = grammar_take(&r->matcher, token);
+    if (st == ST_TOO_LARGE) {
+        too_much(r);
+        return ST_INVALID;
+    }
+    if (st == ST_OK) {
+        r->is_complete = grammar_is_accepting(&r->matcher) && !grammar_continues(&r->matcher);
+        return ST_OK;
+    }
+    if (request_is_end(&r->params, ends->eos_ids, ends->n_eos, token)) return ST_OK;
+    return error_set(&r->error, ST_INTERNAL,
+                     "the device chose token %u, which the grammar of this "
+                     "request does not allow: retry",
+                     token);
+}

@@ -1,0 +1,47 @@
+/* worker/engine/constrain.h - the grammar of a request, step by step: its mask, then its token.
+ *
+ * A request with a grammar has a matcher from its submission to its end, wherever it waits
+ * meanwhile: preemption and swapping do not touch it. Before each of its outputs the mask of the
+ * place is put into the step; behind it the chosen token is taken. A mask that is known is a copy;
+ * a new one is computed here, beside the step that the device runs, in some ten microseconds.
+ *
+ * End tokens (EOS, stop ids) are allowed exactly where the answer may end, and no EOS at all with
+ * ignore_eos. When nothing but the end may follow, the request ends without a step for it. Before
+ * min_tokens the ends are banned where anything else is allowed. Tokens that the client bans or
+ * leaves out are taken from the mask; if none is left, the request ends with an error that names
+ * the field.
+ *
+ * LIMITS. A request with a grammar is not computed ahead of its sampled token (scheduler.h).
+ * Thread: engine. */
+#ifndef WORKER_ENGINE_CONSTRAIN_H
+#define WORKER_ENGINE_CONSTRAIN_H
+
+#include "common/base/status.h"
+#include "worker/sched/request.h"
+
+struct metric;
+
+struct constrain_ends {
+    const uint32_t *eos_ids; /* (n_eos) */
+    uint32_t n_eos;
+};
+
+struct constrain_stats {
+    uint64_t n_new, n_known; /* masks */
+    struct metric *seconds;  /* histogram of new ones, or NULL */
+};
+
+void constrain_begin(struct request *r); /* at its submission; nothing without a grammar */
+void constrain_end(struct request *r);   /* once it has ended */
+
+/* The mask of the request's next token. On a failure the mask is empty and r->error set: the
+ * request ends with the outcome of this step. */
+void constrain_fill(struct request *r, const struct constrain_ends *ends, uint32_t *mask,
+                    uint32_t vocab, struct constrain_stats *stats);
+
+/* The chosen token, which is not appended yet. Sets r->is_complete when nothing can follow. On a
+ * failure r->error is set. */
+MUST_USE enum status constrain_take(struct request *r, const struct constrain_ends *ends,
+                                    uint32_t token);
+
+#endif
