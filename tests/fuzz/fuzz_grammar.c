@@ -1,8 +1,8 @@
 /* tests/fuzz/fuzz_grammar.c - schemas, regular expressions, choices and grammars of any text.
  *
  * The first byte chooses the kind, the second the options, and the rest is the spec; what follows a
- * NUL chooses the tokens of an answer. Whatever compiles must follow it: each token of the mask, and
- * no other, with all invariants kept. */
+ * NUL chooses the tokens of an answer. Whatever compiles must follow it: each token of the mask,
+ * and no other, with all invariants kept. */
 #include <assert.h>
 #include <string.h>
 

@@ -68,7 +68,7 @@ static void add_ends(const struct request *r, const struct constrain_ends *ends,
     for (uint32_t i = 0; is_early && i < p->n_stop_ids; i++)
         clear(mask, vocab, p->stop_ids[i]);
     if (!grammar_is_accepting(&r->matcher) || (is_early && !is_empty(mask, vocab))) return;
-    for (uint32_t i = 0; i < ends->n_eos && !p->ignore_eos; i++)
+    for (uint32_t i = 0; i < ends->n_eos && !(p->ignore_eos && grammar_continues(&r->matcher)); i++)
         set(mask, vocab, ends->eos_ids[i]);
     for (uint32_t i = 0; i < p->n_stop_ids; i++)
         set(mask, vocab, p->stop_ids[i]);

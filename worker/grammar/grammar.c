@@ -153,29 +153,14 @@ bool grammar_continues(const struct grammar_matcher *m) {
     return rows_continues(m->grammar->rows, m->row);
 }
 
-void grammar_forced(struct grammar_matcher *m, size_t max, struct buf *out) {
-    struct grammar *g = m->grammar;
-    const uint8_t *class_of = exprs_class_of(g->exprs);
-    row_id row = m->row;
+void grammar_forced(struct grammar_matcher *m, struct buf *out) {
+    row_id path[GRAMMAR_FORCED_MAX + 1];
+    char bytes[GRAMMAR_FORCED_MAX];
+    uint32_t n;
 
-    grammar_prepare(g);
-    while (max-- > 0 && !g->rows->row[row].is_accepting && g->rows->row[row].n_tokens == 0) {
-        row_id only = ROW_DEAD;
-        uint32_t n = 0, byte = 0;
-
-        for (uint32_t b = 0; b < 256 && n < 2; b++) {
-            row_id next = rows_next(g->rows, row, class_of[b]);
-
-            if (next == ROW_UNKNOWN) return;
-            if (next == ROW_DEAD) continue;
-            only = next;
-            byte = b;
-            n++;
-        }
-        if (n != 1) return;
-        buf_append_char(out, (char)byte);
-        row = only;
-    }
+    grammar_prepare(m->grammar);
+    n = grammar_force(m->grammar, m->row, GRAMMAR_FORCED_MAX, bytes, path);
+    buf_append(out, bytes, n);
 }
 
 /* --- memory ----------------------------------------------------------------------------------- */

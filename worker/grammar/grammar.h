@@ -13,6 +13,9 @@
  * *matcher* is one answer's place in a grammar: a number. All requests of a grammar share what has
  * been computed for it.
  *
+ * Where only one text may follow, the mask has one token: the first of the tokenizer's own spelling
+ * of it (grammar_force.c).
+ *
  * Markers are tokens: where rules name a token, ordinary tokens do not spell it, and no text of a
  * grammar is spelt with special tokens. Where an answer may end, grammar_is_accepting holds; the
  * caller allows its end tokens then.
@@ -100,8 +103,8 @@ bool grammar_continues(const struct grammar_matcher *m);    /* and may go on */
  * was computed now. ST_TOO_LARGE beyond the limits. */
 MUST_USE enum status grammar_mask(struct grammar_matcher *m, const uint32_t **mask, bool *is_new);
 
-/* Appends the bytes that must come next, whichever tokens spell them; at most `max`. */
-void grammar_forced(struct grammar_matcher *m, size_t max, struct buf *out);
+/* Appends the bytes that must come next, whichever tokens spell them; at most 64. */
+void grammar_forced(struct grammar_matcher *m, struct buf *out);
 
 /* --- for tests -------------------------------------------------------------------------------- */
 

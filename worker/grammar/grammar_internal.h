@@ -33,6 +33,12 @@ struct grammar {
 MUST_USE enum status grammar_front_end(struct grammar *g, const struct grammar_spec *spec,
                                        symbol *start, struct error *err);
 
+/* grammar_force.c: the bytes that must follow a row, at most `max`, and the rows behind each in
+ * `path` (max + 1); the token that must, if the tokenizer spells them. */
+#define GRAMMAR_FORCED_MAX 64u
+uint32_t grammar_force(struct grammar *g, row_id row, uint32_t max, char *bytes, row_id *path);
+bool grammar_force_token(struct grammar *g, row_id row, uint32_t *token);
+
 /* Before each use: fuel for one mask, and room for its rows. */
 void grammar_prepare(struct grammar *g);
 

@@ -48,7 +48,13 @@ static void add_tokens(const struct grammar *g, row_id row, uint32_t *mask) {
 
 static bool fill(struct grammar *g, row_id row, uint32_t *mask) {
     const struct vocabulary *v = g->vocabulary;
-    uint32_t n_free = rows_free_chars(g->rows, row), from = 0;
+    uint32_t n_free = rows_free_chars(g->rows, row), from = 0, forced;
+
+    if (grammar_force_token(g, row, &forced)) {
+        memset(mask, 0, v->n_words * sizeof(*mask));
+        mask[forced / 32] |= 1u << (forced % 32);
+        return exprs_failure(g->exprs) == EXPRS_OK;
+    }
 
     while (from < VOCABULARY_SLICES - 1 && n_free >= v->slice[from].max_chars)
         from++;

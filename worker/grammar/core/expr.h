@@ -89,6 +89,10 @@ bool expr_is_alive(struct exprs *x, expr_id e);
 /* May be followed by something: holds a string that is not empty. */
 bool expr_continues(struct exprs *x, expr_id e);
 
+/* Adds the bytes that members may begin with; some may lead nowhere, where intersections and
+ * complements are involved, but no other byte begins one. */
+void expr_first(const struct exprs *x, expr_id e, struct byte_set *out);
+
 /* The most characters of plain text (VOCABULARY_TEXT in vocabulary.h: printable, neither quote nor
  * backslash) that surely fit in front of whatever else: any string of up to so many characters is a
  * prefix of a member. EXPR_FOREVER: as many as one likes. A lower bound: 0 promises nothing. */

@@ -88,6 +88,45 @@ bool expr_continues(struct exprs *x, expr_id e) {
     return false;
 }
 
+/* --- how does it begin? ------------------------------------------------------------------------
+ * */
+
+static void first_of_intersection(const struct exprs *x, const struct expr_node *n,
+                                  struct byte_set *out) {
+    struct byte_set both = {{UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX}};
+
+    for (uint32_t i = 0; i < n->b; i++) {
+        struct byte_set first = {{0}};
+
+        expr_first(x, x->kid[n->a + i], &first);
+        both = byte_set_intersection(both, first);
+    }
+    *out = byte_set_union(*out, both);
+}
+
+void expr_first(const struct exprs *x, expr_id e, struct byte_set *out) {
+    const struct expr_node *n = &x->node[e];
+
+    switch ((enum expr_kind)n->kind) {
+    case EXPR_IS_NONE:
+    case EXPR_IS_EMPTY: return;
+    case EXPR_IS_ANY:
+    case EXPR_IS_NOT: byte_set_add_range(out, 0, 255); return;
+    case EXPR_IS_MULTIPLE: byte_set_add_range(out, '0', '9'); return;
+    case EXPR_IS_CLASS: *out = byte_set_union(*out, x->set[n->a]); return;
+    case EXPR_IS_CONCAT:
+        expr_first(x, n->a, out);
+        if (x->node[n->a].flags & EXPR_NULLABLE) expr_first(x, n->b, out);
+        return;
+    case EXPR_IS_REPEAT: expr_first(x, n->a, out); return;
+    case EXPR_IS_ALT:
+        for (uint32_t i = 0; i < n->b; i++)
+            expr_first(x, x->kid[n->a + i], out);
+        return;
+    case EXPR_IS_AND: first_of_intersection(x, n, out); return;
+    }
+}
+
 /* --- does every plain text fit? --------------------------------------------------------------- */
 
 /* What may follow a first byte of UTF-8: a range for the second, and plain bytes of continuation.

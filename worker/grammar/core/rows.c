@@ -256,6 +256,7 @@ static bool lay_down(struct rows *rows, struct row *row) {
         symbol s = code[i.at];
 
         if (symbol_kind_of(s) == SYMBOL_END) continue;
+        if (symbol_kind_of(s) == SYMBOL_TEXT && !expr_continues(rows->exprs, i.state)) continue;
         row->n_rules += symbol_kind_of(s) == SYMBOL_RULE;
         row->n_texts += symbol_kind_of(s) == SYMBOL_TEXT;
         row->n_tokens += symbol_kind_of(s) == SYMBOL_TOKEN;
@@ -401,7 +402,9 @@ struct rows *rows_create(struct exprs *exprs, struct rules *rules, size_t max_by
     rows->seen_rule = mem_calloc(rules->n_rules, sizeof(*rows->seen_rule));
     rows->n_bytes = sizeof(*rows) + rows->n_slots * sizeof(*rows->slot) +
                     rules->n_rules * sizeof(*rows->seen_rule);
-    if (!grow(rows, &rows->row, 0, &rows->cap_rows, sizeof(*rows->row))) return rows;
+    if (!grow(rows, &rows->row, 0, &rows->cap_rows, sizeof(*rows->row)) ||
+        !grow(rows, &rows->item, 0, &rows->cap_items, sizeof(*rows->item)))
+        return rows;
     rows->row[rows->n_rows++] = (struct row){.mask = ROW_UNKNOWN};
     begin_draft(rows);
     add(rows, (struct row_item){.at = first, .row = ITEM_ROOT, .rule = rules->start});

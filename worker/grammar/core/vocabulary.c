@@ -153,6 +153,8 @@ struct vocabulary *vocabulary_create(const struct vocabulary_source *source) {
     struct entry *e = mem_calloc(MAX(n_tokens, 1u), sizeof(*e));
 
     v->n_tokens = n_tokens;
+    v->arg = source->arg;
+    v->encode = source->encode;
     v->n_words = CEIL_DIV(n_tokens, 32u);
     v->offset = mem_calloc(n_tokens + 1, sizeof(*v->offset));
     v->twin = mem_calloc(MAX(n_tokens, 1u), sizeof(*v->twin));

@@ -47,6 +47,8 @@ struct vocabulary {
     uint32_t *special; /* (n_special) ids of special tokens that have a name */
     char **special_name;
     uint32_t n_special;
+    const void *arg; /* of the source, for encode */
+    uint32_t (*encode)(const void *arg, struct str text, uint32_t *ids, uint32_t max);
     uint32_t (*twin)[2]; /* (n_twins) a token, and the one in a trie that is spelt so too */
     uint32_t n_twins;
 };
@@ -59,6 +61,9 @@ struct vocabulary_source {
     struct str (*bytes)(const void *arg, uint32_t id);
     /* Is it a special token? Then `bytes` is its name. */
     bool (*is_special)(const void *arg, uint32_t id);
+    /* The tokenizer's spelling of a text: at most `max` ids, and their number; 0 when it has none.
+     * Any thread, as long as the vocabulary lives. NULL: unknown. */
+    uint32_t (*encode)(const void *arg, struct str text, uint32_t *ids, uint32_t max);
 };
 
 /* Takes 0.1 s for 131,072 tokens. */

@@ -207,7 +207,7 @@ static void bytes_compose_characters(void **state) {
     g = fixture_grammar(GRAMMAR_CHOICE, "[\"\xE2\x82\xAC\"]", false, v);
     grammar_matcher_init(&m, g);
     buf_init(&forced, 0);
-    grammar_forced(&m, 100, &forced);
+    grammar_forced(&m, &forced);
     assert_true(str_eq(buf_str(&forced), STR("\xE2\x82\xAC")));
     buf_fini(&forced);
     assert_int_equal(grammar_take(&m, 0xE2), ST_OK);
@@ -215,6 +215,91 @@ static void bytes_compose_characters(void **state) {
     assert_false(grammar_is_accepting(&m));
     assert_int_equal(grammar_take(&m, 0xAC), ST_OK);
     assert_true(grammar_is_accepting(&m));
+    grammar_matcher_fini(&m);
+    grammar_unref(g);
+    vocabulary_destroy(v);
+}
+
+/* --- spelling --------------------------------------------------------------------------------- */
+
+/* A tokenizer that takes the longest token each time: "city" and not c, ci, cit. */
+static const char *const pieces[] = {"c",  "ci",   "cit",  "city", "\":", "\"",
+                                     "un", "unit", "\": ", ": ",   "y"};
+#define N_PIECES ((uint32_t)ARRAY_LEN(pieces))
+
+static struct str piece_bytes(const void *arg, uint32_t id) {
+    static char bytes[256];
+
+    (void)arg;
+    if (id >= 256) return str_of(pieces[id - 256]);
+    bytes[id] = (char)id;
+    return (struct str){bytes + id, 1};
+}
+
+static bool no_piece_is_special(const void *arg, uint32_t id) {
+    (void)arg;
+    (void)id;
+    return false;
+}
+
+static uint32_t longest_pieces(const void *arg, struct str text, uint32_t *ids, uint32_t max) {
+    uint32_t n = 0;
+
+    (void)arg;
+    for (size_t len; text.len > 0 && n < max; text.ptr += len, text.len -= len) {
+        len = 1;
+        ids[n] = (uint8_t)*text.ptr;
+        for (uint32_t i = 0; i < N_PIECES; i++)
+            if (strlen(pieces[i]) >= len && str_starts(text, str_of(pieces[i]))) {
+                len = strlen(pieces[i]);
+                ids[n] = 256 + i;
+            }
+        n++;
+    }
+    return n;
+}
+
+static uint32_t only_token(const uint32_t *mask, uint32_t n_tokens) {
+    uint32_t found = UINT32_MAX;
+
+    for (uint32_t id = 0; id < n_tokens; id++) {
+        if (!(mask[id / 32] >> (id % 32) & 1)) continue;
+        if (found != UINT32_MAX) return UINT32_MAX;
+        found = id;
+    }
+    return found;
+}
+
+/* Behind the quote the key is forced, and its first token is sure. Its last one might be joined
+ * with what follows: `":` or `": `. */
+static void forced_text_has_the_tokenizers_spelling(void **state) {
+    struct vocabulary_source source = {.n_tokens = 256 + N_PIECES,
+                                       .bytes = piece_bytes,
+                                       .is_special = no_piece_is_special,
+                                       .encode = longest_pieces};
+    struct vocabulary *v = vocabulary_create(&source);
+    struct grammar *g = fixture_grammar(
+        GRAMMAR_JSON_SCHEMA,
+        "{\"type\":\"object\",\"properties\":{\"city\":{},\"unit\":{}},\"required\":[\"city\"]}",
+        true, v);
+    struct grammar_matcher m;
+    const uint32_t *mask;
+    bool is_new;
+
+    (void)state;
+    grammar_matcher_init(&m, g);
+    assert_int_equal(grammar_mask(&m, &mask, &is_new), ST_OK);
+    assert_int_equal(only_token(mask, v->n_tokens), '{');
+    assert_int_equal(grammar_take(&m, '{'), ST_OK);
+    assert_int_equal(grammar_take(&m, '"'), ST_OK);
+    assert_int_equal(grammar_mask(&m, &mask, &is_new), ST_OK);
+    assert_int_equal(only_token(mask, v->n_tokens), 256 + 3);
+    assert_int_equal(grammar_take(&m, 256 + 1), ST_OK); /* ci: another spelling is not refused */
+    assert_int_equal(grammar_take(&m, 't'), ST_OK);
+    assert_int_equal(grammar_take(&m, 'y'), ST_OK);
+    assert_int_equal(grammar_mask(&m, &mask, &is_new), ST_OK);
+    assert_int_equal(only_token(mask, v->n_tokens), UINT32_MAX); /* ", ": or ": with blanks */
+    assert_true(mask[(256 + 4) / 32] >> (256 + 4) % 32 & 1);
     grammar_matcher_fini(&m);
     grammar_unref(g);
     vocabulary_destroy(v);
@@ -231,6 +316,7 @@ static void other_kinds_accept_their_texts(void **state) {
          "[\"yes\",\"no\",\"yes sir\"]",
          {"yes", "no", "yes sir"},
          {"ye", "yesno", ""}},
+        {GRAMMAR_REGEX, "", {""}, {"a"}},
         {GRAMMAR_REGEX, "a+", {"a", "aaa"}, {"ab", "ba", ""}},
         {GRAMMAR_REGEX, "^(ab|c\\d{2,3})?x.$", {"x1", "c12x\xC3\xA9"}, {"c1xa", "x\n"}},
         {GRAMMAR_EBNF,
@@ -259,6 +345,8 @@ static void other_kinds_accept_their_texts(void **state) {
          {"=1", "a=1"}},
         {GRAMMAR_LARK, "start: A\nA.1: \"x\" B // end\nB: /y{2}/i", {"xyY"}, {"xy"}},
     };
+    struct grammar_matcher m;
+    struct grammar *g;
     struct rng rng;
     struct vocabulary *v;
 
@@ -266,7 +354,7 @@ static void other_kinds_accept_their_texts(void **state) {
     rng_seed(&rng, support_seed());
     v = fixture_vocabulary(&rng, 0, "");
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
-        struct grammar *g = fixture_grammar(cases[i].kind, cases[i].text, false, v);
+        g = fixture_grammar(cases[i].kind, cases[i].text, false, v);
 
         for (size_t k = 0; k < 4 && cases[i].yes[k]; k++)
             if (!grammar_accepts(g, str_of(cases[i].yes[k])))
@@ -277,6 +365,11 @@ static void other_kinds_accept_their_texts(void **state) {
         grammar_check(g);
         grammar_unref(g);
     }
+    g = fixture_grammar(GRAMMAR_CHOICE, "[\"\"]", false, v);
+    grammar_matcher_init(&m, g);
+    assert_true(grammar_is_accepting(&m) && !grammar_continues(&m)); /* complete before it begins */
+    grammar_matcher_fini(&m);
+    grammar_unref(g);
     vocabulary_destroy(v);
 }
 
@@ -457,6 +550,7 @@ int main(void) {
         cmocka_unit_test(tokens_can_be_taken_back),
         cmocka_unit_test(special_tokens_spell_nothing),
         cmocka_unit_test(bytes_compose_characters),
+        cmocka_unit_test(forced_text_has_the_tokenizers_spelling),
         cmocka_unit_test(other_kinds_accept_their_texts),
         cmocka_unit_test(broken_grammars_are_refused_with_their_line),
         cmocka_unit_test(bombs_are_refused_and_large_schemas_are_not),
