@@ -6,6 +6,7 @@
 #include "worker/sched/beam_group.h"
 
 #define BAN_BIAS     (-1e30f) /* finite, so that sums and quotients with it stay finite */
+#define SHARED_MASKS 8u       /* that a new one is compared with */
 #define GREEDY_BELOW 1e-5f    /* a temperature that only greedy decoding can mean */
 
 static void add_bias(struct batch_step *b, uint32_t output, uint32_t token, float bias) {
@@ -27,6 +28,18 @@ static void ban_words(struct batch_step *b, const struct request *r, uint32_t ou
     }
 }
 
+/* The number of a mask behind the others of the step, or of an equal one among the last few: places
+ * like the inside of a string are common, and each mask is copied to the device. */
+static uint32_t share_mask(const struct batch_step *b, size_t n_words) {
+    uint32_t n = b->counts.n_masks, first = n > SHARED_MASKS ? n - SHARED_MASKS : 0;
+    const uint32_t *mask = b->stage.mask + n * n_words;
+
+    for (uint32_t i = n; i > first; i--)
+        if (memcmp(b->stage.mask + (i - 1) * n_words, mask, n_words * sizeof(*mask)) == 0)
+            return i - 1;
+    return n;
+}
+
 /* A copy of the request's set of tokens among the masks of the step. */
 static void fill_mask(struct batch_step *b, struct request *r, uint32_t output,
                       const struct constrain_ends *ends, uint32_t vocab,
@@ -40,7 +53,8 @@ static void fill_mask(struct batch_step *b, struct request *r, uint32_t output,
     } else {
         memcpy(mask, r->params.allowed, n_words * sizeof(*mask));
     }
-    b->stage.output[output].mask = b->counts.n_masks++;
+    b->stage.output[output].mask = share_mask(b, n_words);
+    b->counts.n_masks += b->stage.output[output].mask == b->counts.n_masks;
 }
 
 static void fill_biases(struct batch_step *b, const struct schedule_entry *e, uint32_t output,

@@ -17,6 +17,7 @@ struct backend_model {
     struct backend_table_update update[ROOM];
     struct backend_output output[ROOM];
     struct backend_bias bias[ROOM];
+    uint32_t mask[4 * CEIL_DIV(FIXTURE_VOCAB, 32)];
     float out_logprob[ROOM], out_top_logprob[ROOM * 2];
     uint32_t n_bound, n_freed, bound_prompt[ROOM], bound_output[ROOM];
 };
@@ -31,6 +32,7 @@ static void keep_stage(struct backend_model *m, uint32_t slot, struct backend_st
                                   .update = m->update,
                                   .output = m->output,
                                   .bias = m->bias,
+                                  .mask = m->mask,
                                   .out_token = m->out_token,
                                   .out_logprob = m->out_logprob,
                                   .out_rank = m->out_rank,
@@ -274,6 +276,35 @@ static void parameters_reach_the_device(void **state) {
     request_unref(r);
 }
 
+/* Each mask is copied to the device: rows with equal sets of tokens share one. */
+static void equal_masks_are_one(void **state) {
+    static uint32_t some[CEIL_DIV(FIXTURE_VOCAB, 32)], others[CEIL_DIV(FIXTURE_VOCAB, 32)];
+    struct request_params p = request_params_default;
+    struct setup s;
+    struct request *r[4];
+
+    (void)state;
+    setup_open(&s, 100);
+    some[3] = 5;
+    others[3] = 6;
+    for (uint32_t i = 0; i < 4; i++) {
+        p.allowed = i == 2 ? others : i == 3 ? NULL : some;
+        r[i] = fixture_add(&s.f, 5, 3 + i, &p);
+    }
+    lay_out(&s);
+    assert_int_equal(s.b.slot[0].counts.n_masks, 2);
+    assert_int_equal(device.output[0].mask, 0);
+    assert_int_equal(device.output[1].mask, 0);
+    assert_int_equal(device.output[2].mask, 1);
+    assert_int_equal(device.output[3].mask, BACKEND_NO_MASK);
+    assert_int_equal(device.mask[3], 5);
+    assert_int_equal(device.mask[CEIL_DIV(FIXTURE_VOCAB, 32) + 3], 6);
+    fixture_take(&s.f, 9);
+    setup_close(&s);
+    for (uint32_t i = 0; i < 4; i++)
+        request_unref(r[i]);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_token_rows_come_first_and_slots_follow_the_table),
@@ -281,6 +312,7 @@ int main(void) {
         cmocka_unit_test(a_resumed_request_is_bound_again_with_its_output),
         cmocka_unit_test(prompt_positions_are_scored),
         cmocka_unit_test(parameters_reach_the_device),
+        cmocka_unit_test(equal_masks_are_one),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
