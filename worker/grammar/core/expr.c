@@ -12,7 +12,8 @@
 #include "common/base/rng.h"
 #include "worker/grammar/core/expr_internal.h"
 
-#define FIRST_SLOTS 256u
+#define FIRST_SLOTS    256u
+#define EXPR_MAX_DEPTH 2000u /* of derivatives: some 300 KiB of a thread's stack */
 
 /* --- the store -------------------------------------------------------------------------------- */
 
@@ -128,6 +129,29 @@ static uint8_t flags_of(const struct exprs *x, const struct expr_node *n) {
     return 0;
 }
 
+static uint16_t depth_of_list(const struct exprs *x, const struct expr_node *n) {
+    uint16_t most = 0;
+
+    for (uint32_t i = 0; i < n->b; i++)
+        most = MAX(most, x->node[x->kid[n->a + i]].depth);
+    return most + 1;
+}
+
+/* How deep the derivative of a node recurses: past a part of a chain only if that may be empty. */
+static uint16_t depth_of(const struct exprs *x, const struct expr_node *n) {
+    const struct expr_node *a = &x->node[n->a];
+
+    switch ((enum expr_kind)n->kind) {
+    case EXPR_IS_CONCAT:
+        return (a->flags & EXPR_NULLABLE ? MAX(a->depth, x->node[n->b].depth) : a->depth) + 1;
+    case EXPR_IS_REPEAT:
+    case EXPR_IS_NOT: return a->depth + 1;
+    case EXPR_IS_ALT:
+    case EXPR_IS_AND: return depth_of_list(x, n);
+    default: return 0;
+    }
+}
+
 /* The node's id, its own if it is new. */
 static expr_id cons(struct exprs *x, struct expr_node n) {
     uint32_t at;
@@ -135,6 +159,11 @@ static expr_id cons(struct exprs *x, struct expr_node n) {
     if (!exprs_pay(x, 1)) return EXPR_NONE;
     at = find_slot(x, &n);
     if (x->slot[at] != 0) return x->slot[at] - 1;
+    n.depth = depth_of(x, &n);
+    if (n.depth > EXPR_MAX_DEPTH) {
+        x->failure = EXPRS_OUT_OF_WORK;
+        return EXPR_NONE;
+    }
     if (!exprs_grow(x, &x->node, x->n_nodes, &x->cap_nodes, sizeof(n))) return EXPR_NONE;
     if (x->n_nodes * 2 >= x->n_slots) {
         if (!grow_slots(x)) return EXPR_NONE;
@@ -225,19 +254,24 @@ expr_id expr_literal(struct exprs *x, struct str s) {
     return e;
 }
 
+static void push(struct exprs *x, expr_id e) {
+    if (exprs_grow(x, &x->stack, x->n_stack, &x->cap_stack, sizeof(e))) x->stack[x->n_stack++] = e;
+}
+
+/* A chain leans to the right: the parts of `a` are put in front of `b`, the last one first. */
 expr_id expr_concat(struct exprs *x, expr_id a, expr_id b) {
-    struct expr_node n;
+    uint32_t base = x->n_stack;
 
     if (a == EXPR_NONE || b == EXPR_NONE) return EXPR_NONE;
     if (a == EXPR_EMPTY) return b;
     if (b == EXPR_EMPTY) return a;
-    n = x->node[a];
-    if (n.kind == EXPR_IS_CONCAT) return expr_concat(x, n.a, expr_concat(x, n.b, b));
-    return cons(x, (struct expr_node){.kind = EXPR_IS_CONCAT, .a = a, .b = b});
-}
-
-static void push(struct exprs *x, expr_id e) {
-    if (exprs_grow(x, &x->stack, x->n_stack, &x->cap_stack, sizeof(e))) x->stack[x->n_stack++] = e;
+    for (; x->node[a].kind == EXPR_IS_CONCAT; a = x->node[a].b)
+        push(x, x->node[a].a);
+    b = cons(x, (struct expr_node){.kind = EXPR_IS_CONCAT, .a = a, .b = b});
+    while (x->n_stack > base)
+        b = cons(x,
+                 (struct expr_node){.kind = EXPR_IS_CONCAT, .a = x->stack[--x->n_stack], .b = b});
+    return x->failure == EXPRS_OK ? b : EXPR_NONE;
 }
 
 /* A list's own parts instead of a list inside a list. */

@@ -32,6 +32,7 @@ enum expr_kind {
 
 struct expr_node {
     uint8_t kind, flags;
+    uint16_t depth; /* of the recursion of its derivative */
     uint32_t a, b, min, max;
 };
 

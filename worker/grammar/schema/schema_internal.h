@@ -23,6 +23,7 @@ enum { /* types of JSON, as a set */
 };
 
 #define SHAPES_MAX 4096u /* alternatives of one node, nested ones multiplied */
+#define NESTED_MAX 12u   /* schemas looked into while another is: names of properties, a oneOf's */
 #define HOPS_MAX   64u   /* $ref, allOf, anyOf on the way from a node to a type */
 
 struct conjunction {
@@ -80,6 +81,7 @@ struct schema {
     const struct json *root;
     struct strmap rule_of;           /* conjunction -> its rule */
     struct todo *todo, **todo_end;   /* rules that are named and not yet written */
+    uint32_t n_nested;               /* calls of schema_shapes inside each other */
     expr_id character, colon, comma; /* of strings; with the white space around */
     struct error *err;
 };

@@ -84,25 +84,27 @@ static void spell_scalar(const struct json *v, struct buf *out) {
 
 static expr_id spell(struct schema *s, const struct json *v);
 
-/* Elements or members between brackets, with white space where JSON has it. */
+/* Elements or members between brackets, with white space where JSON has it; joined from the right,
+ * as expressions lean. */
 static expr_id spell_list(struct schema *s, const struct json *v, char open, char shut) {
     struct exprs *x = s->exprs;
-    expr_id gap = s->options->gap, e = expr_concat(x, expr_byte(x, (uint8_t)open), gap);
-    bool is_first = true;
+    expr_id *part = arena_alloc(&s->arena, (json_count(v) * 4 + 4) * sizeof(*part)), e;
+    size_t n = 0;
 
+    part[n++] = expr_byte(x, (uint8_t)open);
+    part[n++] = s->options->gap;
     JSON_FOR_EACH(it, v) {
-        struct str key = json_key(it);
-
-        if (!is_first) e = expr_concat(x, e, s->comma);
+        if (n > 2) part[n++] = s->comma;
         if (json_type(v) == JSON_OBJECT) {
-            e = expr_concat(x, e, schema_quoted(s, char_text_expr(x, key, CHARS_IN_JSON)));
-            e = expr_concat(x, e, s->colon);
+            part[n++] = schema_quoted(s, char_text_expr(x, json_key(it), CHARS_IN_JSON));
+            part[n++] = s->colon;
         }
-        e = expr_concat(x, e, spell(s, it));
-        is_first = false;
+        part[n++] = spell(s, it);
     }
-    if (!is_first) e = expr_concat(x, e, gap);
-    return expr_concat(x, e, expr_byte(x, (uint8_t)shut));
+    if (n > 2) part[n++] = s->options->gap;
+    for (e = expr_byte(x, (uint8_t)shut); n > 0;)
+        e = expr_concat(x, part[--n], e);
+    return e;
 }
 
 static expr_id spell(struct schema *s, const struct json *v) {

@@ -211,9 +211,16 @@ enum status schema_shapes(struct schema *s, const struct conjunction *c, struct 
     struct shapes shapes = {0};
     enum status st = ST_OK;
 
+    if (s->n_nested >= NESTED_MAX)
+        return schema_refuse(s, c->n ? c->node[0] : s->root,
+                             "propertyNames or oneOf are nested in their own schemas more than %u "
+                             "times",
+                             NESTED_MAX);
+    s->n_nested++;
     add_shape(s, &shapes, fork_shape(s, &everything));
     for (uint32_t i = 0; i < c->n && st == ST_OK; i++)
         st = apply(s, c->node[i], &shapes, 0);
+    s->n_nested--;
     *out = shapes;
     return st;
 }

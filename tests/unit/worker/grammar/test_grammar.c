@@ -409,7 +409,17 @@ static void broken_grammars_are_refused_with_their_line(void **state) {
 
 /* --- limits ----------------------------------------------------------------------------------- */
 
-enum bomb { DEEP, MANY_VALUES, MANY_PROPERTIES, NESTED_ONE_OF, LONG_REGEX, WIDE_ANY_OF, BOMBS };
+enum bomb {
+    DEEP,
+    MANY_VALUES,
+    MANY_PROPERTIES,
+    NESTED_ONE_OF,
+    LONG_REGEX,
+    WIDE_ANY_OF,
+    LONG_VALUE,
+    OPTIONAL_CHAIN,
+    BOMBS
+};
 
 static void write_bomb(enum bomb which, uint32_t n, struct buf *out) {
     switch (which) {
@@ -449,6 +459,17 @@ static void write_bomb(enum bomb which, uint32_t n, struct buf *out) {
             buf_appendf(out, "%s{\"type\":\"object\",\"required\":[\"k%u\"]}", i ? "," : "", i);
         buf_appendf(out, "]}");
         break;
+    case LONG_VALUE: /* one string, which is one long expression */
+        buf_appendf(out, "{\"const\":[\"");
+        for (uint32_t i = 0; i < n; i++)
+            buf_append_char(out, (char)('a' + i % 26));
+        buf_appendf(out, "\"]}");
+        break;
+    case OPTIONAL_CHAIN: /* each may be left out: a derivative looks at them all */
+        buf_appendf(out, "root ::= ");
+        for (uint32_t i = 0; i < n; i++)
+            buf_appendf(out, "\"%c\"? ", (char)('a' + i % 26));
+        break;
     case BOMBS: break;
     }
 }
@@ -465,6 +486,8 @@ static void bombs_are_refused_and_large_schemas_are_not(void **state) {
         [NESTED_ONE_OF] = {NESTED_ONE_OF, GRAMMAR_JSON_SCHEMA, 1, 12},
         [LONG_REGEX] = {LONG_REGEX, GRAMMAR_REGEX, 400, 120000},
         [WIDE_ANY_OF] = {WIDE_ANY_OF, GRAMMAR_JSON_SCHEMA, 300, 5000},
+        [LONG_VALUE] = {LONG_VALUE, GRAMMAR_JSON_SCHEMA, 60000, 300000},
+        [OPTIONAL_CHAIN] = {OPTIONAL_CHAIN, GRAMMAR_EBNF, 300, 40000},
     };
     struct rng rng;
     struct vocabulary *v;

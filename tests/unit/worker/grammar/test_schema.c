@@ -423,6 +423,11 @@ static void what_cannot_be_enforced_is_refused(void **state) {
         {"{\"type\":\"string\",\"pattern\":\"^a\",\"allOf\":[{\"pattern\":\"^b\"}]}",
          "no text satisfies it"},
         {"{\"patternProperties\":{\"a\":{},\"b\":{}}}", "may match names of another pattern"},
+        {"{\"propertyNames\":{\"$ref\":\"#\"}}", "nested in their own schemas"},
+        {"{\"oneOf\":[{\"type\":\"object\",\"properties\":{\"k\":{\"$ref\":\"#\"}},\"required\":["
+         "\"k\"]},"
+         "{\"type\":\"object\",\"properties\":{\"k\":{\"$ref\":\"#\"}},\"required\":[\"k\"]}]}",
+         "may both hold"},
         {"[]", "#: a schema is an object or a boolean, not an array"},
         {"{\"a\"", "the schema (at most 64 levels): "},
         {"false", "no text satisfies it"},
