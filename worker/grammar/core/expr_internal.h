@@ -1,5 +1,5 @@
-/* worker/grammar/core/expr_internal.h - what expr.c (building, deriving) and expr_search.c (is it
- * empty, what is free) share.
+/* worker/grammar/core/expr_internal.h - what expr.c (building), expr_derive.c and expr_search.c (is
+ * it empty, how does it begin, what is free) share.
  *
  * Nodes lie in one array in order of creation, so that a node's parts have smaller ids than it.
  * That is what exprs_collect relies on. */
@@ -61,5 +61,20 @@ struct exprs {
 
 /* Makes room for one more of an array of `cap` elements; false once the store has failed. */
 bool exprs_grow(struct exprs *x, void *array, uint32_t n, uint32_t *cap, size_t size);
+
+#define EXPRS_FIRST_SLOTS 256u /* of each hash table */
+
+/* Where a node is in the table, or would be. What its parts make of it. */
+uint32_t exprs_find_slot(const struct exprs *x, const struct expr_node *n);
+uint8_t exprs_flags_of(const struct exprs *x, const struct expr_node *n);
+
+/* The node's id, its own if it is new. */
+expr_id exprs_cons(struct exprs *x, struct expr_node n);
+
+/* A list under construction is what lies on the stack above `base`. Pushing puts a list's own parts
+ * instead of a list inside a list of that kind; closing takes the list off. */
+void exprs_push_flat(struct exprs *x, expr_id e, uint8_t kind);
+expr_id exprs_alt_above(struct exprs *x, uint32_t base);
+expr_id exprs_and_above(struct exprs *x, uint32_t base);
 
 #endif
