@@ -58,7 +58,8 @@ AS_PERSON = [
     {"response_format": JSON_SCHEMA},
     {"structured_outputs": {"json": PERSON}},
     {"structured_outputs": {"json": json.dumps(PERSON), "disable_any_whitespace": True}},
-    {"guided_json": PERSON},
+    {"structured_outputs": {"json": PERSON, "whitespace_pattern": " ?"}},
+    {"guided_json": PERSON, "guided_whitespace_pattern": ""},
     {"json_schema": json.dumps(PERSON)},
 ]
 
@@ -68,6 +69,8 @@ def test_an_answer_obeys_its_schema_under_every_field(worker, how):
     for more in ({}, {"temperature": 1.5, "seed": 3}, {"temperature": 1, "seed": 5, "ignore_eos": True}):
         got = choice(worker, **AS_PERSON[how], **more)
         assert got["finish_reason"] == "stop" and is_person(got["text"]), got
+        if "guided_whitespace_pattern" in AS_PERSON[how]:
+            assert got["text"] == json.dumps(json.loads(got["text"]), ensure_ascii=False, separators=(",", ":"))
         if "structured_outputs" in AS_PERSON[how] and AS_PERSON[how]["structured_outputs"].get("disable_any_whitespace"):
             assert got["text"] == json.dumps(json.loads(got["text"]), ensure_ascii=False)
 

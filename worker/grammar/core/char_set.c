@@ -244,6 +244,7 @@ expr_id char_text_expr(struct exprs *x, struct str text, enum char_form form) {
     buf_init(&spelled, 0);
     char_spell_json(text, &spelled);
     e = expr_literal(x, buf_str(&spelled));
+    exprs_note(x, &spelled);
     buf_fini(&spelled);
     return e;
 }

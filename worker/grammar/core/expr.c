@@ -216,6 +216,10 @@ void exprs_forgive(struct exprs *x) {
     x->n_stack = 0;
 }
 
+void exprs_note(struct exprs *x, const struct buf *b) {
+    if (buf_status(b) != ST_OK && x->failure == EXPRS_OK) x->failure = EXPRS_OUT_OF_MEMORY;
+}
+
 size_t exprs_bytes(const struct exprs *x) {
     return x->n_bytes;
 }

@@ -48,6 +48,7 @@ uint64_t exprs_fuel(const struct exprs *x);
 enum exprs_failure exprs_failure(const struct exprs *x);
 bool exprs_pay(struct exprs *x, uint64_t n); /* spends fuel; false once there is none left */
 void exprs_forgive(struct exprs *x); /* forgets the failure; what was made before it holds */
+void exprs_note(struct exprs *x, const struct buf *b); /* fails too, if text was lost in b */
 size_t exprs_bytes(const struct exprs *x);
 
 /* --- building: before exprs_freeze ------------------------------------------------------------ */

@@ -137,6 +137,7 @@ static enum status read_string(struct reader *r, struct piece *out) {
     }
     if (st == ST_OK)
         st = parse_regex(r, buf_len(&pattern) ? buf_str(&pattern) : STR(""), &how, out);
+    exprs_note(r->exprs, &pattern);
     buf_fini(&pattern);
     return st;
 }

@@ -92,7 +92,7 @@ static uint8_t type_of(const struct json *v) {
 }
 
 /* The same text when written: numbers by value, members in any order. */
-static bool is_equal(const struct json *a, const struct json *b) {
+static bool is_equal(struct schema *s, const struct json *a, const struct json *b) {
     struct buf p, q;
     struct json_writer w;
     bool same;
@@ -105,7 +105,9 @@ static bool is_equal(const struct json *a, const struct json *b) {
     json_writer_init(&w, &q);
     json_put_tree(&w, b);
     same = str_eq(buf_str(&p), buf_str(&q));
+    exprs_note(s->exprs, &p);
     buf_fini(&p);
+    exprs_note(s->exprs, &q);
     buf_fini(&q);
     return same;
 }
@@ -119,7 +121,7 @@ static void merge_list(struct schema *s, struct shape *shape, const struct json 
         bool is_in = !shape->value;
 
         for (uint32_t k = 0; k < shape->n_values && !is_in; k++)
-            is_in = exprs_pay(s->exprs, 10) && is_equal(shape->value[k], list[i]);
+            is_in = exprs_pay(s->exprs, 10) && is_equal(s, shape->value[k], list[i]);
         if (is_in) list[kept++] = list[i];
     }
     shape->value = list;
@@ -172,6 +174,7 @@ static enum status read_decimal(struct schema *s, const struct json *v, const ch
         buf_append_f64(&text, number);
         st = decimal_parse(out, buf_str(&text));
     }
+    exprs_note(s->exprs, &text);
     buf_fini(&text);
     if (st == ST_OK) return ST_OK;
     return schema_refuse(s, v, "%s must be a number of at most %u digits on each side of the point",

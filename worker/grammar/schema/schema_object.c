@@ -16,6 +16,7 @@ static bool matches(struct schema *s, expr_id e, struct str name) {
     char_spell_json(name, &spelled);
     exprs_freeze(s->exprs);
     is_match = expr_matches(s->exprs, e, buf_str(&spelled));
+    exprs_note(s->exprs, &spelled);
     buf_fini(&spelled);
     return is_match;
 }

@@ -116,6 +116,7 @@ static expr_id spell(struct schema *s, const struct json *v) {
     buf_init(&text, 0);
     spell_scalar(v, &text);
     e = expr_literal(s->exprs, buf_str(&text));
+    exprs_note(s->exprs, &text);
     buf_fini(&text);
     return e;
 }
@@ -161,6 +162,7 @@ enum status schema_values(struct schema *s, const struct shape *shape, expr_id *
             (void)expr_byte(s->exprs, (uint8_t)buf_ptr(&text)[k]);
         texts[i] =
             (struct str){arena_strndup(&s->arena, buf_ptr(&text), buf_len(&text)), buf_len(&text)};
+        exprs_note(s->exprs, &text);
         buf_fini(&text);
     }
     exprs_freeze(s->exprs);

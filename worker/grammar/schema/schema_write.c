@@ -82,6 +82,7 @@ static enum status write_undeclared(struct object *o, const struct json *at) {
         names[i] = (struct str){
             arena_strndup(&s->arena, buf_len(&spelled) ? buf_ptr(&spelled) : "", buf_len(&spelled)),
             buf_len(&spelled)};
+        exprs_note(s->exprs, &spelled);
         buf_fini(&spelled);
     }
     taken = expr_one_of(x, names, sh->n_properties);

@@ -536,6 +536,68 @@ static void counters_are_not_unrolled(void **state) {
     vocabulary_destroy(v);
 }
 
+/* Each large allocation is refused in turn: an error, and nothing leaks or is half made. */
+static void refused_memory_is_an_error(void **state) {
+    struct grammar_spec spec = {
+        .kind = GRAMMAR_JSON_SCHEMA,
+        .text =
+            STR("{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\","
+                "\"pattern\":\"^[a-k]{2,9}$\",\"maxLength\":5},\"b\":{\"enum\":[1,\"x\",null]}}}")};
+    struct rng rng;
+    struct vocabulary *v;
+    uint32_t n_refused = 0;
+
+    (void)state;
+    rng_seed(&rng, support_seed());
+    v = fixture_vocabulary(&rng, 200, TEXT_LETTERS);
+    for (uint64_t n = 1; n < 80; n++) {
+        struct grammar *g = NULL;
+        struct error err = {0};
+        enum status st;
+
+        mem_fail_at(n);
+        st = grammar_compile(&g, &spec, v, &err);
+        mem_fail_at(0);
+        n_refused += st != ST_OK;
+        assert_int_equal(st == ST_OK, g != NULL);
+        if (st != ST_OK) {
+            assert_true(err.message[0] != '\0');
+            continue;
+        }
+        assert_true(grammar_accepts(g, STR("{\"a\":\"abc\",\"b\":1}")));
+        assert_false(grammar_accepts(g, STR("{\"a\":\"a\"}")));
+        grammar_check(g);
+        grammar_unref(g);
+    }
+    assert_in_range(n_refused, 10, 70);
+    vocabulary_destroy(v);
+}
+
+/* A token may end a string and begin what follows, if both fit. */
+static void a_token_may_span_lexemes(void **state) {
+    struct vocabulary_source source = {
+        .n_tokens = 256 + N_PIECES, .bytes = piece_bytes, .is_special = no_piece_is_special};
+    struct vocabulary *v = vocabulary_create(&source);
+    struct grammar *g = fixture_grammar(
+        GRAMMAR_JSON_SCHEMA, "{\"type\":\"object\",\"properties\":{\"city\":{}}}", false, v);
+    struct grammar_matcher m;
+    const uint32_t *mask;
+    bool is_new;
+
+    (void)state;
+    grammar_matcher_init(&m, g);
+    assert_int_equal(grammar_take(&m, '{'), ST_OK);
+    assert_int_equal(grammar_take(&m, '"'), ST_OK);
+    assert_int_equal(grammar_take(&m, 256 + 3), ST_OK); /* city */
+    assert_int_equal(grammar_mask(&m, &mask, &is_new), ST_OK);
+    assert_true(mask[(256 + 8) / 32] >> (256 + 8) % 32 & 1); /* ": */
+    assert_int_equal(grammar_take(&m, 256 + 8), ST_OK);
+    assert_int_equal(grammar_take(&m, 256 + 9), ST_INVALID); /* no value begins with a colon */
+    grammar_matcher_fini(&m);
+    grammar_unref(g);
+    vocabulary_destroy(v);
+}
+
 /* A pattern with a million states, read for a long time: memory stays within the limit, and what is
  * forgotten is made again. */
 static void memory_is_bounded_while_answers_run(void **state) {
@@ -578,6 +640,8 @@ int main(void) {
         cmocka_unit_test(broken_grammars_are_refused_with_their_line),
         cmocka_unit_test(bombs_are_refused_and_large_schemas_are_not),
         cmocka_unit_test(counters_are_not_unrolled),
+        cmocka_unit_test(refused_memory_is_an_error),
+        cmocka_unit_test(a_token_may_span_lexemes),
         cmocka_unit_test(memory_is_bounded_while_answers_run),
     };
 
