@@ -77,11 +77,16 @@ def ours(program, schema, tokens):
     return [np.frombuffer(bytes.fromhex(m), dtype=np.uint32) for m in answer["masks"]], answer["ends"]
 
 
+def write_vocabulary(file, tokens):
+    """As grammar.c reads it."""
+    file.write(struct.pack("<I", len(tokens)) + b"".join(struct.pack("<H", len(t)) + t for t in tokens))
+    file.flush()
+
+
 def main():
     tokens = vocabulary()
     with tempfile.NamedTemporaryFile() as file:
-        file.write(struct.pack("<I", len(tokens)) + b"".join(struct.pack("<H", len(t)) + t for t in tokens))
-        file.flush()
+        write_vocabulary(file, tokens)
         program = subprocess.Popen([str(BUILD / "tests/reference/grammar"), "masks", file.name], stdin=subprocess.PIPE,
                                    stdout=subprocess.PIPE, text=True)
         compare(program, tokens)
