@@ -11,7 +11,9 @@
  * leaves out are taken from the mask; if none is left, the request ends with an error that names
  * the field.
  *
- * LIMITS. A request with a grammar is not computed ahead of its sampled token (scheduler.h).
+ * LIMITS. A request with a grammar is not computed ahead of its sampled token (scheduler.h): where
+ * fewer than one in eight rows have one, they take part in every second step of a device that has
+ * two in flight.
  * Thread: engine. */
 #ifndef WORKER_ENGINE_CONSTRAIN_H
 #define WORKER_ENGINE_CONSTRAIN_H

@@ -6,6 +6,9 @@
  *      engine   schedule n+1 | wait | take n, report | schedule n+2 | wait | take n+1, report | ...
  *      device   ...... n ...........|  n+1 .............................|  n+2 .............
  *
+ * When a step samples for requests with a grammar, one in GRAMMAR_SHARE or more, none is queued
+ * behind it (waits_for_grammars).
+ *
  * What happens to a request meanwhile (its end, a cancel, preemption) does not touch steps that are
  * under way: their outputs are dropped, or kept by a request that waits again. Blocks and rows may
  * be reused at once, because the device executes in the order of submission. A request exists until
@@ -20,6 +23,7 @@
 #include "worker/sched/beam_group.h"
 
 #define MOVES_AT_A_TIME 256u
+#define GRAMMAR_SHARE   8u /* one in so many rows of a step: waiting then costs less than it gains */
 #define RESTORE_KEPT    0.9 /* of what was measured, with each further call that brings blocks back */
 
 /* --- flights ---------------------------------------------------------------------------------- */
@@ -365,11 +369,24 @@ static void land(struct engine *e) {
     engine_fail(e, &err);
 }
 
+/* Requests with a grammar cannot be computed ahead of their sampled token: in a step behind the one
+ * that samples it they have no part, and so run at half the rate of others. Where they are many it
+ * is better for all to wait for the outcome, which costs the host's time between two steps. */
+static bool waits_for_grammars(const struct engine *e) {
+    const struct schedule *s = &e->flight[e->oldest].schedule;
+    uint32_t n = 0;
+
+    if (e->n_flights == 0 || e->masks.n_new + e->masks.n_known == 0) return false;
+    for (uint32_t i = 0; i < s->n_entries; i++)
+        n += s->entry[i].is_sampled && s->entry[i].request->params.grammar != NULL;
+    return n > 0 && n * GRAMMAR_SHARE >= s->n_entries;
+}
+
 /* A step in, a step out. */
 void engine_turn(struct engine *e) {
     if (e->is_starved) land(e);
     if (e->n_flights < e->limits.n_slots) {
-        bool is_fed = scheduler_has_work(e->sched) && launch(e);
+        bool is_fed = scheduler_has_work(e->sched) && !waits_for_grammars(e) && launch(e);
 
         e->is_starved = !is_fed && e->n_flights > 0;
     }

@@ -7,6 +7,7 @@
 #include "tests/support/engine_fixture.h"
 #include "tests/support/late_backend.h"
 #include "tests/support/support.h"
+#include "worker/grammar/core/vocabulary.h"
 
 static const struct machine late = {.ops = &backend_late};
 
@@ -79,6 +80,98 @@ static void off_means_one_step_after_the_other(void **state) {
     fixture_open_late(&w, &(struct late_plan){.seed = 1, .no_event_fd = true}, (struct setup){0});
     assert_int_equal(engine_info(w.e)->n_slots, 1); /* no notification would come */
     fixture_close(&w);
+}
+
+/* --- grammars --------------------------------------------------------------------------------- */
+
+static struct str byte_of(const void *arg, uint32_t id) {
+    static char bytes[131];
+
+    (void)arg;
+    bytes[id] = (char)id;
+    return (struct str){bytes + id, 1};
+}
+
+static bool is_end(const void *arg, uint32_t id) {
+    (void)arg;
+    return id == EOS;
+}
+
+/* [ab]{20} for a model whose tokens are bytes. */
+static struct grammar *grammar_of(struct vocabulary **v) {
+    struct vocabulary_source source = {.n_tokens = 131, .bytes = byte_of, .is_special = is_end};
+    struct grammar_spec spec = {.kind = GRAMMAR_REGEX, .text = STR("[ab]{20}")};
+    struct grammar *g = NULL;
+
+    *v = vocabulary_create(&source);
+    assert_int_equal(grammar_compile(&g, &spec, *v, NULL), ST_OK);
+    return g;
+}
+
+static void assert_obeys(const struct answer *a) {
+    assert_int_equal(a->n, 20);
+    assert_int_equal(a->finish, FINISH_STOP);
+    for (uint32_t i = 0; i < a->n; i++)
+        assert_in_range(a->token[i], 'a', 'b');
+}
+
+/* Ahead of others they cannot go: with half of the rows theirs, all go together. */
+static void requests_with_grammars_keep_step_with_others(void **state) {
+    static uint32_t prompt[20];
+    static struct answer a[4];
+    struct request_params p = params_of(prompt, 20, 20), free_p = p;
+    struct engine_fixture w;
+    struct vocabulary *v;
+
+    (void)state;
+    memset(a, 0, sizeof(a));
+    p.grammar = grammar_of(&v);
+    p.max_tokens = 40;
+    late_hold(true);
+    fixture_open_late(&w, &(struct late_plan){.seed = 1, .done_percent = 1}, (struct setup){0});
+    for (int i = 0; i < 4; i++)
+        submit(&w, i % 2 ? &free_p : &p, &a[i]);
+    await_submitted(1);
+    late_hold(false);
+    fixture_run(&w);
+    assert_obeys(&a[0]);
+    assert_obeys(&a[2]);
+    assert_int_equal(a[1].n, 20);
+    assert_int_equal(a[3].n, 20);
+    assert_in_range(late_counts().n_submitted, 20, 26);
+    assert_idle(&w);
+    fixture_close(&w);
+    grammar_unref(p.grammar);
+    vocabulary_destroy(v);
+}
+
+/* One among many does not hold the others up: they go behind the step that it waits for. */
+static void a_single_grammar_holds_no_step_up(void **state) {
+    static uint32_t prompt[20];
+    static struct answer a[12];
+    struct request_params p = params_of(prompt, 20, 20), free_p = params_of(prompt, 20, 40);
+    struct engine_fixture w;
+    struct vocabulary *v;
+
+    (void)state;
+    memset(a, 0, sizeof(a));
+    p.grammar = grammar_of(&v);
+    late_hold(true);
+    fixture_open_late(&w, &(struct late_plan){.seed = 1, .done_percent = 1},
+                      (struct setup){.max_seqs = 12});
+    for (int i = 0; i < 12; i++)
+        submit(&w, i == 0 ? &p : &free_p, &a[i]);
+    await_submitted(1);
+    late_hold(false);
+    fixture_run(&w);
+    assert_obeys(&a[0]);
+    for (int i = 1; i < 12; i++)
+        assert_int_equal(a[i].n, 40);
+    assert_true(late_counts().n_behind >= 36);
+    assert_idle(&w);
+    fixture_close(&w);
+    grammar_unref(p.grammar);
+    vocabulary_destroy(v);
 }
 
 static bool is_reset_done;
@@ -354,6 +447,8 @@ int main(void) {
     gate_init();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_decode_step_goes_in_behind_the_one_before),
+        cmocka_unit_test(requests_with_grammars_keep_step_with_others),
+        cmocka_unit_test(a_single_grammar_holds_no_step_up),
         cmocka_unit_test(off_means_one_step_after_the_other),
         cmocka_unit_test(a_new_request_does_not_wait_for_the_step_in_flight),
         cmocka_unit_test(tokens_behind_an_end_are_dropped),
