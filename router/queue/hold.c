@@ -451,10 +451,20 @@ static struct hold_request *first_for(struct hold *h, uint32_t w, uint64_t now_u
 static struct hold_request *first_of_all(const struct hold *h, uint32_t w, uint64_t now_us) {
     struct admission_ticket *t = admission_first(h->queue);
 
-    if (!t || is_due(h, request_of(t), w, t->work_s, now_us)) return t ? request_of(t) : NULL;
-    if (!admission_in_debt(t)) return NULL;
-    t = admission_first_free(h->queue);
+    if (t && admission_in_debt(t) && !is_due(h, request_of(t), w, t->work_s, now_us))
+        t = admission_first_free(h->queue);
     return t && is_due(h, request_of(t), w, t->work_s, now_us) ? request_of(t) : NULL;
+}
+
+/* One of a tenant in debt has to stay while w could serve another's that may not be tried yet. */
+static bool has_free_before(const struct hold *h, const struct hold_request *q, uint32_t w,
+                            uint64_t now_us) {
+    struct admission_ticket *t;
+
+    if (!admission_in_debt(&q->place)) return false;
+    t = admission_first_free(h->queue);
+    return t && admission_precedes(h->queue, t, &q->place) &&
+           is_due(h, request_of(t), w, t->work_s, now_us);
 }
 
 static void serve(struct hold *h, uint32_t w, struct walk *k) {
@@ -469,6 +479,7 @@ static void serve(struct hold *h, uint32_t w, struct walk *k) {
             h->is_starving = true;
             first = NULL;
         }
+        if (q && !first && has_free_before(h, q, w, k->now_us)) return;
         if (!q && !first) return;
         if (q && (!first || admission_precedes(h->queue, &q->place, &first->place))) {
             n_stay += try_one(h, q, &h->tried, k) != PLACED;
@@ -481,7 +492,7 @@ static void serve(struct hold *h, uint32_t w, struct walk *k) {
 }
 
 static void reprice_oldest(struct hold *h) {
-    uint32_t n = MIN(h->n_waiting, (uint32_t)HOLD_REPRICED), home;
+    uint32_t n = h->n_waiting <= HOLD_FEW ? h->n_waiting : HOLD_REPRICED, home;
 
     while (n--) {
         struct hold_request *q = LIST_ENTRY(list_first(&h->waiting), struct hold_request, link);
@@ -591,11 +602,10 @@ void hold_check(const struct hold *h) {
         n_in_lanes += tree_heap_is_linked(&q->in_lane);
         n++;
     }
-    LIST_FOR_EACH(it, &h->again) {
-        n_tried++;
-    }
-    LIST_FOR_EACH(it, &h->tried) {
-        n_tried++;
+    for (int i = 0; i < 2; i++) {
+        LIST_FOR_EACH(it, i ? &h->tried : &h->again) {
+            n_tried++;
+        }
     }
     for (uint32_t w = 0; w < load_of(h)->n_workers; w++)
         n_lanes += tree_heap_check(&h->lanes[w].free, is_before) +

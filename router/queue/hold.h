@@ -30,13 +30,13 @@
  *
  * The walk looks at the workers that had a first token or an end since the last one, and at all
  * every HOLD_WALK_US, when a worker comes back, and while HOLD_FEW or fewer wait. A try costs a
- * decision, so those that fail are counted: in the order, from its beginning, HOLD_TRIES and no
- * more than one per HOLD_TRY_US; and one per HOLD_DEEP_US further down, while a worker has nothing
- * in its lane. With 2 at a time and none further down, workers idle while others' requests
- * are first: replay at load 1.05 then takes 44 s instead of 3.7 s.
- * While HOLD_FEW or fewer wait, all are tried every HOLD_ALL_US. Prices are taken when a request
- * enters and at each try, and of HOLD_REPRICED others per HOLD_WALK_US, those first whose price is
- * oldest: what is cached changes while they wait.
+ * decision, so those that fail are counted: of the first in the order, one per HOLD_TRY_US and
+ * HOLD_TRIES at once; further down, while a worker has nothing in its lane, one per HOLD_DEEP_US.
+ * With two at once and none further down, workers idle while those at the front wait for others:
+ * replay at load 1.05 then takes 44 s instead of 3.7 s. While HOLD_FEW or fewer wait, all are tried
+ * every HOLD_ALL_US. Prices are taken when a request enters and at each try, and of HOLD_REPRICED
+ * others (of few, of all) per HOLD_WALK_US, those first whose price is oldest: what is cached
+ * changes while they wait.
  *
  * H is a worker's own (load_set_hold). A tenant in debt (admission.h) is placed where the wait is
  * at most HOLD_IN_DEBT_S: its requests are not to lie before those of others in the workers'
