@@ -138,13 +138,14 @@ static uint16_t depth_of_list(const struct exprs *x, const struct expr_node *n) 
 
 /* How deep the derivative of a node recurses: past a part of a chain only if that may be empty. */
 static uint16_t depth_of(const struct exprs *x, const struct expr_node *n) {
-    const struct expr_node *a = &x->node[n->a];
+    const struct expr_node *a;
 
     switch ((enum expr_kind)n->kind) {
     case EXPR_IS_CONCAT:
+        a = &x->node[n->a];
         return (a->flags & EXPR_NULLABLE ? MAX(a->depth, x->node[n->b].depth) : a->depth) + 1;
     case EXPR_IS_REPEAT:
-    case EXPR_IS_NOT: return a->depth + 1;
+    case EXPR_IS_NOT: return x->node[n->a].depth + 1;
     case EXPR_IS_ALT:
     case EXPR_IS_AND: return depth_of_list(x, n);
     default: return 0;
