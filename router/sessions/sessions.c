@@ -233,6 +233,12 @@ static bool make_room(struct sessions *s, uint32_t i) {
 
 /* --- other routers --------------------------------------------------------------------------- */
 
+/* A place that no router has had is the stalest. */
+static bool is_staler(const struct peer *a, const struct peer *b) {
+    if (!a->origin || !b->origin) return !a->origin && b->origin;
+    return (int32_t)(a->heard_ms - b->heard_ms) < 0;
+}
+
 /* The place of the one that was heard of longest ago is given to a new one. */
 static void hear(struct sessions *s, uint64_t origin, uint32_t waits_s) {
     struct peer *p = &s->peers[0];
@@ -242,7 +248,7 @@ static void hear(struct sessions *s, uint64_t origin, uint32_t waits_s) {
             p = &s->peers[i];
             break;
         }
-        if ((int32_t)(s->peers[i].heard_ms - p->heard_ms) < 0) p = &s->peers[i];
+        if (is_staler(&s->peers[i], p)) p = &s->peers[i];
     }
     *p = (struct peer){.origin = origin, .heard_ms = s->now_ms};
     if (waits_s) p->since_ms = (s->now_ms - waits_s * 1000) | 1;
@@ -534,6 +540,7 @@ uint32_t sessions_n_held(const struct sessions *s) {
 uint32_t sessions_wait_s(const struct sessions *s, uint64_t now_us) {
     uint32_t i = s->lists[WAITING].first;
 
+    if (i && i == s->admitted) i = at(s, i)->after; /* it goes, and has no time any more */
     return i ? (uint32_t)fmax(seconds_since(ms_of(now_us), at(s, i)->since_ms), 1) : 0;
 }
 

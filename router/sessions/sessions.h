@@ -26,8 +26,8 @@
  *
  * Several routers each know all sessions: turns that others have sent are entered too
  * (sessions_arrive_remote), and the same rules applied to the same turns give each router nearly
- * the same active sessions. So their sum keeps to the memory; what two routers admit before they
- * hear of each other is one session more each.
+ * the same active sessions. So their sum keeps to the memory, but for what several admit to the same
+ * room before they hear of each other.
  *
  * A session that gives up waiting and returns within SESSION_GRACE_S, as clients with a timeout do,
  * keeps its place. A session larger than all the memory goes when it is alone. The rest of a
