@@ -509,6 +509,24 @@ static void reprice_oldest(struct hold *h) {
     }
 }
 
+/* What was tried in vain for a worker that has left is to be tried for the others. */
+static void close_lanes(struct hold *h) {
+    const struct load *l = load_of(h);
+
+    for (uint32_t w = 0; w < MIN(l->n_words * 64, l->n_workers); w++) {
+        struct lane *lane = &h->lanes[w];
+
+        while (!worker_mask_has(l->eligible.words, w) && !is_empty(lane)) {
+            struct hold_request *q = in_lane(lane->free.root ? lane->free.root : lane->owing.root);
+
+            leave_lane(h, q);
+            if (!list_is_linked(&q->tried_link)) continue;
+            list_remove(&q->tried_link);
+            admission_put_back(h->queue, &q->place);
+        }
+    }
+}
+
 static void begin_full_walk(struct hold *h, bool has_more, uint64_t now_us) {
     uint64_t past_us = has_more ? UINT64_MAX : now_us - MIN(now_us, h->full_walk_us);
     uint64_t most_us = MIN(now_us, (uint64_t)HOLD_TRIES * HOLD_DEEP_US);
@@ -517,7 +535,8 @@ static void begin_full_walk(struct hold *h, bool has_more, uint64_t now_us) {
     h->n_tries = (uint32_t)MIN(past_us / HOLD_TRY_US, (uint64_t)HOLD_TRIES);
     h->deep_us = has_more ? now_us - most_us : MAX(h->deep_us, now_us - most_us);
     put_back(h, &h->again);
-    if (!h->is_starving) put_back(h, &h->tried);
+    if (has_more || !h->is_starving) put_back(h, &h->tried);
+    close_lanes(h);
     h->is_starving = false;
     reprice_oldest(h);
 }

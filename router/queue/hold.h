@@ -26,7 +26,8 @@
  * A worker that has less to do is given the first of its lane that it could begin within H, or the
  * first in the order, whichever comes first, until it has enough. So a request that waits for one
  * worker is not tried each time that another has a first token, and a worker finds what it has
- * cached behind any number of others.
+ * cached behind any number of others. The lane of a worker that leaves is closed, and what was
+ * tried for it is tried for the others; when one comes back, all that was tried is.
  *
  * The walk looks at the workers that had a first token or an end since the last one, and at all
  * every HOLD_WALK_US, when a worker comes back, and while HOLD_FEW or fewer wait. A try costs a

@@ -362,6 +362,64 @@ static void a_worker_finds_its_request_behind_those_of_others(void **state) {
     mem_free(all);
 }
 
+/* Worker 0 is busy and has many waiting for it, one is idle, and another worker is lost or comes
+ * back: the request that was tried in vain before, behind others, can go and is found. */
+static void one_that_was_tried_is_found_when_workers_change(void **state) {
+    enum { N = HOLD_FEW + 400 };
+
+    (void)state;
+    for (int is_lost = 0; is_lost < 2; is_lost++) {
+        uint32_t n_cheaper = is_lost ? N / 2 : HOLD_TRIES + 4, n_walks = 0;
+        struct bench b = bench_of(3, H_S, H_S);
+        struct asked busy[2], *all = mem_calloc(N, sizeof(*all)), one;
+
+        for (uint32_t w = 0; w < 3; w++)
+            routing_set_reason(b.routing, w, WORKER_UNHEALTHY, w != 0);
+        load_with(&b, &busy[0], 60);
+        routing_set_reason(b.routing, 0, WORKER_UNHEALTHY, true);
+        routing_set_reason(b.routing, 1, WORKER_UNHEALTHY, false);
+        load_with(&b, &busy[1], 60);
+        for (uint32_t w = 0; w < 3; w++)
+            routing_set_reason(b.routing, w, WORKER_UNHEALTHY, false);
+        for (uint32_t i = 0; i < N; i++) {
+            describe(&all[i], 5, 0, i, i < n_cheaper ? 16 : 64, 1);
+            all[i].exclude[0] = 1;
+            all[i].exclude[1] = 2;
+            all[i].rq.exclude = all[i].exclude;
+            all[i].rq.n_exclude = 2;
+            assert_false(queue_up(&b, &all[i]));
+        }
+        if (!is_lost) routing_set_reason(b.routing, 1, WORKER_UNHEALTHY, true);
+        describe(&one, 6, 0, 1, 32, 1); /* 2 is idle, but it has failed there, */
+        one.exclude[0] = 2;
+        one.exclude[1] = 0;
+        one.rq.exclude = one.exclude;
+        one.rq.n_exclude = is_lost ? 2 : 1; /* and when 1 is lost, at all that there are */
+        assert_false(queue_up(&b, &one));
+        for (; !list_is_linked(&one.q.tried_link) || n_walks < 2 * n_cheaper; n_walks++) {
+            pass(&b, HOLD_WALK_US * 1e-6);
+            assert_int_equal(walk(&b), 0);
+            assert_true(n_walks < 4 * N);
+        }
+        if (!is_lost) end(&b, &busy[1], true);
+        routing_set_reason(b.routing, 1, WORKER_UNHEALTHY, is_lost);
+        for (n_walks = 0; !one.ticket.load.is_open; n_walks++) {
+            pass(&b, HOLD_WALK_US * 1e-6);
+            walk(&b);
+            hold_check(b.hold);
+            assert_true(n_walks < 10);
+        }
+        assert_int_equal(one.ticket.load.worker, is_lost ? 2 : 1);
+        for (uint32_t i = 0; i < N; i++)
+            hold_leave(b.hold, &all[i].q);
+        end(&b, &one, true);
+        end(&b, &busy[0], true);
+        if (is_lost) end(&b, &busy[1], true);
+        bench_fini(&b);
+        mem_free(all);
+    }
+}
+
 static void a_tenant_in_debt_gets_almost_idle_workers_alone(void **state) {
     struct bench b = bench_of(1, 4, 4);
     struct asked first_one, flood[8], other, busy;
@@ -484,13 +542,14 @@ static void h_of_zero_places_on_any_backlog(void **state) {
 /* --- random events ---------------------------------------------------------------------------- */
 
 enum { N_WORKERS = 6, N_ASKED = 400, N_STEPS = 1000000, AT_ONCE = HOLD_TRIES / 2 };
+enum { N_LONG = 1500, N_LONG_STEPS = 150000 };
 
 struct random_model {
     struct bench b;
     struct rng rng;
     struct asked *all;
-    enum { IDLE, WAITING, OPEN, RUNNING } state[N_ASKED];
-    uint32_t n_waiting, n_open;
+    enum { IDLE, WAITING, OPEN, RUNNING } state[N_LONG];
+    uint32_t n_waiting, n_open, most_waiting;
     uint64_t n_placed, n_held, n_left, n_in_debt, n_refused, n_hopeless;
 };
 
@@ -684,6 +743,126 @@ static void no_wake_up_is_lost_in_random_events(void **state) {
     mem_free(m);
 }
 
+/* --- random events in a long queue ------------------------------------------------------------ */
+
+static void take_placed(struct random_model *m) {
+    LIST_FOR_EACH(it, &m->b.placed) {
+        struct asked *a = (struct asked *)(void *)LIST_ENTRY(it, struct hold_request, link);
+
+        assert_true(a->ticket.load.is_open && !hold_is_waiting(&a->q));
+        assert_int_equal(m->state[a - m->all], WAITING);
+        list_remove(it);
+        m->state[a - m->all] = OPEN;
+        m->n_waiting--;
+        m->n_placed++;
+    }
+}
+
+static void drop_out(struct random_model *m, struct asked *a) {
+    assert_int_equal(m->state[a - m->all], WAITING);
+    assert_false(hold_is_waiting(&a->q));
+    assert_false(tree_heap_is_linked(&a->q.in_lane) || list_is_linked(&a->q.tried_link));
+    m->state[a - m->all] = IDLE;
+    m->n_waiting--;
+    m->n_left++;
+}
+
+static void join_queue(struct random_model *m, uint32_t i) {
+    struct asked *a = &m->all[i];
+    struct hold_request *displaced;
+
+    describe(a, rng_below(&m->rng, 30), 16, rng_below(&m->rng, 30),
+             16 + (uint32_t)rng_below(&m->rng, 48), rng_below(&m->rng, 5) * rng_below(&m->rng, 2));
+    a->rq.prompt_bytes = 4 * (100 + rng_below(&m->rng, 4000) * rng_below(&m->rng, 3));
+    a->rq.now_us = a->q.since_us = m->b.now_us;
+    a->q.priority = rng_below(&m->rng, 10) ? 0 : (int32_t)rng_below(&m->rng, 3) - 1;
+    if (hold_wait(m->b.hold, &a->q, &displaced) != ADMISSION_WAITS) return;
+    m->state[i] = WAITING;
+    m->n_waiting++;
+    m->most_waiting = MAX(m->most_waiting, m->n_waiting);
+    if (displaced) drop_out(m, (struct asked *)(void *)displaced);
+}
+
+/* Off and on, with another length of the queue. */
+static void change_options(struct random_model *m) {
+    bool is_on = rng_below(&m->rng, 3) != 0;
+
+    hold_configure(m->b.hold, &(struct hold_options){
+                                  .queue_size = (uint32_t)rng_below(&m->rng, N_LONG + N_LONG / 2),
+                                  .fcfs_s = is_on ? 0.05 : 0,
+                                  .srpt_s = is_on ? 0.2 : 0});
+}
+
+static void serve_elsewhere(struct random_model *m) {
+    const struct hold_service service = {.tenant = rng_below(&m->rng, 10),
+                                         .weight = rng_f64(&m->rng),
+                                         .work_s = rng_f64(&m->rng),
+                                         .has_waited = rng_below(&m->rng, 2)};
+
+    hold_served(m->b.hold, &service, m->b.now_us);
+}
+
+static void step_of_long(struct random_model *m) {
+    uint32_t i = (uint32_t)rng_below(&m->rng, N_LONG);
+    struct asked *a = &m->all[i];
+
+    pass(&m->b, (double)rng_below(&m->rng, 500) * 1e-6);
+    if (rng_below(&m->rng, 500) == 0) change_worker(m);
+    if (rng_below(&m->rng, 3000) == 0) change_options(m);
+    if (rng_below(&m->rng, 20) == 0) serve_elsewhere(m);
+    if (m->state[i] == IDLE && rng_below(&m->rng, 2)) {
+        join_queue(m, i);
+    } else if (m->state[i] == WAITING && rng_below(&m->rng, 200) == 0) {
+        hold_leave(m->b.hold, &a->q);
+        drop_out(m, a);
+    } else if (m->state[i] == OPEN && rng_below(&m->rng, 50) == 0) {
+        if (rng_below(&m->rng, 5)) first(&m->b, a);
+        end(&m->b, a, rng_below(&m->rng, 5) == 0);
+        m->state[i] = IDLE;
+    }
+    walk(&m->b);
+    take_placed(m);
+}
+
+/* With all workers there, and each request answered when it is placed. */
+static void serve_all(struct random_model *m) {
+    for (uint32_t w = 0; w < N_WORKERS; w++)
+        routing_set_reason(m->b.routing, w, ~(uint32_t)WORKER_ABSENT, false);
+    for (uint32_t n = 0; m->n_waiting; n++) {
+        for (uint32_t i = 0; i < N_LONG; i++) {
+            if (m->state[i] != OPEN) continue;
+            end(&m->b, &m->all[i], false);
+            m->state[i] = IDLE;
+        }
+        pass(&m->b, HOLD_WALK_US * 1e-6);
+        walk(&m->b);
+        take_placed(m);
+        assert_true(n < 100 * N_LONG);
+    }
+}
+
+static void in_a_long_queue_none_is_lost_whatever_happens(void **state) {
+    struct random_model *m = mem_zalloc(sizeof(*m));
+
+    (void)state;
+    rng_seed(&m->rng, support_seed());
+    m->b = bench_of(N_WORKERS, 0.05, 0.2);
+    m->all = mem_calloc(N_LONG, sizeof(*m->all));
+    for (uint32_t i = 0; i < N_LONG_STEPS; i++) {
+        step_of_long(m);
+        assert_int_equal(hold_n_waiting(m->b.hold), m->n_waiting);
+        if (i % 200 == 0) hold_check(m->b.hold);
+        if (i % (N_LONG_STEPS / 5) == 0) serve_all(m);
+    }
+    assert_true(m->n_placed > 1000 && m->n_left > 100 && m->most_waiting > 10 * HOLD_FEW);
+    serve_all(m);
+    for (uint32_t i = 0; i < N_LONG; i++)
+        if (m->state[i] == OPEN) end(&m->b, &m->all[i], true);
+    bench_fini(&m->b);
+    mem_free(m->all);
+    mem_free(m);
+}
+
 static enum status judge(struct bench *b, struct asked *a, double due_s, struct hold_due *due) {
     *due = (struct hold_due){.tenant = a->q.tenant, .by_us = b->now_us + (uint64_t)(due_s * 1e6)};
     a->rq.now_us = b->now_us;
@@ -733,12 +912,14 @@ int main(void) {
         cmocka_unit_test(the_price_is_taken_again_at_each_try),
         cmocka_unit_test(every_event_releases),
         cmocka_unit_test(a_worker_finds_its_request_behind_those_of_others),
+        cmocka_unit_test(one_that_was_tried_is_found_when_workers_change),
         cmocka_unit_test(a_tenant_in_debt_gets_almost_idle_workers_alone),
         cmocka_unit_test(what_is_placed_without_waiting_is_charged),
         cmocka_unit_test(h_is_at_least_what_reports_allow),
         cmocka_unit_test(h_of_zero_places_on_any_backlog),
         cmocka_unit_test(what_would_be_late_is_refused_and_accepted_after_the_time_given),
         cmocka_unit_test(no_wake_up_is_lost_in_random_events),
+        cmocka_unit_test(in_a_long_queue_none_is_lost_whatever_happens),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
