@@ -462,9 +462,10 @@ bool registry_leave(struct registry *r, struct registry_waiter *w) {
 }
 
 uint32_t registry_position(struct registry *r, const struct registry_waiter *w) {
-    uint32_t position = w->turn.is_held ? w->held.n_before + 1 : 1;
+    uint32_t position;
 
     pthread_mutex_lock(&r->lock);
+    position = w->turn.is_held ? w->held.n_before + 1 : 1;
     if (hold_is_waiting(&w->held)) position = hold_position(w->hold, &w->held);
     pthread_mutex_unlock(&r->lock);
     return position;

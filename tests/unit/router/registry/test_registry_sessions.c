@@ -393,6 +393,7 @@ static void *work(void *arg) {
         if (mine->is_open) {
             end(s->registry, mine, now_us);
         } else if (mine->is_waiting) {
+            assert_true(registry_position(s->registry, &mine->w) >= 1);
             if (!has_left[mine - q] && rng_below(&rng, 4) == 0) {
                 has_left[mine - q] = !registry_leave(s->registry, &mine->w);
                 mine->is_waiting = has_left[mine - q];
