@@ -40,13 +40,13 @@ static bool note(struct registry *r, uint32_t id, uint32_t incarnation,
 
 void registry_kv_note(struct registry *r, uint32_t id, uint32_t incarnation,
                       const struct registry_kv *kv) {
-    bool is_more;
+    bool is_more = true;
 
-    do {
+    for (uint32_t n = 0; is_more && n < REGISTRY_KV_TURNS; n++) {
         pthread_mutex_lock(&r->lock);
         is_more = note(r, id, incarnation, kv);
         pthread_mutex_unlock(&r->lock);
-    } while (is_more);
+    }
 }
 
 void registry_kv_cleared(struct registry *r, uint32_t id, uint32_t incarnation) {

@@ -29,9 +29,13 @@ struct registry_kv {
     double stored_tokens;   /* that have entered the cache while it was followed without a gap */
 };
 
+/* The lock is taken so often by one note at most: a worker may report any number. */
+#define REGISTRY_KV_TURNS 64u
+
 /* Stores it for readers. Of a third-party worker, a capacity that is known bounds the learned one,
  * and what it stores beyond the requests known here ages its part of the index
- * (routing_note_stored). Ignored when the worker is gone. */
+ * (routing_note_stored): what is more than REGISTRY_KV_TURNS enter is left to the next note. Ignored
+ * when the worker is gone. */
 void registry_kv_note(struct registry *r, uint32_t id, uint32_t incarnation,
                       const struct registry_kv *kv);
 

@@ -548,8 +548,8 @@ static void random_workers_keep_the_sum_of_loads(void **state) {
     registry_destroy(r);
 }
 
-static uint32_t add_engine(struct registry *r, uint32_t port) {
-    struct wire_server_info info = {.wire = 1, .block_size = 16, .n_blocks = 1000};
+static uint32_t add_engine_of(struct registry *r, uint32_t port, uint64_t n_blocks) {
+    struct wire_server_info info = {.wire = 1, .block_size = 16, .n_blocks = n_blocks};
     uint32_t id = add(r, port, NULL);
 
     snprintf(info.model, sizeof(info.model), "m");
@@ -557,6 +557,30 @@ static uint32_t add_engine(struct registry *r, uint32_t port) {
     assert_int_equal(registry_describe(r, id, &info, true, NULL), ST_OK);
     registry_set_reason(r, id, WORKER_STARTING | WORKER_UNHEALTHY, false);
     return id;
+}
+
+static uint32_t add_engine(struct registry *r, uint32_t port) {
+    return add_engine_of(r, port, 1000);
+}
+
+/* The rest waits for the next note, as when a worker reports what cannot be. */
+static void one_note_enters_so_much_at_most(void **state) {
+    const uint32_t most = REGISTRY_KV_TURNS * ROUTING_FILL_MAX;
+    struct registry *r = create(8);
+    uint32_t id = add_engine_of(r, 8000, UINT64_C(1) << 24);
+    struct registry_kv kv = {.is_followed = true, .stored_tokens = 1e8};
+    struct registry_engine e;
+    struct registry_view view;
+    (void)state;
+
+    assert_true(registry_engine(r, id, &e));
+    for (uint32_t n = 1; n <= 3; n++) {
+        registry_kv_note(r, id, e.incarnation, &kv);
+        assert_true(registry_get(r, id, &view));
+        assert_int_equal(view.routing.n_held_blocks, n * most);
+    }
+    registry_check(r);
+    registry_destroy(r);
 }
 
 /* Until the worker is another one, or none: what is reported then is of its predecessor. */
@@ -626,6 +650,7 @@ int main(void) {
         cmocka_unit_test(models_without_workers_make_room),
         cmocka_unit_test(a_tried_worker_is_not_the_new_owner_of_its_id),
         cmocka_unit_test(the_last_ones_standing_are_not_ejected),
+        cmocka_unit_test(one_note_enters_so_much_at_most),
         cmocka_unit_test(counts_of_kv_events_are_shown_and_set_the_capacity),
         cmocka_unit_test(a_cache_that_events_clear_leaves_the_index),
         cmocka_unit_test(an_ejected_one_is_tried_with_one_request),
