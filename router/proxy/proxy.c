@@ -707,6 +707,7 @@ void proxy_configure(struct proxy *p, const struct proxy_config *config) {
     p->config.max_attempts = MIN(config->max_attempts, MAX_ATTEMPTS);
     upstream_pool_set_connect_timeout(p->pool, config->connect_timeout_us);
     proxy_watch_configure(p);
+    proxy_queue_configure(p);
 }
 
 void proxy_destroy(struct proxy *p) {

@@ -195,7 +195,8 @@ void proxy_count_deadline(struct exchange *x, int code);       /* at its end */
 void proxy_note_claim(struct exchange *x); /* tenant and priority: x->due, x->waiter.held */
 void proxy_on_queue_timeout(void *x);
 void proxy_on_walk(void *p);
-void proxy_queue_fini(struct proxy *p); /* no exchange is open */
+void proxy_queue_configure(struct proxy *p); /* as proxy_watch_configure */
+void proxy_queue_fini(struct proxy *p);      /* no exchange is open */
 
 /* Routes the first attempt, or another one: excluding the workers of x->rq. ST_AGAIN: it is QUEUED,
  * and is sent or refused later. */

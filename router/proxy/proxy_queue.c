@@ -74,6 +74,10 @@ void proxy_on_walk(void *arg) {
     if (p->n_queued && walks(p)) loop_timer_start(&p->walk, HOLD_WALK_US);
 }
 
+void proxy_queue_configure(struct proxy *p) {
+    if (p->n_queued && walks(p)) loop_timer_start(&p->walk, HOLD_WALK_US);
+}
+
 static void enter_queue(struct exchange *x, uint64_t now_us) {
     struct proxy *p = x->proxy;
     uint64_t most_us = may_wait_us(x), left_us = most_us - MIN(x->waited_us, most_us);

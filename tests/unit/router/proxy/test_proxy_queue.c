@@ -55,6 +55,30 @@ static void a_slot_with_a_future_time_is_not_overdue(void **state) {
     finish(&fx);
 }
 
+/* Time lets those go that wait already. */
+static void the_walk_begins_when_options_ask_for_it(void **state) {
+    struct registry_config registry = {.hold = {.queue_size = 4, .fcfs_s = 60, .srpt_s = 60}};
+    struct proxy_config config = usual;
+    struct fixture fx;
+    struct client first, second;
+
+    (void)state;
+    start_full(&fx, &first, &second);
+    routing_options_default(&registry.routing);
+    registry.routing.max_workers = config.max_workers = 8;
+    registry_change(fx.registry, &registry);
+    config.queue_timeout_us = 60000000;
+    config.holds = true;
+    proxy_configure(fx.proxy, &config);
+    registry_configure(fx.registry, 0, 2, "");
+    TURN_UNTIL(fx.loop, n_open(&fx) == 2 && fx.fake.n_requests == 2);
+    assert_int_equal(n_waiting(&fx), 0);
+    client_expect(&second, fx.loop, "{\"ok\":true}");
+    client_close(&first);
+    client_close(&second);
+    finish(&fx);
+}
+
 static void a_request_waits_for_the_end_of_another(void **state) {
     struct fixture fx;
     struct client first, second;
@@ -109,6 +133,7 @@ static void a_shutdown_ends_waiting_requests(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_walk_begins_when_options_ask_for_it),
         cmocka_unit_test(a_request_waits_for_the_end_of_another),
         cmocka_unit_test(a_cancel_during_a_grant_returns_the_slot),
         cmocka_unit_test(a_shutdown_ends_waiting_requests),
