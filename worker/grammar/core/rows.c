@@ -18,6 +18,7 @@
 
 #define FIRST_SLOTS 256u
 #define MAX_HOPS    64u /* of tails followed at once: rules that only rename each other form circles */
+#define DEAD_ENDS   8u /* texts that a byte does not continue cost as much as one that it does */
 
 /* --- drafting --------------------------------------------------------------------------------- */
 
@@ -99,25 +100,26 @@ static void advance(struct rows *rows, struct row_item i) {
 
 /* --- returning -------------------------------------------------------------------------------- */
 
-/* The items of a row that wait for `rule`: their number, and the first. */
-static uint32_t find_waiting(const struct rows *rows, row_id id, uint32_t rule, uint32_t *first) {
-    const struct row *row = &rows->row[id];
-    const symbol *code = rows->rules->code;
-    uint32_t low = row->first, high = row->first + row->n_rules, end = high;
+/* Is item k of a row one that waits for `rule`? */
+static bool is_waiting(const struct rows *rows, const struct row *row, uint32_t k, uint32_t rule) {
+    return k < row->first + row->n_rules &&
+           symbol_value(rows->rules->code[rows->item[k].at]) == rule;
+}
+
+/* The first item of a row that waits for `rule`, if one does; the others are behind it. */
+static uint32_t find_waiting(const struct rows *rows, const struct row *row, uint32_t rule) {
+    uint32_t low = row->first, high = row->first + row->n_rules;
 
     while (low < high) {
         uint32_t mid = low + (high - low) / 2;
 
-        if (symbol_value(code[rows->item[mid].at]) < rule) {
+        if (symbol_value(rows->rules->code[rows->item[mid].at]) < rule) {
             low = mid + 1;
         } else {
             high = mid;
         }
     }
-    *first = low;
-    while (high < end && symbol_value(code[rows->item[high].at]) == rule)
-        high++;
-    return high - low;
+    return low;
 }
 
 /* Is what follows the end of a production that goes round no more? */
@@ -128,15 +130,15 @@ static bool is_tail(const struct rows *rows, uint32_t at) {
 }
 
 /* Where a member of `rule`, predicted in row `id`, returns to: past all that would return at once.
- * */
+ * All of many members ask, so it looks at two of those that wait, however many there are. */
 static void find_return(const struct rows *rows, row_id id, uint32_t rule, struct row_item *out) {
-    uint32_t first;
+    const struct row *row = &rows->row[id];
 
-    for (uint32_t hops = 0; hops < MAX_HOPS; hops++) {
-        const struct row_item *w;
+    for (uint32_t hops = 0; hops < MAX_HOPS && exprs_pay(rows->exprs, hops > 0); hops++) {
+        uint32_t k = find_waiting(rows, row, rule);
+        const struct row_item *w = &rows->item[k];
 
-        if (find_waiting(rows, id, rule, &first) != 1) break;
-        w = &rows->item[first];
+        if (!is_waiting(rows, row, k, rule) || is_waiting(rows, row, k + 1, rule)) break;
         if (!is_tail(rows, w->at + 1)) break;
         if (w->row != ITEM_HERE) {
             out->row = w->row;
@@ -151,16 +153,16 @@ static void find_return(const struct rows *rows, row_id id, uint32_t rule, struc
 
 /* A member of `rule` that was begun in row `id` ends here. */
 static void complete(struct rows *rows, row_id id, uint32_t rule) {
-    uint32_t first, n;
+    const struct row *row;
 
     if (id == ITEM_HERE) return; /* it is empty: its prediction has seen to that */
     if (id == ITEM_ROOT) {
         rows->draft_is_accepting = true;
         return;
     }
-    n = find_waiting(rows, id, rule, &first);
-    for (uint32_t i = 0; i < n; i++) {
-        struct row_item w = rows->item[first + i];
+    row = &rows->row[id];
+    for (uint32_t k = find_waiting(rows, row, rule); is_waiting(rows, row, k, rule); k++) {
+        struct row_item w = rows->item[k];
 
         if (w.row == ITEM_HERE) find_return(rows, id, w.rule, &w);
         advance(rows, w);
@@ -199,7 +201,7 @@ static void predict(struct rows *rows, uint32_t rule) {
 static void close_draft(struct rows *rows) {
     const symbol *code = rows->rules->code;
 
-    for (uint32_t at = 0; at < rows->n_draft; at++) {
+    for (uint32_t at = 0; at < rows->n_draft && rows->exprs->failure == EXPRS_OK; at++) {
         struct row_item i = rows->draft[at]; /* a copy: the array grows */
         symbol s = code[i.at];
 
@@ -322,6 +324,7 @@ static row_id intern(struct rows *rows) {
 static void scan(struct rows *rows, row_id from, uint32_t class) {
     struct exprs *x = rows->exprs;
 
+    if (!exprs_pay(x, rows->row[from].n_texts / DEAD_ENDS)) return;
     for (uint32_t k = 0; k < rows->row[from].n_texts; k++) {
         struct row_item i = rows_texts(rows, from)[k];
         expr_id d = expr_derive(x, i.state, class);

@@ -1,6 +1,7 @@
 /* tests/unit/worker/grammar/test_grammar.c - masks and matchers, limits, and the other kinds of
  * grammar. */
 #include <stdio.h>
+#include <time.h>
 
 #include "common/base/mem.h"
 #include "tests/support/cm.h"
@@ -516,6 +517,34 @@ static void bombs_are_refused_and_large_schemas_are_not(void **state) {
     vocabulary_destroy(v);
 }
 
+/* `n_waiting` items wait for a rule that has `n_members`: each member is cheap, and none may look at
+ * all that wait. Where they do, this takes the time of tens of thousands of masks. */
+static void members_do_not_look_at_all_that_wait(void **state) {
+    const uint32_t n_waiting = 12000, n_members = 20000;
+    struct rng rng;
+    struct vocabulary *v;
+    struct buf text;
+    clock_t began;
+
+    (void)state;
+    rng_seed(&rng, support_seed());
+    v = fixture_vocabulary(&rng, 1000, TEXT_LETTERS);
+    buf_init(&text, 0);
+    buf_appendf(&text, "y ::= \"q\" y | \"b\"\nroot ::= x");
+    for (uint32_t i = 0; i < n_waiting; i++)
+        buf_appendf(&text, "|x \"c\"");
+    buf_appendf(&text, "\nx ::= y");
+    for (uint32_t i = 0; i < n_members; i++)
+        buf_appendf(&text, "|\"a\" y");
+    buf_append_char(&text, '\0');
+    began = clock();
+    (void)fixture_refusal(GRAMMAR_EBNF, buf_ptr(&text), v);
+    assert_true(clock() - began <
+                5 * CLOCKS_PER_SEC); /* of the processor; a tenth of one is usual */
+    buf_fini(&text);
+    vocabulary_destroy(v);
+}
+
 static void counters_are_not_unrolled(void **state) {
     static const char *const schemas[] = {
         "{\"type\":\"string\",\"maxLength\":100000}", "{\"type\":\"array\",\"maxItems\":100000}",
@@ -639,6 +668,7 @@ int main(void) {
         cmocka_unit_test(other_kinds_accept_their_texts),
         cmocka_unit_test(broken_grammars_are_refused_with_their_line),
         cmocka_unit_test(bombs_are_refused_and_large_schemas_are_not),
+        cmocka_unit_test(members_do_not_look_at_all_that_wait),
         cmocka_unit_test(counters_are_not_unrolled),
         cmocka_unit_test(refused_memory_is_an_error),
         cmocka_unit_test(a_token_may_span_lexemes),
