@@ -5,6 +5,8 @@
 
 #include "common/base/mem.h"
 
+#define FINDS_PER_TRIM 8u /* a sum over all grammars, for what a few requests have added */
+
 struct cache_entry {
     struct list link;
     struct hash128 key;
@@ -31,7 +33,7 @@ void grammar_cache_init(struct grammar_cache *c, size_t max_bytes) {
     map_init(&c->entries, 0);
     list_init(&c->by_use);
     c->max_bytes = max_bytes;
-    c->n = 0;
+    c->n = c->n_found = 0;
 }
 
 static void drop(struct grammar_cache *c, struct cache_entry *e) {
@@ -49,15 +51,6 @@ void grammar_cache_fini(struct grammar_cache *c) {
     map_fini(&c->entries);
 }
 
-struct grammar *grammar_cache_find(struct grammar_cache *c, struct hash128 key) {
-    struct cache_entry *e = map_find(&c->entries, key.lo);
-
-    if (!e || e->key.hi != key.hi) return NULL;
-    list_remove(&e->link);
-    list_push_front(&c->by_use, &e->link);
-    return grammar_ref(e->grammar);
-}
-
 size_t grammar_cache_bytes(const struct grammar_cache *c) {
     size_t n_bytes = 0;
 
@@ -65,6 +58,30 @@ size_t grammar_cache_bytes(const struct grammar_cache *c) {
         n_bytes += grammar_bytes(entry_of(it)->grammar);
     }
     return n_bytes;
+}
+
+/* Grammars in use grow while they are summed. */
+static void trim(struct grammar_cache *c) {
+    size_t n_bytes = grammar_cache_bytes(c);
+
+    while (c->n > 1 && n_bytes > c->max_bytes) {
+        struct cache_entry *e = entry_of(list_last(&c->by_use));
+
+        n_bytes -= MIN(n_bytes, grammar_bytes(e->grammar));
+        drop(c, e);
+    }
+}
+
+struct grammar *grammar_cache_find(struct grammar_cache *c, struct hash128 key) {
+    struct cache_entry *e = map_find(&c->entries, key.lo);
+    struct grammar *g;
+
+    if (!e || e->key.hi != key.hi) return NULL;
+    g = grammar_ref(e->grammar);
+    list_remove(&e->link);
+    list_push_front(&c->by_use, &e->link);
+    if (++c->n_found % FINDS_PER_TRIM == 0) trim(c);
+    return g;
 }
 
 void grammar_cache_insert(struct grammar_cache *c, struct hash128 key, struct grammar *g) {
@@ -77,8 +94,7 @@ void grammar_cache_insert(struct grammar_cache *c, struct hash128 key, struct gr
     map_insert(&c->entries, key.lo, e);
     list_push_front(&c->by_use, &e->link);
     c->n++;
-    while (c->n > 1 && grammar_cache_bytes(c) > c->max_bytes)
-        drop(c, entry_of(list_last(&c->by_use)));
+    trim(c);
 }
 
 void grammar_cache_check(const struct grammar_cache *c) {

@@ -5,7 +5,7 @@
  * is dropped lives on until its last request ends. Equal specs are found by a hash of 128 bits.
  *
  * Bounded by the memory of the grammars, which grows while they are used: it is looked at again
- * with every insertion. One thread (the loop that submits requests). */
+ * with every insertion and every few finds. One thread (the loop that submits requests). */
 #ifndef WORKER_GRAMMAR_GRAMMAR_CACHE_H
 #define WORKER_GRAMMAR_GRAMMAR_CACHE_H
 
@@ -18,7 +18,7 @@ struct grammar_cache {  /* embedded */
     struct map entries; /* by the key's lower half */
     struct list by_use; /* the latest first */
     size_t max_bytes;
-    uint32_t n;
+    uint32_t n, n_found;
 };
 
 struct hash128 grammar_cache_key(const struct grammar_spec *spec);
@@ -26,7 +26,7 @@ struct hash128 grammar_cache_key(const struct grammar_spec *spec);
 void grammar_cache_init(struct grammar_cache *c, size_t max_bytes);
 void grammar_cache_fini(struct grammar_cache *c);
 
-/* A reference for the caller, or NULL. */
+/* A reference for the caller, or NULL. May drop others. */
 struct grammar *grammar_cache_find(struct grammar_cache *c, struct hash128 key);
 
 /* Keeps a reference of its own, and drops the least used ones beyond max_bytes. */

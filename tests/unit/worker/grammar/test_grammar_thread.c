@@ -242,6 +242,58 @@ static void the_cache_drops_what_was_used_longest_ago(void **state) {
     vocabulary_destroy(v);
 }
 
+static void grow(struct grammar *g, struct rng *rng) {
+    struct grammar_matcher m;
+    const uint32_t *mask;
+    bool is_new;
+
+    grammar_matcher_init(&m, g);
+    for (uint32_t i = 0; i < 500; i++) {
+        assert_int_equal(grammar_mask(&m, &mask, &is_new), ST_OK);
+        assert_int_equal(grammar_take(&m, 'a' + (uint32_t)rng_below(rng, 2)), ST_OK);
+    }
+    grammar_matcher_fini(&m);
+}
+
+/* None is inserted any more, and those that are there grow while requests use them. */
+static void the_cache_gives_up_what_has_grown(void **state) {
+    struct vocabulary *v = vocabulary_create(&source);
+    struct hash128 key[4];
+    struct grammar_cache c;
+    struct rng rng;
+
+    (void)state;
+    rng_seed(&rng, support_seed());
+    grammar_cache_init(&c, 0);
+    for (uint32_t i = 0; i < ARRAY_LEN(key); i++) {
+        char text[32];
+        struct grammar_spec spec = {.kind = GRAMMAR_REGEX};
+        struct grammar *g;
+
+        snprintf(text, sizeof(text), "[ab]*a[ab]{%u}", i + 12);
+        g = fixture_grammar(GRAMMAR_REGEX, text, false, v);
+        spec.text = str_of(text);
+        key[i] = grammar_cache_key(&spec);
+        c.max_bytes += 2 * grammar_bytes(g);
+        grammar_cache_insert(&c, key[i], g);
+        grammar_unref(g);
+    }
+    assert_int_equal(c.n, ARRAY_LEN(key));
+    for (uint32_t i = 0; i < 16; i++) {
+        struct grammar *g = grammar_cache_find(&c, key[i % ARRAY_LEN(key)]);
+
+        if (g) grow(g, &rng);
+        grammar_unref(g);
+    }
+    for (uint32_t i = 0; i < 64; i++) /* requests go on, each with one that is known */
+        grammar_unref(grammar_cache_find(&c, key[i % ARRAY_LEN(key)]));
+    grammar_cache_check(&c);
+    assert_true(c.n == 1 || grammar_cache_bytes(&c) <= c.max_bytes);
+    assert_in_range(c.n, 1, ARRAY_LEN(key) - 1);
+    grammar_cache_fini(&c);
+    vocabulary_destroy(v);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(jobs_come_back_on_the_loop),
@@ -250,6 +302,7 @@ int main(void) {
         cmocka_unit_test(stopping_hands_everything_back),
         cmocka_unit_test(too_many_wait_is_busy),
         cmocka_unit_test(the_cache_drops_what_was_used_longest_ago),
+        cmocka_unit_test(the_cache_gives_up_what_has_grown),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
