@@ -392,7 +392,8 @@ static void broken_grammars_are_refused_with_their_line(void **state) {
         {GRAMMAR_EBNF, "", "the grammar has no rule \"root\""},
         {GRAMMAR_LARK, "start: \"a\"\n%json {}", "line 2 of the grammar: unsupported statement"},
         {GRAMMAR_LARK, "start: x\n", "the rule \"x\" is used, but not defined"},
-        {GRAMMAR_LARK, "start: <[99999]>", "<[id]> must have the id of a token"},
+        {GRAMMAR_LARK, "start: <[99999]>", "<[id]> must have the id of a special token"},
+        {GRAMMAR_LARK, "start: <[97]> \"b\"", "<[id]> must have the id of a special token"},
     };
     struct rng rng;
     struct vocabulary *v;
