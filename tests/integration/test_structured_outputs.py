@@ -64,6 +64,13 @@ AS_PERSON = [
 ]
 
 
+def test_an_answer_that_fails_behind_its_first_token_has_a_status(worker):
+    """A broken connection would be the worker's failure, which routers retry elsewhere and count."""
+    got = ask(worker, guided_regex="qzjxk7", bad_words=["7"])
+    assert got.code == 400 and "bad_words leaves no token" in got.json["error"]["message"], got.body
+    assert "output token 0" not in got.json["error"]["message"], "the first token is to be another"
+
+
 @pytest.mark.parametrize("how", range(len(AS_PERSON)))
 def test_an_answer_obeys_its_schema_under_every_field(worker, how):
     for more in ({}, {"temperature": 1.5, "seed": 3}, {"temperature": 1, "seed": 5, "ignore_eos": True}):

@@ -432,6 +432,13 @@ static void send_usage(struct call *c, const struct call_usage *usage) {
     send_head(c);
 }
 
+/* A grammar may end an answer with an error at any token, and that is the client's: where nothing is
+ * streamed, the status waits for the whole. A head that came before would leave no more to do than to
+ * break off, which a router takes for a worker that fails. */
+static bool head_waits(const struct call *c) {
+    return !c->params.stream && c->params.request.grammar;
+}
+
 /* The first token is there. */
 static void begin_response(struct call *c) {
     struct call_usage usage;
@@ -441,7 +448,7 @@ static void begin_response(struct call *c) {
     usage = call_usage(c);
     request_feed_first(c->api->request_feed, c->event_id, usage.prompt_tokens, usage.cached_tokens,
                        usage.has_host ? (int64_t)usage.host_tokens : -1);
-    send_usage(c, &usage);
+    if (!head_waits(c)) send_usage(c, &usage);
     if (c->params.stream && c->shape->open_stream) c->shape->open_stream(c);
 }
 
@@ -533,6 +540,11 @@ static void finish(struct call *c) {
     if (c->is_incomplete) {
         fail_for_memory(c);
         return;
+    }
+    if (!c->has_head) {
+        struct call_usage usage = call_usage(c);
+
+        send_usage(c, &usage);
     }
     if (!c->params.stream) {
         http_stream_write(req, buf_str(&c->out));

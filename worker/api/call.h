@@ -9,7 +9,8 @@
  *
  * The response head leaves with the first token, stream or not: it carries how much of the prompt
  * was cached and how busy the worker is, and by it the router counts a first token. Until then an
- * error is an ordinary error answer. The head of a stream whose prompt takes longer than
+ * error is an ordinary error answer. Where a grammar may fail at any token and nothing is streamed,
+ * the head leaves with the whole. The head of a stream whose prompt takes longer than
  * --sse-keepalive-s leaves earlier, with comments behind it (keep_alive.c); the numbers then come
  * in a comment before the first event, and an error is an event:
  *
