@@ -137,9 +137,11 @@ static const struct lead {
              {0xED, 0xED, 0x80, 0x9F, 1}, {0xEE, 0xEF, 0x80, 0xBF, 1}, {0xF0, 0xF0, 0x90, 0xBF, 2},
              {0xF1, 0xF3, 0x80, 0xBF, 2}, {0xF4, 0xF4, 0x80, 0x8F, 2}};
 
-/* Is every sequence of one byte of [low, high], then n_more continuations, a member of e? */
+/* Is every sequence of one byte of [low, high], then n_more continuations, a member of e? Classes
+ * that lead to the same are looked at once. */
 static bool covers_tail(struct exprs *x, expr_id e, uint8_t low, uint8_t high, uint32_t n_more) {
     uint32_t last_class = UINT32_MAX;
+    expr_id last = EXPR_NONE; /* which covers nothing */
 
     for (uint32_t b = low; b <= high; b++) {
         uint32_t class = x->class_of[b];
@@ -147,7 +149,10 @@ static bool covers_tail(struct exprs *x, expr_id e, uint8_t low, uint8_t high, u
 
         if (class == last_class) continue;
         last_class = class;
+        if (!exprs_pay(x, 1)) return false;
         d = expr_derive(x, e, class);
+        if (d == last && d != EXPR_NONE) continue;
+        last = d;
         if (n_more == 0 && !expr_is_nullable(x, d)) return false;
         if (n_more > 0 && !covers_tail(x, d, 0x80, 0xBF, n_more - 1)) return false;
     }

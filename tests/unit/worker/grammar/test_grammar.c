@@ -546,6 +546,32 @@ static void members_do_not_look_at_all_that_wait(void **state) {
     vocabulary_destroy(v);
 }
 
+/* Whether every text fits is asked of each lexeme that repeats. Here all bytes of continuation are
+ * classes of their own, and a lexeme leaves out one of the last characters of four bytes. */
+static void classes_that_lead_to_the_same_are_looked_at_once(void **state) {
+    struct rng rng;
+    struct vocabulary *v;
+    struct buf text;
+    clock_t began;
+
+    (void)state;
+    rng_seed(&rng, support_seed());
+    v = fixture_vocabulary(&rng, 1000, TEXT_LETTERS);
+    buf_init(&text, 0);
+    buf_appendf(&text, "b: \"z\" b | \"y\"\nstart: \"q\"");
+    for (uint32_t i = 0; i < 64; i++)
+        buf_appendf(&text, " | \"\\u%04x\" start", 0x80 + i);
+    for (uint32_t i = 0; i < 60 * 16; i++)
+        buf_appendf(&text, " | /[^\xF4\x8F%c%c]*/ b", (char)(0xBF - i / 60), (char)(0xBF - i % 60));
+    buf_append_char(&text, '\0');
+    began = clock();
+    (void)fixture_refusal(GRAMMAR_LARK, buf_ptr(&text), v);
+    assert_true(clock() - began <
+                5 * CLOCKS_PER_SEC); /* of the processor; a tenth of one is usual */
+    buf_fini(&text);
+    vocabulary_destroy(v);
+}
+
 static void counters_are_not_unrolled(void **state) {
     static const char *const schemas[] = {
         "{\"type\":\"string\",\"maxLength\":100000}", "{\"type\":\"array\",\"maxItems\":100000}",
@@ -670,6 +696,7 @@ int main(void) {
         cmocka_unit_test(broken_grammars_are_refused_with_their_line),
         cmocka_unit_test(bombs_are_refused_and_large_schemas_are_not),
         cmocka_unit_test(members_do_not_look_at_all_that_wait),
+        cmocka_unit_test(classes_that_lead_to_the_same_are_looked_at_once),
         cmocka_unit_test(counters_are_not_unrolled),
         cmocka_unit_test(refused_memory_is_an_error),
         cmocka_unit_test(a_token_may_span_lexemes),
