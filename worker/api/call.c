@@ -432,9 +432,9 @@ static void send_usage(struct call *c, const struct call_usage *usage) {
     send_head(c);
 }
 
-/* A grammar may end an answer with an error at any token, and that is the client's: where nothing is
- * streamed, the status waits for the whole. A head that came before would leave no more to do than to
- * break off, which a router takes for a worker that fails. */
+/* A grammar may end an answer with an error at any token, and that is the client's: where nothing
+ * is streamed, the status waits for the whole. A head that came before would leave no more to do
+ * than to break off, which a router takes for a worker that fails. */
 static bool head_waits(const struct call *c) {
     return !c->params.stream && c->params.request.grammar;
 }

@@ -518,8 +518,8 @@ static void bombs_are_refused_and_large_schemas_are_not(void **state) {
     vocabulary_destroy(v);
 }
 
-/* `n_waiting` items wait for a rule that has `n_members`: each member is cheap, and none may look at
- * all that wait. Where they do, this takes the time of tens of thousands of masks. */
+/* `n_waiting` items wait for a rule that has `n_members`: each member is cheap, and none may look
+ * at all that wait. Where they do, this takes the time of tens of thousands of masks. */
 static void members_do_not_look_at_all_that_wait(void **state) {
     const uint32_t n_waiting = 12000, n_members = 20000;
     struct rng rng;
