@@ -77,6 +77,7 @@ struct grammar *grammar_ref(struct grammar *g) {
 
 void grammar_unref(struct grammar *g) {
     if (!g || atomic_fetch_sub_explicit(&g->refs, 1, memory_order_acq_rel) != 1) return;
+    grammar_set_bytes(g, 0);
     grammar_masks_drop(g);
     mem_free(g->mask_of.slot);
     rows_destroy(g->rows);
@@ -87,6 +88,17 @@ void grammar_unref(struct grammar *g) {
 
 size_t grammar_bytes(const struct grammar *g) {
     return atomic_load_explicit(&g->n_bytes, memory_order_relaxed);
+}
+
+void grammar_set_bytes(struct grammar *g, size_t n_bytes) {
+    size_t before = atomic_exchange_explicit(&g->n_bytes, n_bytes, memory_order_relaxed);
+
+    if (g->total) atomic_fetch_add_explicit(g->total, n_bytes - before, memory_order_relaxed);
+}
+
+void grammar_count_in(struct grammar *g, atomic_size_t *total) {
+    g->total = total;
+    atomic_fetch_add_explicit(total, grammar_bytes(g), memory_order_relaxed);
 }
 
 /* --- matchers --------------------------------------------------------------------------------- */

@@ -29,6 +29,8 @@
 #ifndef WORKER_GRAMMAR_GRAMMAR_H
 #define WORKER_GRAMMAR_GRAMMAR_H
 
+#include <stdatomic.h>
+
 #include "common/base/base.h"
 #include "common/base/buf.h"
 #include "common/base/list.h"
@@ -75,6 +77,8 @@ struct grammar *grammar_ref(struct grammar *g);
 void grammar_unref(struct grammar *g); /* NULL is fine */
 
 size_t grammar_bytes(const struct grammar *g); /* as of the last mask; any thread */
+/* From now on until it is freed its bytes are part of *total, which must outlive it. */
+void grammar_count_in(struct grammar *g, atomic_size_t *total);
 
 /* --- an answer in progress -------------------------------------------------------------------- */
 

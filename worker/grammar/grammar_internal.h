@@ -2,8 +2,6 @@
 #ifndef WORKER_GRAMMAR_GRAMMAR_INTERNAL_H
 #define WORKER_GRAMMAR_GRAMMAR_INTERNAL_H
 
-#include <stdatomic.h>
-
 #include "worker/grammar/core/rows.h"
 #include "worker/grammar/core/vocabulary.h"
 #include "worker/grammar/grammar.h"
@@ -19,6 +17,7 @@ struct mask_store {
 struct grammar {
     atomic_uint refs;
     atomic_size_t n_bytes; /* for other threads */
+    atomic_size_t *total;  /* that these bytes are part of, or NULL */
     const struct vocabulary *vocabulary;
     struct exprs *exprs;
     struct rules *rules;
@@ -41,6 +40,8 @@ bool grammar_force_token(struct grammar *g, row_id row, uint32_t *token);
 
 /* Before each use: fuel for one mask, and room for its rows. */
 void grammar_prepare(struct grammar *g);
+
+void grammar_set_bytes(struct grammar *g, size_t n_bytes);
 
 void grammar_masks_drop(struct grammar *g); /* and their memory; rows no longer have one */
 

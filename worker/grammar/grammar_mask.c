@@ -147,10 +147,8 @@ enum status grammar_mask(struct grammar_matcher *m, const uint32_t **mask, bool 
         kept = keep(g, draft);
         mem_free(draft);
         g->rows->row[m->row].mask = kept;
-        atomic_store_explicit(&g->n_bytes,
-                              g->rows->n_bytes + exprs_bytes(g->exprs) + rules_bytes(g->rules) +
-                                  (size_t)g->mask_of.n * g->vocabulary->n_words * 4,
-                              memory_order_relaxed);
+        grammar_set_bytes(g, g->rows->n_bytes + exprs_bytes(g->exprs) + rules_bytes(g->rules) +
+                                 (size_t)g->mask_of.n * g->vocabulary->n_words * 4);
     }
     *mask = g->mask_of.mask[kept];
     return ST_OK;

@@ -41,6 +41,8 @@ struct grammar_thread {
     uint32_t n_under_way;
     struct grammar_cache cache;
     struct grammar_thread_stats stats;
+    atomic_size_t held_bytes; /* changed by whoever uses a grammar */
+    size_t held_max_bytes;
 };
 
 /* --- the threads ------------------------------------------------------------------------------ */
@@ -119,6 +121,7 @@ static void on_compiled(struct mail *mail, void *arg) {
     t->stats.n_compiled += c->status == ST_OK;
     t->stats.n_refused += c->status != ST_OK;
     t->stats.compile_us += c->spent_us;
+    if (c->status == ST_OK) grammar_count_in(c->grammar, &t->held_bytes);
     if (c->status == ST_OK) grammar_cache_insert(&t->cache, c->key, c->grammar);
     deliver(c);
     free_compilation(t, c);
@@ -169,6 +172,10 @@ void grammar_thread_submit(struct grammar_thread *t, struct grammar_job *job,
     if (!job->grammar && !c && t->n_under_way >= GRAMMAR_MAX_WAITING)
         job->status = error_set(&job->err, ST_BUSY, "%u grammars wait to be compiled: retry later",
                                 t->n_under_way);
+    if (!job->grammar && !c && atomic_load(&t->held_bytes) > t->held_max_bytes)
+        job->status = error_set(&job->err, ST_BUSY,
+                                "the grammars of requests take more than %zu MiB: retry later",
+                                t->held_max_bytes >> 20);
     if (job->grammar || job->status != ST_OK) {
         job->on_done(job);
         return;
@@ -187,6 +194,11 @@ void grammar_thread_stats(const struct grammar_thread *t, struct grammar_thread_
     *out = t->stats;
     out->cached_bytes = grammar_cache_bytes(&t->cache);
     out->n_cached = t->cache.n;
+    out->held_bytes = atomic_load(&t->held_bytes);
+}
+
+void grammar_thread_set_held_max(struct grammar_thread *t, size_t max_bytes) {
+    t->held_max_bytes = max_bytes;
 }
 
 /* --- start and stop --------------------------------------------------------------------------- */
@@ -197,6 +209,7 @@ enum status grammar_thread_start(struct grammar_thread **out, struct loop *loop,
     enum status st;
 
     t->source = *source;
+    t->held_max_bytes = GRAMMAR_HELD_MAX_BYTES;
     list_init(&t->queue);
     list_init(&t->under_way);
     grammar_cache_init(&t->cache, GRAMMAR_CACHE_MAX_BYTES);

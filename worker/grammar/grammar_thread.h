@@ -21,6 +21,7 @@
 #define GRAMMAR_THREADS         2u                  /* one schema of 50 ms delays no other */
 #define GRAMMAR_CACHE_MAX_BYTES ((size_t)256 << 20) /* hundreds of tools, with their masks */
 #define GRAMMAR_MAX_WAITING     256u                /* compilations that may wait */
+#define GRAMMAR_HELD_MAX_BYTES  ((size_t)2 << 30)   /* of requests and cache, before one more */
 
 struct grammar_thread;
 struct loop;
@@ -43,7 +44,8 @@ MUST_USE enum status grammar_thread_start(struct grammar_thread **out, struct lo
  * must be gone. NULL is fine. */
 void grammar_thread_stop(struct grammar_thread *t);
 
-/* ST_INVALID has what is wrong with the spec; ST_BUSY: GRAMMAR_MAX_WAITING wait. */
+/* ST_INVALID has what is wrong with the spec; ST_BUSY: GRAMMAR_MAX_WAITING wait, or
+ * those that requests hold take GRAMMAR_HELD_MAX_BYTES. */
 void grammar_thread_submit(struct grammar_thread *t, struct grammar_job *job,
                            const struct grammar_spec *spec);
 
@@ -55,7 +57,11 @@ struct grammar_thread_stats {
     uint64_t n_compiled, n_refused, n_hits; /* n_hits: known, or joined one that was under way */
     uint64_t compile_us;                    /* of all, on a thread */
     uint64_t cached_bytes, n_cached;        /* now */
+    uint64_t held_bytes; /* of all that are not freed, by requests or the cache */
 };
 void grammar_thread_stats(const struct grammar_thread *t, struct grammar_thread_stats *out);
+
+/* Another GRAMMAR_HELD_MAX_BYTES; for tests. */
+void grammar_thread_set_held_max(struct grammar_thread *t, size_t max_bytes);
 
 #endif

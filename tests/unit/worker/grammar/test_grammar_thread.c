@@ -186,6 +186,62 @@ static void too_many_wait_is_busy(void **state) {
     harness_close(&h);
 }
 
+static void too_much_that_is_held_is_busy(void **state) {
+    struct grammar_thread_stats stats;
+    struct harness h;
+    struct job held, again, more;
+
+    (void)state;
+    harness_open(&h);
+    h.n_awaited = 1;
+    submit(&h, &held, "a+");
+    loop_run(h.loop);
+    grammar_thread_stats(h.thread, &stats);
+    assert_int_equal(stats.held_bytes, grammar_bytes(held.job.grammar));
+    grammar_thread_set_held_max(h.thread, stats.held_bytes - 1);
+    submit(&h, &more, "b+");
+    assert_int_equal(more.job.status, ST_BUSY);
+    submit(&h, &again, "a+"); /* which takes no more */
+    assert_ptr_equal(again.job.grammar, held.job.grammar);
+    grammar_thread_set_held_max(h.thread, stats.held_bytes);
+    h.n_awaited = h.n_back + 1;
+    submit(&h, &more, "b+");
+    loop_run(h.loop);
+    grammar_thread_stats(h.thread, &stats);
+    assert_int_equal(stats.held_bytes,
+                     grammar_bytes(held.job.grammar) + grammar_bytes(more.job.grammar));
+    grammar_unref(held.job.grammar);
+    grammar_unref(again.job.grammar);
+    grammar_unref(more.job.grammar);
+    harness_close(&h);
+}
+
+/* Its bytes are counted while it grows, and no more once it is freed. */
+static void bytes_are_counted_until_they_are_freed(void **state) {
+    struct vocabulary *v = vocabulary_create(&source);
+    atomic_size_t total = 5;
+    struct grammar_matcher m;
+    const uint32_t *mask;
+    bool is_new;
+    struct grammar *g = fixture_grammar(GRAMMAR_REGEX, "[ab]*a[ab]{9}", false, v);
+    size_t before = grammar_bytes(g);
+
+    (void)state;
+    grammar_count_in(g, &total);
+    assert_int_equal(atomic_load(&total), before + 5);
+    grammar_matcher_init(&m, g);
+    for (uint32_t i = 0; i < 100; i++) {
+        assert_int_equal(grammar_mask(&m, &mask, &is_new), ST_OK);
+        assert_int_equal(grammar_take(&m, i % 3 ? 'a' : 'b'), ST_OK);
+    }
+    assert_true(grammar_bytes(g) > before);
+    assert_int_equal(atomic_load(&total), grammar_bytes(g) + 5);
+    grammar_matcher_fini(&m);
+    grammar_unref(g);
+    assert_int_equal(atomic_load(&total), 5);
+    vocabulary_destroy(v);
+}
+
 /* --- the cache -------------------------------------------------------------------------------- */
 
 #define N_SPECS 12u
@@ -301,6 +357,8 @@ int main(void) {
         cmocka_unit_test(a_cancelled_job_never_comes_back),
         cmocka_unit_test(stopping_hands_everything_back),
         cmocka_unit_test(too_many_wait_is_busy),
+        cmocka_unit_test(too_much_that_is_held_is_busy),
+        cmocka_unit_test(bytes_are_counted_until_they_are_freed),
         cmocka_unit_test(the_cache_drops_what_was_used_longest_ago),
         cmocka_unit_test(the_cache_gives_up_what_has_grown),
     };
