@@ -41,7 +41,7 @@ struct grammar_thread {
     uint32_t n_under_way;
     struct grammar_cache cache;
     struct grammar_thread_stats stats;
-    atomic_size_t held_bytes; /* changed by whoever uses a grammar */
+    atomic_size_t held_bytes; /* changed on each thread that uses a grammar */
     size_t held_max_bytes;
 };
 
