@@ -34,8 +34,8 @@ struct registry_kv {
 
 /* Stores it for readers. Of a third-party worker, a capacity that is known bounds the learned one,
  * and what it stores beyond the requests known here ages its part of the index
- * (routing_note_stored): what is more than REGISTRY_KV_TURNS enter is left to the next note. Ignored
- * when the worker is gone. */
+ * (routing_note_stored): what is more than REGISTRY_KV_TURNS enter is left to the next note.
+ * Ignored when the worker is gone. */
 void registry_kv_note(struct registry *r, uint32_t id, uint32_t incarnation,
                       const struct registry_kv *kv);
 

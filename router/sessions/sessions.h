@@ -26,7 +26,7 @@
  *
  * Several routers each know all sessions: turns that others have sent are entered too
  * (sessions_arrive_remote), and the same rules applied to the same turns give each router nearly
- * the same active sessions. So their sum keeps to the memory, except what several admit to the same
+ * the same active sessions. So their sum keeps to the memory, except for what several admit to one
  * room before they hear of each other.
  *
  * A session that gives up waiting and returns within SESSION_GRACE_S, as clients with a timeout do,
