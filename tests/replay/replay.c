@@ -11,7 +11,7 @@
  *     policy NAME        of the library; oracle, oracle_selfish, rollout (prefix)
  *     workers N, cache TOKENS   (16, 700000)
  *     order NAME, aging A, aware 1   of prompts in a worker: fcfs, srpt (fcfs, the worker's own);
- *                        routers are told the order
+ *                        routers know the order
  *     itl_ms MS, host TOKENS, restore RATE   a target of the worker's steps; its host memory, and
  *                        tokens a second from there; tiers 0: not reported (1)
  *     reuse 1            workers evict by expected reuse (worker/kv/block/block_reuse.h)

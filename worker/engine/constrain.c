@@ -75,17 +75,10 @@ static void add_ends(const struct request *r, const struct constrain_ends *ends,
 }
 
 static void clear_bad_words(const struct request *r, uint32_t *mask, uint32_t vocab) {
-    const struct request_params *p = &r->params;
-    uint32_t n_output = request_n_output(r);
+    uint32_t at = 0, token;
 
-    for (uint32_t at = 0; at < p->n_bad_words; at += 1 + p->bad_words[at]) {
-        const uint32_t *run = p->bad_words + at + 1;
-        uint32_t n_before = p->bad_words[at] - 1;
-
-        if (n_before <= n_output &&
-            memcmp(r->tokens + r->n_tokens - n_before, run, n_before * sizeof(*run)) == 0)
-            clear(mask, vocab, run[n_before]);
-    }
+    while (request_next_banned(r, &at, &token))
+        clear(mask, vocab, token);
 }
 
 void constrain_fill(struct request *r, const struct constrain_ends *ends, uint32_t *mask,

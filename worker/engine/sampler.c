@@ -13,19 +13,11 @@ static void add_bias(struct batch_step *b, uint32_t output, uint32_t token, floa
     b->stage.bias[b->counts.n_bias++] = (struct backend_bias){output, token, bias};
 }
 
-/* Bans the last token of each bad word that the output so far ends with all but. */
 static void ban_words(struct batch_step *b, const struct request *r, uint32_t output) {
-    const struct request_params *p = &r->params;
-    uint32_t n_output = request_n_output(r);
+    uint32_t at = 0, token;
 
-    for (uint32_t at = 0; at < p->n_bad_words; at += 1 + p->bad_words[at]) {
-        const uint32_t *run = p->bad_words + at + 1;
-        uint32_t n_before = p->bad_words[at] - 1;
-
-        if (n_before <= n_output &&
-            memcmp(r->tokens + r->n_tokens - n_before, run, n_before * sizeof(*run)) == 0)
-            add_bias(b, output, run[n_before], BAN_BIAS);
-    }
+    while (request_next_banned(r, &at, &token))
+        add_bias(b, output, token, BAN_BIAS);
 }
 
 /* The number of a mask behind the others of the step, or of an equal one among the last few: places

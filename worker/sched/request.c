@@ -354,3 +354,20 @@ bool request_take_progress(struct request *r, struct request_progress *out) {
     r->is_end_read |= out->is_finished;
     return out->n > 0 || out->is_finished;
 }
+
+bool request_next_banned(const struct request *r, uint32_t *at, uint32_t *token) {
+    const struct request_params *p = &r->params;
+    uint32_t n_output = request_n_output(r);
+
+    while (*at < p->n_bad_words) {
+        const uint32_t *run = p->bad_words + *at + 1;
+        uint32_t n_before = p->bad_words[*at] - 1;
+
+        *at += n_before + 2;
+        *token = run[n_before];
+        if (n_before <= n_output &&
+            memcmp(r->tokens + r->n_tokens - n_before, run, n_before * sizeof(*run)) == 0)
+            return true;
+    }
+    return false;
+}

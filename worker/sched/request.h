@@ -206,6 +206,10 @@ static inline uint32_t request_n_output(const struct request *r) {
     return r->n_tokens - r->n_prompt;
 }
 
+/* The next token that would complete a bad word behind the output so far; *at is 0 before the first
+ * call. False: there is none. */
+bool request_next_banned(const struct request *r, uint32_t *at, uint32_t *token);
+
 /* Are the logprobs of the prompt's tokens requested? */
 static inline bool request_is_scored(const struct request *r) {
     return r->params.prompt_logprobs >= 0;

@@ -10,8 +10,8 @@
 
 #define MAX_JSON_DEPTH (2 * SCHEMA_MAX_DEPTH + 2) /* an object and its `properties`: two each */
 
-struct todo {
-    struct todo *next;
+struct named_rule {
+    struct named_rule *next;
     struct conjunction c;
     symbol rule;
 };
@@ -173,18 +173,18 @@ bool conjunction_has_false(const struct conjunction *c) {
 symbol schema_rule(struct schema *s, const struct conjunction *c) {
     struct str key = {c->n ? (const char *)c->node : "", c->n * sizeof(*c->node)};
     void *known = strmap_find(&s->rule_of, key);
-    struct todo *t;
+    struct named_rule *t;
 
     if (known) return (symbol)(uintptr_t)known;
     t = arena_alloc(&s->arena, sizeof(*t));
-    *t = (struct todo){.c = *c, .rule = rules_add(s->rules)};
-    *s->todo_end = t;
-    s->todo_end = &t->next;
+    *t = (struct named_rule){.c = *c, .rule = rules_add(s->rules)};
+    *s->named_end = t;
+    s->named_end = &t->next;
     strmap_insert(&s->rule_of, key, (void *)(uintptr_t)t->rule);
     return t->rule;
 }
 
-static enum status write_rule(struct schema *s, const struct todo *t) {
+static enum status write_rule(struct schema *s, const struct named_rule *t) {
     struct shapes shapes = {0};
     enum status st = schema_shapes(s, &t->c, &shapes);
 
@@ -222,7 +222,7 @@ static void init(struct schema *s) {
 
     arena_init(&s->arena, 0);
     strmap_init(&s->rule_of, 0);
-    s->todo_end = &s->todo;
+    s->named_end = &s->named;
     s->character = char_any_expr(x, CHARS_IN_JSON);
     s->colon = expr_concat(x, gap, expr_concat(x, expr_byte(x, ':'), after));
     s->comma = expr_concat(x, gap, expr_concat(x, expr_byte(x, ','), after));
@@ -239,7 +239,7 @@ static enum status compile(struct schema *s, symbol *start) {
     if ((st = count(s, s->root, &census)) != ST_OK) return st;
     conjunction_add(s, &all, s->root);
     *start = schema_rule(s, &all);
-    for (const struct todo *t = s->todo; t && st == ST_OK; t = t->next) {
+    for (const struct named_rule *t = s->named; t && st == ST_OK; t = t->next) {
         if (!exprs_pay(s->exprs, 1) || s->rules->is_too_large) break; /* the caller finds that */
         st = write_rule(s, t);
     }

@@ -79,10 +79,10 @@ struct schema {
     const struct schema_options *options;
     struct arena arena;
     const struct json *root;
-    struct strmap rule_of;           /* conjunction -> its rule */
-    struct todo *todo, **todo_end;   /* rules that are named and not yet written */
-    uint32_t n_nested;               /* calls of schema_shapes inside each other */
-    expr_id character, colon, comma; /* of strings; with the white space around */
+    struct strmap rule_of;                 /* conjunction -> its rule */
+    struct named_rule *named, **named_end; /* rules that are named and not yet written */
+    uint32_t n_nested;                     /* calls of schema_shapes inside each other */
+    expr_id character, colon, comma;       /* of strings; with the white space around */
     struct error *err;
 };
 

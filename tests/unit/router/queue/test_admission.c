@@ -1113,7 +1113,7 @@ static void random_steps_by_price_are_those_of_the_definition(void **state) {
                                             .work_s = (double)rng_below(&rng, 20) * 0.25};
             bool has_waited = rng_below(&rng, 2);
 
-            if (rng_below(&rng, 50) == 0) claim.work_s = 1e9; /* it is not to be believed */
+            if (rng_below(&rng, 50) == 0) claim.work_s = 1e9; /* false */
             admission_served(a, &claim, has_waited, step * STEP_US);
             priced_elsewhere(&p, (uint32_t)(claim.priority + 1) * TENANTS + (uint32_t)claim.tenant,
                              claim.work_s, claim.weight, has_waited, step * STEP_US);

@@ -324,7 +324,7 @@ static void one_session_comes_through_two_routers(void **state) {
     finish(r, box);
 }
 
-/* What a worker says and when is not believed without limit. */
+/* Marks and times of a hostile worker are bounded. */
 static void reports_that_cannot_be_are_bounded(void **state) {
     struct mailbox *box = mailbox_open_waiting();
     struct registry *r = make(10);
