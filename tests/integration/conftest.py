@@ -114,13 +114,20 @@ class Program:
         for line in pipe:
             lines.append(line)
 
+    def _written(self, lines):
+        """Of a program that has ended: all it wrote, which may not have been read yet."""
+        if self.process.poll() is not None:
+            for reader in self.readers:
+                reader.join(5)
+        return "".join(lines)
+
     @property
     def log(self):
-        return "".join(self.lines)
+        return self._written(self.lines)
 
     @property
     def output(self):
-        return "".join(self.out)
+        return self._written(self.out)
 
     def field(self, event, name, patience_s=PATIENCE_S):
         """The value of a field in the first log line of that event."""
