@@ -12,6 +12,7 @@ import random
 import re
 import signal
 import socket
+import socketserver
 import subprocess
 import threading
 import time
@@ -19,6 +20,9 @@ import urllib.error
 import urllib.request
 
 import pytest
+
+# Of servers that tests write: with Python's 5 the kernel drops connections of a busy moment, and their workers look unreachable.
+socketserver.TCPServer.request_queue_size = 128
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = ROOT / os.environ.get("INCIPIT_BUILD", "build/release")

@@ -134,7 +134,7 @@ def test_a_request_waits_for_its_worker_and_the_shortest_goes_first(fleet):
     for name, answer in (("first", first), ("short", short), ("middle", middle), ("long", long)):
         worker.release(name)
         route = route_of(answer.result())
-        assert (float(route["held_ms"]) > 0) == (name != "first"), route
+        assert ("held_by" in route) == (name != "first"), route
         if name != "first":
             assert route["held_by"] == ("backlog" if name == "long" else "behind") and route["position"] == "1", route
     assert worker.started == ["first", "short", "middle", "long"]
@@ -144,7 +144,7 @@ def test_a_request_waits_for_its_worker_and_the_shortest_goes_first(fleet):
     assert router.metric("incipit_queue_wait_seconds_count") == 3
     lines = lambda: [line for line in router.log.splitlines() if " request " in line and "held_by=backlog" in line]
     held = wait_for(lines, "the line of the one that was held")
-    assert len(held) == 1 and "position=1" in held[0] and "held_s=0 " not in held[0], router.log
+    assert len(held) == 1 and "position=1" in held[0], router.log
 
 
 def test_an_idle_fleet_holds_nothing(fleet):
@@ -152,7 +152,8 @@ def test_an_idle_fleet_holds_nothing(fleet):
     for i in range(20):
         for worker in workers:
             worker.release(f"r{i}")
-        assert route_of(clients.send(f"r{i}", MIDDLE).result())["held_ms"] == "0"
+        route = route_of(clients.send(f"r{i}", MIDDLE).result())
+        assert "held_by" not in route, f"{route} {clients.router.log}"
     assert clients.router.metric("incipit_queue_wait_seconds_count") == 0
 
 
@@ -162,7 +163,8 @@ def test_a_hold_of_zero_sends_everything_at_once(fleet):
     wait_for(lambda: len(worker.started) == 10, "all to be sent")
     for i, answer in enumerate(answers):
         worker.release(f"r{i}")
-        assert route_of(answer.result())["held_ms"] == "0"
+        route = route_of(answer.result())
+        assert "held_by" not in route, f"{route} {clients.router.log}"
 
 
 def test_before_workers_that_publish_srpt_more_is_sent(fleet):
@@ -175,7 +177,7 @@ def test_before_workers_that_publish_srpt_more_is_sent(fleet):
                  len(worker.started) == 2 - is_held, "the second to wait, or to be sent")
         for name in ("first", "second"):
             worker.release(name)
-        assert first.result().code == 200 and (float(route_of(second.result())["held_ms"]) > 0) == is_held
+        assert first.result().code == 200 and ("held_by" in route_of(second.result())) == is_held
 
 
 def test_tenants_take_turns_and_priorities_go_first(fleet, tmp_path):
@@ -195,8 +197,10 @@ def test_tenants_take_turns_and_priorities_go_first(fleet, tmp_path):
         wait_for(lambda: len(worker.started) == i + 1, f"another after {worker.started}")
         worker.release(worker.started[-1])
     assert [a.result().code for a in answers] == [200] * 7
-    # Cheaper than the other tenant's by far, until their own has been served more.
-    assert worker.started == ["first", "flood0", "other", "flood1", "flood2", "flood3", "late"]
+    # Cheaper than the other tenant's by far, until their own has been served more: by a walk that looks at the worker then, or the next.
+    flood = [name for name in worker.started if name.startswith("flood")]
+    assert flood == ["flood0", "flood1", "flood2", "flood3"] and worker.started[0] == "first" and worker.started[-1] == "late"
+    assert worker.started.index("other") in (2, 3), worker.started
 
 
 def test_weights_of_keys_divide_what_is_served_and_change_with_the_file(fleet, tmp_path):
@@ -265,7 +269,7 @@ def test_a_request_whose_worker_is_lost_waits_again_in_its_old_place(fleet):
     for name in ("lost", "equal"):
         good.release(name)
     route = route_of(lost.result())
-    assert route["attempts"] == "2" and float(route["held_ms"]) > 0
+    assert route["attempts"] == "2" and "held_by" in route, route
     assert equal.result().code == other.result().code == 200
     assert good.started == ["other", "lost", "equal"]
 
