@@ -269,7 +269,7 @@ def test_a_refused_request_is_nobodys_fault(engines, fleet, code):
 
 @pytest.mark.parametrize("retries", [0, 2])
 def test_a_request_that_every_worker_fails_on_ejects_none_and_its_error_is_passed_on(engines, fleet, retries):
-    router = fleet("--max-retries", retries)
+    router = fleet("--max-retries", retries, "--probe-misses", 100)  # errors alone eject
     for engine in engines:
         engine.refuses = lambda body: whole(json.dumps(ERROR), 500) if b"poison" in body else None
     connection = http.client.HTTPConnection(router.url.split("//")[1], timeout=30)
