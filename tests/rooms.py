@@ -80,6 +80,7 @@ ARROWS = {
     "worker/metrics": COMMON + " worker/kv worker/kv/block worker/text worker/grammar worker/engine",
     "worker/api/fields": "common/base common/text worker/grammar worker/sched worker/model worker/text worker/text/tokenizer",
     "worker/api/events": "common/base common/net common/text common/protocol common/http",
+    "worker/api/wires": "common/base common/text common/protocol",
     "worker/api": COMMON + " kernels worker/grammar worker/sched worker/model worker/text worker/text/tokenizer worker/text/template "
                   "worker/engine worker/metrics worker/api/fields worker/api/events",
     "worker": COMMON + " kernels kernels/host kernels/tp worker/grammar worker/sched worker/model worker/text worker/text/tokenizer "
