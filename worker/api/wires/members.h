@@ -1,4 +1,5 @@
-/* worker/api/wires/members.h - members of blocks and items that are strings, and text in lines. */
+/* worker/api/wires/members.h - what the readers of both bodies share: members that are strings,
+ * text in lines, fields that chat knows by the same name. */
 #ifndef WORKER_API_WIRES_MEMBERS_H
 #define WORKER_API_WIRES_MEMBERS_H
 
@@ -21,5 +22,11 @@ static inline void append_line(struct buf *to, struct str text) {
     if (buf_len(to) && text.len) buf_append_char(to, '\n');
     buf_append_str(to, text);
 }
+
+/* Copies sampling fields of both APIs, and those of chat that are in neither. */
+void members_copy(struct json_writer *w, const struct json *body);
+
+/* "tool_choice": that function. */
+void members_put_choice(struct json_writer *w, struct str function);
 
 #endif

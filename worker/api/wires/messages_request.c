@@ -10,13 +10,6 @@
 
 #define THINKING_MIN_TOKENS 1024 /* of budget_tokens, as Anthropic has it */
 
-/* Fields that chat calls by the same name: the first four are Messages', the others are not of
- * Anthropic's API. */
-static const char *const same_fields[] = {
-    "temperature",        "top_p",      "top_k", "stream",     "cache_explain",
-    "cache_salt",         "ignore_eos", "min_p", "min_tokens", "priority",
-    "repetition_penalty", "request_id", "seed"};
-
 /* Where the reader is, for messages of errors. */
 struct place {
     size_t message;
@@ -328,17 +321,6 @@ static enum status check_named(const struct json *body, struct str name, struct 
                            (int)MIN(name.len, 64), name.ptr);
 }
 
-static void put_named(struct json_writer *w, struct str name) {
-    json_put_key(w, "tool_choice");
-    json_begin_object(w);
-    json_field_z(w, "type", "function");
-    json_put_key(w, "function");
-    json_begin_object(w);
-    json_field_str(w, "name", name);
-    json_end_object(w);
-    json_end_object(w);
-}
-
 static enum status put_tool_choice(struct json_writer *w, const struct json *body, bool has_tools,
                                    struct error *err) {
     const struct json *choice;
@@ -357,7 +339,7 @@ static enum status put_tool_choice(struct json_writer *w, const struct json *bod
         return ST_OK;
     }
     if (str_eq(type, STR("tool")) && name.ptr) {
-        put_named(w, name);
+        members_put_choice(w, name);
         return check_named(body, name, err);
     }
     if (!str_eq(type, STR("any"))) {
@@ -488,16 +470,6 @@ static enum status put_output(struct json_writer *w, const struct json *body, st
     return ST_OK;
 }
 
-static void put_same(struct json_writer *w, const struct json *body) {
-    for (size_t i = 0; i < ARRAY_LEN(same_fields); i++) {
-        const struct json *v = json_get(body, same_fields[i]);
-
-        if (json_is_null(v)) continue;
-        json_put_key(w, same_fields[i]);
-        json_put_tree(w, v);
-    }
-}
-
 enum status messages_to_chat(const struct json *body, const struct messages_asked *asked,
                              struct buf *out, struct error *err) {
     uint32_t max_tokens = 0;
@@ -515,7 +487,7 @@ enum status messages_to_chat(const struct json *body, const struct messages_aske
     if (st == ST_OK) st = put_stops(&w, body, err);
     if (st == ST_OK) st = put_output(&w, body, err);
     if (st != ST_OK) return st;
-    put_same(&w, body);
+    members_copy(&w, body);
     json_end_object(&w);
     if (buf_status(out) != ST_OK)
         return error_set(err, ST_NOMEM, "out of memory for the conversation");
