@@ -213,6 +213,67 @@ enum status grammar_fields_parse(struct grammar_fields *f, const struct json *o,
                         err);
 }
 
+/* --- beside tools and reasoning --------------------------------------------------------------- */
+
+/* ["a","b"] as {"type":"or","elements":[{"type":"const_string","value":"a"}, ...]}. */
+static void put_choices(struct json_writer *w, struct str choices) {
+    struct json *list = NULL;
+
+    json_field_z(w, "type", "or");
+    json_put_key(w, "elements");
+    json_begin_array(w);
+    if (json_parse(&list, choices, NULL, NULL) == ST_OK) {
+        JSON_FOR_EACH(it, list) {
+            json_begin_object(w);
+            json_field_z(w, "type", "const_string");
+            json_put_key(w, "value");
+            json_put_tree(w, it);
+            json_end_object(w);
+        }
+    }
+    json_end_array(w);
+    json_destroy(list);
+}
+
+void grammar_fields_put_format(const struct grammar_fields *f, struct buf *out) {
+    struct json_writer w;
+
+    json_writer_init(&w, out);
+    json_begin_object(&w);
+    switch (f->spec.kind) {
+    case GRAMMAR_JSON_SCHEMA:
+        json_field_z(&w, "type", "json_schema");
+        json_put_key(&w, "json_schema");
+        json_put_raw(&w, f->spec.text);
+        break;
+    case GRAMMAR_REGEX:
+        json_field_z(&w, "type", "regex");
+        json_field_str(&w, "pattern", f->spec.text);
+        break;
+    case GRAMMAR_CHOICE: put_choices(&w, f->spec.text); break;
+    case GRAMMAR_EBNF:
+    case GRAMMAR_LARK:
+        json_field_z(&w, "type", "grammar");
+        json_field_str(&w, "grammar", f->spec.text);
+        break;
+    case GRAMMAR_TAG: break;
+    }
+    json_end_object(&w);
+}
+
+enum status grammar_fields_set_tag(struct grammar_fields *f, const char *field, struct str json,
+                                   struct error *err) {
+    if (f->field) {
+        buf_clear(&f->text);
+    } else {
+        buf_init(&f->text, GRAMMAR_TEXT_MAX + 1);
+        f->field = field;
+    }
+    f->spec.kind = GRAMMAR_TAG;
+    buf_append_str(&f->text, json);
+    return finish(f, err);
+}
+
 void grammar_fields_fini(struct grammar_fields *f) {
     if (f->field) buf_fini(&f->text);
     f->field = NULL;

@@ -1,10 +1,10 @@
-/* worker/api/completions.c - POST /v1/completions. */
+/* worker/api/shapes/completions.c - POST /v1/completions. */
 #include "common/http/http_server.h"
 #include "common/text/json.h"
 #include "worker/api/call.h"
 #include "worker/api/handlers.h"
-#include "worker/api/logprobs.h"
 #include "worker/api/samples.h"
+#include "worker/api/shapes/logprobs.h"
 
 static void begin(struct json_writer *w, const struct call *c, struct buf *out) {
     json_writer_init(w, out);
