@@ -1,4 +1,4 @@
-/* tests/fuzz/fuzz_grammar.c - schemas, regular expressions, choices and grammars of any text.
+/* tests/fuzz/fuzz_grammar.c - schemas, regular expressions, choices, grammars and tags of any text.
  *
  * The first byte chooses the kind, the second the options, and the rest is the spec; what follows a
  * NUL chooses the tokens of an answer. Whatever compiles must follow it: each token of the mask,
@@ -75,7 +75,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
 
     if (!v) v = vocabulary_create(&source);
     if (n < 3) return 0;
-    spec.kind = (enum grammar_kind)(data[0] % (GRAMMAR_LARK + 1));
+    spec.kind = (enum grammar_kind)(data[0] % (GRAMMAR_TAG + 1));
     spec.is_closed = data[1] & 1;
     spec.spaces = data[1] & 2 ? GRAMMAR_SPACES_COMPACT : GRAMMAR_SPACES_FREE;
     end = memchr(data + 2, '\0', n - 2);
