@@ -178,9 +178,12 @@ static enum status read_id(struct call *c, struct error *err) {
     return ST_OK;
 }
 
-enum status call_read_params(struct call *c, struct error *err) {
+enum status call_read_params(struct call *c, bool reads_answer, struct error *err) {
     struct params_context ctx = call_params_context(c->api);
-    enum status st = call_params_parse(&c->params, c->json, &ctx, err);
+    enum status st;
+
+    ctx.reads_answer = reads_answer;
+    st = call_params_parse(&c->params, c->json, &ctx, err);
 
     return st == ST_OK ? read_id(c, err) : st;
 }

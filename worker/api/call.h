@@ -132,8 +132,9 @@ typedef enum status call_read_fn(struct call *c, const struct json *root, struct
 MUST_USE struct call *call_open(struct api *api, struct http_request *req,
                                 const struct call_shape *shape, call_read_fn *read);
 
-/* Reads the fields that all calls but SGLang's share. */
-MUST_USE enum status call_read_params(struct call *c, struct error *err);
+/* Reads the fields that all calls but SGLang's share. `reads_answer`: those of reasoning are the
+ * caller's to read. */
+MUST_USE enum status call_read_params(struct call *c, bool reads_answer, struct error *err);
 struct params_context call_params_context(struct api *api);
 
 /* ST_NOMEM, or ST_INVALID over the limit on prompts. Text is copied. */

@@ -26,11 +26,30 @@ static void read_role(struct call *c, const struct json *root) {
     if (json_to_str(json_get(last, "content"), &c->echo) != ST_OK) c->echo = STR_NULL;
 }
 
+/* Answers that would be more than text. */
+static enum status refuse_media(const struct json *root, struct error *err) {
+    const struct json *modalities;
+    struct str kind;
+    enum status st = json_get_array(root, "modalities", &modalities, err);
+
+    if (st == ST_OK && !json_is_null(json_get(root, "web_search_options"))) {
+        st = error_set_param(err, ST_INVALID, "web_search_options",
+                             "web_search_options is not supported by this worker: leave it out");
+    }
+    for (const struct json *it = json_first(modalities); it && st == ST_OK; it = json_next(it)) {
+        if (json_to_str(it, &kind) != ST_OK || !str_eq(kind, STR("text")))
+            st = error_set_param(err, ST_INVALID, "modalities",
+                                 "modalities must be [\"text\"], or left out: answers are text");
+    }
+    return st;
+}
+
 static enum status read_options(struct call *c, const struct json *root, struct error *err) {
     uint32_t limit = engine_info(c->api->engine)->limits.max_logprobs, n = 0;
     bool wants = false, has_top;
     enum status st = json_get_bool(root, "logprobs", &wants, NULL, err);
 
+    if (st == ST_OK) st = refuse_media(root, err);
     if (st == ST_OK) st = json_get_u32(root, "top_logprobs", 0, limit, &n, &has_top, err);
     if (st != ST_OK) return st;
     if (has_top && n > 0 && !wants) {
@@ -108,7 +127,7 @@ static enum status check_forced_call(const struct call *c, struct error *err) {
 }
 
 /* Forced calls, strict tools, and text that is constrained beside calls or behind reasoning are one
- * grammar. */
+ * grammar. A structural tag of the client is that of the whole answer already. */
 static enum status constrain(struct call *c, struct error *err) {
     struct grammar_fields *fields = &c->params.grammar;
     struct output_tag tag = {.calls = c->output.calls,
@@ -122,6 +141,7 @@ static enum status constrain(struct call *c, struct error *err) {
     enum status st = check_forced_call(c, err);
 
     if (st != ST_OK || (!tag.calls && !tag.reasoning)) return st;
+    if (fields->field && fields->spec.kind == GRAMMAR_TAG) return ST_OK;
     buf_init(&format, 0);
     buf_init(&text, 0);
     if (fields->field) {
@@ -145,7 +165,7 @@ static enum status constrain(struct call *c, struct error *err) {
 }
 
 enum status chat_read(struct call *c, const struct json *root, struct error *err) {
-    enum status st = call_read_params(c, err);
+    enum status st = call_read_params(c, true, err);
 
     if (st == ST_OK) st = read_options(c, root, err);
     if (st == ST_OK) st = tool_fields_parse(&c->tools, root, err);

@@ -173,7 +173,7 @@ static enum status read_options(struct call *c, const struct json *root, struct 
 }
 
 enum status completions_read(struct call *c, const struct json *root, struct error *err) {
-    enum status st = call_read_params(c, err);
+    enum status st = call_read_params(c, false, err);
 
     if (st == ST_OK) st = read_options(c, root, err);
     return st == ST_OK ? read_prompt(c, root, err) : st;
