@@ -79,9 +79,9 @@ ARROWS = {
     "worker/text": "common/base common/net worker/text/tokenizer",
     "worker/engine": COMMON + " kernels kernels/tp worker/kv worker/grammar worker/sched worker/model",
     "worker/metrics": COMMON + " worker/kv worker/kv/block worker/text worker/grammar worker/engine",
-    "worker/api/fields": "common/base common/text worker/grammar worker/sched worker/model worker/text worker/text/tokenizer",
+    "worker/api/fields": "common/base common/text worker/grammar worker/output worker/sched worker/model worker/text worker/text/tokenizer",
     "worker/api/events": "common/base common/net common/text common/protocol common/http",
-    "worker/api/shapes": "common/base common/http common/protocol common/text worker/output worker/text worker/text/tokenizer worker/api/fields worker/api",
+    "worker/api/shapes": "common/base common/http common/text worker/output worker/text worker/text/tokenizer worker/api",
     "worker/api": COMMON + " kernels worker/grammar worker/output worker/sched worker/model worker/text worker/text/tokenizer worker/text/template "
                   "worker/engine worker/metrics worker/api/fields worker/api/events",
     "worker": COMMON + " kernels kernels/host kernels/tp worker/grammar worker/output worker/sched worker/model worker/text worker/text/tokenizer "

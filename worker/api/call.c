@@ -4,8 +4,6 @@
  * of the engine may outlive the call (a cancel is under way): then its owner is NULL and the engine
  * holds it. The text thread may hold a job: then the call is freed when the last one has come back.
  * */
-#include "worker/api/call_internal.h"
-
 #include <stdio.h>
 #include <string.h>
 
@@ -20,10 +18,11 @@
 #include "common/text/json.h"
 #include "worker/api/body.h"
 #include "worker/api/cache_explain.h"
+#include "worker/api/call_internal.h"
 #include "worker/api/events/request_feed.h"
 #include "worker/api/samples.h"
-#include "worker/output/answer_events.h"
 #include "worker/metrics/worker_metrics.h"
+#include "worker/output/answer_events.h"
 #include "worker/text/tokenizer/tokenizer.h"
 
 #define PENDING_MAX (256u << 10) /* bytes a reader may be behind before its events are merged */

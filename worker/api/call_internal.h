@@ -5,7 +5,7 @@
 
 #include "worker/api/call.h"
 
-void call_free(struct call *c);             /* nobody holds a part of it any more */
+void call_free(struct call *c);             /* once no thread holds a part of it */
 void call_leave_unready(struct api *api);   /* one call less that the engine has not got */
 void call_publish_accepted(struct call *c); /* its request event */
 

@@ -16,8 +16,8 @@
  * that ends reasoning, whatever else would be allowed (sched/thinking.h).
  *
  * LIMITS. A constrained request is not computed ahead of its sampled token (scheduler.h): where
- * fewer than one in eight rows are constrained, they take part in every second step of a device that has
- * two in flight.
+ * fewer than one in eight rows are constrained, they take part in every second step of a device
+ * that has two in flight.
  * Thread: engine. */
 #ifndef WORKER_ENGINE_CONSTRAIN_H
 #define WORKER_ENGINE_CONSTRAIN_H

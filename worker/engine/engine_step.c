@@ -203,8 +203,8 @@ static void take_error(struct engine *e, const struct schedule_entry *entry, uin
     (void)scheduler_take(e->sched, entry, 0, now_us);
 }
 
-/* The token of a request whose constraint has been followed. A complete answer ends here, even where
- * its length would end it too. */
+/* The token of a request whose constraint has been followed. A complete answer ends here, even
+ * where its length would end it too. */
 static void take_token(struct engine *e, const struct schedule_entry *entry, uint32_t token,
                        uint64_t now_us) {
     struct request *r = entry->request;

@@ -14,7 +14,7 @@ bool thinking_forces(const struct thinking *t, const struct thinking_limit *limi
 }
 
 /* The longest beginning of the marker that the output ends with, after one token more. It was
- * `n_matched` before: what those tokens are, the marker itself says. */
+ * `n_matched` before: those tokens are the beginning of the marker itself. */
 static uint32_t match(const uint32_t *marker, uint32_t n_matched, uint32_t token) {
     for (uint32_t n = n_matched + 1; n > 0; n--) {
         uint32_t i = 0;

@@ -7,8 +7,8 @@
  *                           {"type": "allowed_tools", "allowed_tools": {"mode", "tools"}}: of these alone
  *      parallel_tool_calls  false: at most one call
  *
- * With "none", and for tools that are not allowed, the prompt is still that of all tools: the choice
- * changes no cached block. Schemas are checked where they are compiled.
+ * With "none", and for tools that are not allowed, the prompt is still that of all tools: the
+ * choice changes no cached block. Schemas are checked where they are compiled.
  *
  * LIMITS. TOOLS_MAX tools; a name has 1 to TOOL_NAME_MAX letters, digits, "_", "-" and ".".
  * Thread: worker loop. */

@@ -1,11 +1,14 @@
 /* worker/api/shapes/chat_request.c - the body of a chat: its prompt, how answers are read, and what
  * constrains them. Calls of other kinds that have brought their body to chat's form read it here
  * too. */
+#include <string.h>
+
 #include "common/text/json.h"
 #include "worker/api/body.h"
 #include "worker/api/call.h"
 #include "worker/api/handlers.h"
 #include "worker/output/output_tag.h"
+#include "worker/text/tokenizer/tokenizer.h"
 
 #define RENDERED_MAX (64u << 20) /* bytes of a rendered conversation */
 
@@ -107,6 +110,55 @@ static void set_up_readers(struct call *c, const struct json *root) {
     };
 }
 
+/* A marker as the tokens that a model writes it with. */
+static enum status encode_marker(const struct api *api, struct str text, uint32_t *ids, uint32_t *n,
+                                 struct error *err) {
+    struct token_list list = {0};
+    enum status st = ST_OK;
+
+    *n = 1;
+    if (api->output_model.find_token(api->output_model.arg, text, ids)) return ST_OK;
+    st = tokenizer_encode(api->tokenizer, text, 0, &list, err);
+    if (st == ST_OK && list.n > THINKING_MARKER_MAX) {
+        st = error_set_param(err, ST_INVALID, "thinking_token_budget",
+                             "thinking_token_budget is not supported for this model: its marker "
+                             "\"%.*s\" has more than %u tokens",
+                             STR_ARG(text), THINKING_MARKER_MAX);
+    }
+    if (st == ST_OK) {
+        *n = (uint32_t)list.n;
+        if (list.n > 0) memcpy(ids, list.ids, list.n * sizeof(*ids));
+    }
+    token_list_fini(&list);
+    return st;
+}
+
+static enum status limit_thinking(struct call *c, struct error *err) {
+    static const char field[] = "thinking_token_budget";
+    const struct reasoning_format *format = c->api->reasoning_format;
+    struct thinking_limit *limit = &c->params.request.thinking;
+    enum status st;
+
+    if (!c->reasoning.has_budget) return ST_OK;
+    if (!format || reasoning_format_end(format).len == 0) {
+        return error_set_param(
+            err, ST_INVALID, field,
+            "how this model ends its reasoning is unknown: leave out "
+            "thinking_token_budget, or start the worker with --reasoning-parser");
+    }
+    if (c->params.is_beam) {
+        return error_set_param(
+            err, ST_INVALID, field,
+            "thinking_token_budget has no effect on a beam search: leave it out");
+    }
+    limit->budget = c->reasoning.budget;
+    limit->is_open = c->output.begins_in_reasoning;
+    st = encode_marker(c->api, reasoning_format_begin(format), limit->begin, &limit->n_begin, err);
+    return st == ST_OK
+               ? encode_marker(c->api, reasoning_format_end(format), limit->end, &limit->n_end, err)
+               : st;
+}
+
 static bool must_call(const struct call *c) {
     return c->tools.choice == TOOLS_REQUIRED || c->tools.choice == TOOLS_NAMED;
 }
@@ -174,5 +226,6 @@ enum status chat_read(struct call *c, const struct json *root, struct error *err
     if (st == ST_OK) st = read_messages(c, root, err);
     if (st != ST_OK) return st;
     set_up_readers(c, root);
-    return constrain(c, err);
+    st = limit_thinking(c, err);
+    return st == ST_OK ? constrain(c, err) : st;
 }

@@ -1,4 +1,5 @@
-/* tests/unit/worker/api/fields/test_tool_fields.c - what the model may call, and whether it must. */
+/* tests/unit/worker/api/fields/test_tool_fields.c - what the model may call, and whether it
+ * must. */
 #include <stdio.h>
 #include <string.h>
 
