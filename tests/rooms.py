@@ -64,7 +64,8 @@ ARROWS = {
     "worker/grammar/core": "common/base",
     "worker/grammar/schema": "common/base common/text worker/grammar/core",
     "worker/grammar/notation": "common/base worker/grammar/core",
-    "worker/grammar": "common/base common/net common/text worker/grammar/core worker/grammar/schema worker/grammar/notation",
+    "worker/grammar/tags": "common/base common/text worker/grammar/core worker/grammar/schema worker/grammar/notation",
+    "worker/grammar": "common/base common/net common/text worker/grammar/core worker/grammar/schema worker/grammar/notation worker/grammar/tags",
 
     "worker/kv/block": "common/base",
     "worker/kv": "common/base common/text worker/kv/block",
@@ -78,12 +79,13 @@ ARROWS = {
     "worker/text": "common/base common/net worker/text/tokenizer",
     "worker/engine": COMMON + " kernels kernels/tp worker/kv worker/grammar worker/sched worker/model",
     "worker/metrics": COMMON + " worker/kv worker/kv/block worker/text worker/grammar worker/engine",
-    "worker/api/fields": "common/base common/text worker/grammar worker/sched worker/model worker/text worker/text/tokenizer",
+    "worker/api/fields": "common/base common/text worker/grammar worker/output worker/sched worker/model worker/text worker/text/tokenizer",
     "worker/api/events": "common/base common/net common/text common/protocol common/http",
     "worker/api/wires": "common/base common/text common/protocol",
-    "worker/api": COMMON + " kernels worker/grammar worker/sched worker/model worker/text worker/text/tokenizer worker/text/template "
+    "worker/api/shapes": "common/base common/http common/text worker/output worker/text worker/text/tokenizer worker/api worker/api/wires",
+    "worker/api": COMMON + " kernels worker/grammar worker/output worker/sched worker/model worker/text worker/text/tokenizer worker/text/template "
                   "worker/engine worker/metrics worker/api/fields worker/api/events",
-    "worker": COMMON + " kernels kernels/host kernels/tp worker/grammar worker/sched worker/model worker/text worker/text/tokenizer "
+    "worker": COMMON + " kernels kernels/host kernels/tp worker/grammar worker/output worker/sched worker/model worker/text worker/text/tokenizer "
               "worker/text/template worker/engine worker/metrics worker/api worker/api/events",
 }
 

@@ -491,6 +491,19 @@ static void report_http(struct worker *w) {
     metrics_on_collect(w->metrics, on_collect, w);
 }
 
+/* How the model writes tool calls and reasoning. */
+static enum status find_formats(struct worker *w, struct error *err) {
+    struct str source = chat_template_source(w->chat_template);
+    enum status st = ST_OK;
+
+    w->api.output_model = worker_output_model(w->tokenizer, source);
+    if (w->options->keep_reasoning)
+        st = worker_keep_reasoning(&w->template_kwargs, source, w->log, err);
+    return st == ST_OK ? worker_output_formats(w->options, &w->api.output_model,
+                                               &w->api.call_format, &w->api.reasoning_format, err)
+                       : st;
+}
+
 static void build_api(struct worker *w, const char *name) {
     const struct option_list names = w->options->served_model_names;
     uint64_t seed, first_seed = w->options->seed;
@@ -567,6 +580,8 @@ static void log_ready(struct worker *w, uint64_t began_us) {
               log_u64("block_size", info->block_size), log_u64("blocks", info->n_blocks),
               log_u64("kv_mib", (info->n_blocks * info->block_bytes) >> 20),
               log_u64("max_model_len", info->max_model_len),
+              log_z("tool_calls", call_format_name(w->api.call_format)),
+              log_z("reasoning", reasoning_format_name(w->api.reasoning_format)),
               log_f64("after_s", (double)(clock_now_us() - began_us) * 1e-6));
 }
 
@@ -605,6 +620,7 @@ enum status worker_create(struct worker **out, const struct worker_options *opti
     if (st == ST_OK) st = listen_first(w, err);
     if (st == ST_OK) st = worker_choose_device(options, &backend, &device, w->log, err);
     if (st == ST_OK) st = open_model(w, backend == &backend_sim, err);
+    if (st == ST_OK) st = find_formats(w, err);
     if (st == ST_OK)
         st = worker_generation_defaults(options, model_config(w->model), w->log, &w->generation,
                                         err);

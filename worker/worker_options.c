@@ -98,6 +98,20 @@ static const struct option_def rows[] = {
      .metavar = "JSON",
      .help = "Variables for the chat template, as {\"enable_thinking\": false}. The "
              "chat_template_kwargs of a request override these variables."},
+    {"tool-call-parser", OPT_STR, FIELD(tool_call_parser), .def = "auto", .group = "Model",
+     .metavar = "NAME",
+     .help = "Format in which the model writes tool calls, as hermes or llama3_json; an unknown "
+             "name lists all formats. auto recognises it from the chat template and the "
+             "vocabulary. none: tool calls stay in the text."},
+    {"reasoning-parser", OPT_STR, FIELD(reasoning_parser), .def = "auto", .group = "Model",
+     .metavar = "NAME",
+     .help = "Format in which the model writes its reasoning, as qwen3 or deepseek_r1; an unknown "
+             "name lists all formats. auto recognises it from the chat template and the "
+             "vocabulary. none: reasoning stays in the text."},
+    {"keep-reasoning", OPT_BOOL, FIELD(keep_reasoning), .group = "Model",
+     .help = "Keep the reasoning of earlier turns in the prompt where the chat template has a "
+             "switch for it, so that the next turn finds the whole conversation in the cache. "
+             "Many templates drop it, and every user turn then computes the last answer again."},
     {"generation-config", OPT_STR, FIELD(generation_config), .def = "auto", .group = "Model",
      .metavar = "DIR",
      .help = "Source of the default sampling parameters. auto: generation_config.json of the "

@@ -223,6 +223,8 @@ void wire_append_server_info(struct buf *out, const struct wire_server_info *inf
     if (info->kv_bytes_per_token)
         json_field_u64(&w, "kv_bytes_per_token", info->kv_bytes_per_token);
     if (info->schedule_policy[0]) json_field_z(&w, "schedule_policy", info->schedule_policy);
+    if (info->tool_calls[0]) json_field_z(&w, "tool_call_parser", info->tool_calls);
+    if (info->reasoning[0]) json_field_z(&w, "reasoning_parser", info->reasoning);
     if (info->chunk_tokens) json_field_u64(&w, "chunk_tokens", info->chunk_tokens);
     json_field_f64(&w, "itl_target_ms", info->itl_target_ms);
     json_field_z(&w, "generation", info->generation);
@@ -333,6 +335,10 @@ static enum status read_info(const struct json *root, struct wire_server_info *i
     if (st != ST_OK) return st;
     st = get_text(root, "schedule_policy", info->schedule_policy, sizeof(info->schedule_policy),
                   err);
+    if (st != ST_OK) return st;
+    st = get_text(root, "tool_call_parser", info->tool_calls, sizeof(info->tool_calls), err);
+    if (st != ST_OK) return st;
+    st = get_text(root, "reasoning_parser", info->reasoning, sizeof(info->reasoning), err);
     if (st != ST_OK) return st;
     st = json_get_u32(root, "chunk_tokens", 0, INT32_MAX, &info->chunk_tokens, NULL, err);
     if (st != ST_OK) return st;

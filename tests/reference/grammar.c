@@ -68,7 +68,7 @@ static void read_tokens(const char *path, struct tokens *t) {
 
 static enum status compile(const struct json *line, const struct vocabulary *v, struct grammar **g,
                            struct error *err) {
-    static const char *const kinds[] = {"json", "regex", "choice", "ebnf", "lark"};
+    static const char *const kinds[] = {"json", "regex", "choice", "ebnf", "lark", "tag"};
     struct grammar_spec spec = {0};
     struct str kind = STR_NULL;
     bool found = false;

@@ -136,6 +136,20 @@ static enum status read_ending(const struct json *body, struct chat_input *in, b
     return ST_OK;
 }
 
+static enum status read_effort(const struct json *body, struct str *effort, struct error *err) {
+    static const char *const words[] = {"none", "minimal", "low", "medium", "high", "xhigh", "max"};
+    bool is_present;
+    enum status st = json_get_str(body, "reasoning_effort", 64, effort, &is_present, err);
+
+    if (st != ST_OK || !is_present) return st;
+    for (size_t i = 0; i < ARRAY_LEN(words); i++)
+        if (str_eq(*effort, str_of(words[i]))) return ST_OK;
+    return error_set_param(err, ST_INVALID, "reasoning_effort",
+                           "unsupported reasoning_effort \"%.*s\": supported are \"none\", "
+                           "\"minimal\", \"low\", \"medium\", \"high\", \"xhigh\" and \"max\"",
+                           STR_ARG(*effort));
+}
+
 enum status body_render_chat(const struct api *api, const struct json *body, struct buf *text,
                              struct error *err) {
     struct chat_input in = {.add_generation_prompt = true,
@@ -148,6 +162,7 @@ enum status body_render_chat(const struct api *api, const struct json *body, str
     if (st == ST_OK) st = json_get_array(body, "tools", &in.tools, err);
     if (st == ST_OK) st = json_get_array(body, "documents", &in.documents, err);
     if (st == ST_OK) st = json_get_object(body, "chat_template_kwargs", &in.kwargs, err);
+    if (st == ST_OK) st = read_effort(body, &in.effort, err);
     if (st == ST_OK) st = read_ending(body, &in, &continues, err);
     if (st == ST_OK && !json_is_null(json_get(body, "chat_template"))) {
         st = error_set_param(

@@ -28,7 +28,11 @@
 #include "common/protocol/wire.h"
 #include "worker/api/api.h"
 #include "worker/api/fields/params.h"
+#include "worker/api/fields/reasoning_fields.h"
+#include "worker/api/fields/tool_fields.h"
 #include "worker/grammar/grammar_thread.h"
+#include "worker/output/answer.h"
+#include "worker/output/reader.h"
 #include "worker/text/detokenize.h"
 #include "worker/text/stop.h"
 #include "worker/text/text_thread.h"
@@ -46,11 +50,15 @@ struct choice {
     struct request *request; /* one reference; NULL before submission */
     struct detokenizer detokenizer;
     struct stop_matcher stop;
-    struct buf text;     /* all of it so far: whole answers, and cumulative streams */
-    struct buf delta;    /* since the last chunk */
-    uint32_t n_used;     /* output tokens that count: up to a stop string */
-    uint32_t n_reported; /* of these, in earlier chunks (logprobs, ids) */
-    size_t text_offset;  /* characters of prompt and output before the next logprob */
+    struct buf text;       /* all of it so far: whole answers, and cumulative streams */
+    struct buf delta;      /* since the last chunk */
+    struct reader *reader; /* of shapes with reads_answer, instead of text: into `answer` */
+    struct answer answer;
+    struct answer_mark sent; /* of the answer, to a stream */
+    uint32_t n_used;         /* output tokens that count: up to a stop string */
+    uint32_t n_reasoning;    /* of these, inside of reasoning; its markers aside */
+    uint32_t n_reported;     /* of these, in earlier chunks (logprobs, ids) */
+    size_t text_offset;      /* characters of prompt and output before the next logprob */
     bool is_done, is_engine_done, has_begun;
     bool is_echoed; /* an earlier chunk held the prompt */
     enum finish_reason finish;
@@ -67,10 +75,13 @@ struct call_shape {
     const char *id_prefix;                   /* "cmpl-" */
     const char *prompt_field, *length_field; /* as this kind of call names them, for errors */
     bool is_cumulative;                      /* chunks carry all text and tokens so far (SGLang) */
+    bool reads_answer; /* choices have a reader, set up by call->output, and an answer */
     void (*open_stream)(
         struct call *c); /* sends what comes before the first chunks; NULL: nothing */
     /* Appends the JSON of one event for ch: its delta, and the finish reason when it is done. */
     void (*chunk)(struct call *c, struct choice *ch, struct buf *out);
+    /* Instead of chunk: sends any number of events. */
+    void (*send)(struct call *c, struct choice *ch);
     void (*usage_chunk)(struct call *c, struct buf *out); /* NULL: none */
     void (*body)(struct call *c, struct buf *out);        /* the whole answer */
 };
@@ -88,6 +99,9 @@ struct call {
         event_id; /* of its request events (request_feed.h); 0: none, or the end is published */
     struct prompt *prompts;
     struct grammar_job grammar; /* what constrains its answers, while it is compiled and then */
+    struct tool_fields tools;   /* of shapes with reads_answer, as the next two */
+    struct reasoning_fields reasoning;
+    struct reader_setup output; /* of shapes with reads_answer */
     struct choice *choices;
     uint32_t *shown; /* the choices in the answer, in its order; NULL: all, in theirs */
     uint32_t n_prompts, n_choices, n_open;
@@ -118,8 +132,9 @@ typedef enum status call_read_fn(struct call *c, const struct json *root, struct
 MUST_USE struct call *call_open(struct api *api, struct http_request *req,
                                 const struct call_shape *shape, call_read_fn *read);
 
-/* Reads the fields that all calls but SGLang's share. */
-MUST_USE enum status call_read_params(struct call *c, struct error *err);
+/* Reads the fields that all calls but SGLang's share. `reads_answer`: those of reasoning are the
+ * caller's to read. */
+MUST_USE enum status call_read_params(struct call *c, bool reads_answer, struct error *err);
 struct params_context call_params_context(struct api *api);
 
 /* ST_NOMEM, or ST_INVALID over the limit on prompts. Text is copied. */
@@ -147,10 +162,15 @@ void call_release(struct call *c); /* it is answered: frees it, at once or when 
 struct call_usage {
     const struct call *explained; /* its cache explanation goes into the response; NULL: none */
     uint64_t prompt_tokens, completion_tokens, cached_tokens;
-    uint64_t host_tokens; /* of the cached ones, brought back from host memory: */
-    bool has_host;        /* which this worker has */
+    uint64_t host_tokens;      /* of the cached ones, brought back from host memory: */
+    bool has_host;             /* which this worker has */
+    uint64_t reasoning_tokens; /* of the completion */
+    bool has_reasoning;        /* which is read from these answers */
 };
 struct call_usage call_usage(const struct call *c);
+
+/* Sends c->out as an event, and clears it. */
+void call_send_event(struct call *c);
 
 struct json_writer;
 void call_put_usage(struct json_writer *w, const struct call_usage *usage); /* with its key */

@@ -192,6 +192,9 @@ static void server_info_get(struct http_request *req, void *arg) {
     snprintf(wire.backend, sizeof(wire.backend), "%s", info->backend);
     snprintf(wire.schedule_policy, sizeof(wire.schedule_policy), "%s",
              scheduler_policy_name(info->policy));
+    snprintf(wire.tool_calls, sizeof(wire.tool_calls), "%s", call_format_name(api->call_format));
+    snprintf(wire.reasoning, sizeof(wire.reasoning), "%s",
+             reasoning_format_name(api->reasoning_format));
     snprintf(wire.path, sizeof(wire.path), "%s", info->device.path);
     snprintf(wire.dtype, sizeof(wire.dtype), "%s", dtype_long_name(info->weight_dtype));
     snprintf(wire.quantization, sizeof(wire.quantization), "%s", api->quantization);

@@ -81,10 +81,22 @@ static void clear_bad_words(const struct request *r, uint32_t *mask, uint32_t vo
         clear(mask, vocab, token);
 }
 
+bool constrain_has_mask(const struct request *r) {
+    uint32_t token;
+
+    return r->params.grammar || thinking_forces(&r->thinking, &r->params.thinking, &token);
+}
+
 void constrain_fill(struct request *r, const struct constrain_ends *ends, uint32_t *mask,
                     uint32_t vocab, struct constrain_stats *stats) {
     const struct request_params *p = &r->params;
+    uint32_t token;
 
+    if (thinking_forces(&r->thinking, &p->thinking, &token)) {
+        memset(mask, 0, CEIL_DIV(vocab, 32) * sizeof(*mask));
+        set(mask, vocab, token);
+        return;
+    }
     if (copy_mask(r, mask, vocab, stats) != ST_OK) {
         memset(mask, 0, CEIL_DIV(vocab, 32) * sizeof(*mask));
         too_much(r);
@@ -105,6 +117,8 @@ enum status constrain_take(struct request *r, const struct constrain_ends *ends,
     enum status st;
 
     if (r->error.status != ST_OK) return r->error.status; /* since its mask was filled */
+    thinking_take(&r->thinking, &r->params.thinking, token);
+    if (!r->params.grammar) return ST_OK;
     st = grammar_take(&r->matcher, token);
     if (st == ST_TOO_LARGE) {
         too_much(r);

@@ -3,6 +3,7 @@
  * A grammar keeps a list of its matchers, so that their rows can be followed when memory is given
  * back. */
 #include <assert.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "common/base/mem.h"
@@ -31,12 +32,42 @@ static enum status try_first(struct grammar *g, struct error *err) {
     return st == ST_OK ? ST_OK : too_much(g, err);
 }
 
+static int by_id(const void *a, const void *b) {
+    uint32_t p = *(const uint32_t *)a, q = *(const uint32_t *)b;
+
+    return (p > q) - (p < q);
+}
+
+/* Ids of the rules that are in a trie too. */
+static void list_named(struct grammar *g) {
+    const struct rules *r = g->rules;
+    uint32_t cap = 0, n = 0;
+
+    for (uint32_t k = 0; k < r->n_code; k++) {
+        uint32_t id = symbol_value(r->code[k]);
+
+        if (symbol_kind_of(r->code[k]) != SYMBOL_TOKEN || id >= g->vocabulary->n_tokens ||
+            vocabulary_bytes(g->vocabulary, id).len == 0)
+            continue;
+        if (g->n_named == cap) {
+            cap = MAX(cap * 2, 16u);
+            g->named = mem_realloc(g->named, cap * sizeof(*g->named));
+        }
+        g->named[g->n_named++] = id;
+    }
+    if (g->n_named > 1) qsort(g->named, g->n_named, sizeof(*g->named), by_id);
+    for (uint32_t i = 0; i < g->n_named; i++)
+        if (i == 0 || g->named[i] != g->named[n - 1]) g->named[n++] = g->named[i];
+    g->n_named = n;
+}
+
 static enum status build(struct grammar *g, const struct grammar_spec *spec, struct error *err) {
     symbol start;
     enum status st = grammar_front_end(g, spec, &start, err);
 
     if (exprs_failure(g->exprs) != EXPRS_OK) return too_much(g, err);
     if (st != ST_OK) return st;
+    list_named(g);
     exprs_freeze(g->exprs);
     st = rules_finish(g->rules, start, err);
     if (exprs_failure(g->exprs) != EXPRS_OK) return too_much(g, err);
@@ -80,6 +111,7 @@ void grammar_unref(struct grammar *g) {
     grammar_set_bytes(g, 0);
     grammar_masks_drop(g);
     mem_free(g->mask_of.slot);
+    mem_free(g->named);
     rows_destroy(g->rows);
     rules_destroy(g->rules);
     exprs_destroy(g->exprs);
@@ -138,7 +170,7 @@ enum status grammar_take(struct grammar_matcher *m, uint32_t token) {
     row_id row = ROW_DEAD;
 
     grammar_prepare(g);
-    if (bytes.len > 0) {
+    if (bytes.len > 0 && !grammar_names(g, token)) {
         row = follow(g, m->row, bytes);
     } else if (g->rows->row[m->row].n_tokens > 0) {
         row = rows_step_token(g->rows, m->row, token);

@@ -1,7 +1,7 @@
 /* worker/grammar/grammar.h - what an answer must look like, and which tokens may come next.
  *
  *      spec (a JSON Schema, a regular expression, ...)
- *        │ grammar_compile         front ends: schema/, notation/, core/regex_expr.h
+ *        │ grammar_compile         front ends: schema/, notation/, tags/, core/regex_expr.h
  *        ▼
  *      rules over lexemes and tokens (core/rules.h)
  *        │ on demand               core/rows.h, core/expr.h
@@ -17,8 +17,8 @@
  * of it (grammar_force.c).
  *
  * Markers are tokens: where rules name a token, ordinary tokens do not spell it, and no text of a
- * grammar is spelt with special tokens. Where an answer may end, grammar_is_accepting holds; the
- * caller allows its end tokens then.
+ * grammar is spelt with special tokens or those that it names. Where an answer may end,
+ * grammar_is_accepting holds; the caller allows its end tokens then.
  *
  * Ownership: counted; the last grammar_unref frees, on any thread. Threads: one at a time uses a
  * grammar with its matchers. It is compiled on a grammar thread, and belongs to the engine's from
@@ -51,6 +51,7 @@ enum grammar_kind {
     GRAMMAR_CHOICE,      /* text: a JSON array of strings; the answer is one of them */
     GRAMMAR_EBNF,        /* GBNF: `root ::= ...` */
     GRAMMAR_LARK,        /* `start: ...` */
+    GRAMMAR_TAG,         /* text: a structural tag, as JSON (tags/tags.h) */
 };
 
 /* White space between the tokens of JSON. Never around the whole. */
@@ -63,7 +64,7 @@ enum grammar_spaces {
 struct grammar_spec {
     enum grammar_kind kind;
     struct str text;
-    enum grammar_spaces spaces;
+    enum grammar_spaces spaces; /* of schemas; of those inside a tag that do not say */
     struct str spaces_pattern;
     bool is_closed; /* objects have no other properties than declared, unless the schema allows
                      * some */

@@ -23,6 +23,8 @@ struct grammar {
     struct rules *rules;
     struct rows *rows;
     struct mask_store mask_of;
+    uint32_t *named; /* (n_named) sorted: tokens of a trie that the rules name, which are no text */
+    uint32_t n_named;
     size_t kept_bytes; /* by the last collection */
     uint64_t n_collections;
     struct list matchers;
@@ -37,6 +39,9 @@ MUST_USE enum status grammar_front_end(struct grammar *g, const struct grammar_s
 #define GRAMMAR_FORCED_MAX 64u
 uint32_t grammar_force(struct grammar *g, row_id row, uint32_t max, char *bytes, row_id *path);
 bool grammar_force_token(struct grammar *g, row_id row, uint32_t *token);
+
+/* grammar_mask.c: is it a token of a trie that the rules name? Then no text is spelt with it. */
+bool grammar_names(const struct grammar *g, uint32_t token);
 
 /* Before each use: fuel for one mask, and room for its rows. */
 void grammar_prepare(struct grammar *g);

@@ -31,6 +31,10 @@ const struct reasoning_format *reasoning_format_find(struct str name, struct err
 const char *call_format_name(const struct call_format *f);           /* NULL: "none" */
 const char *reasoning_format_name(const struct reasoning_format *f); /* NULL: "none" */
 
+/* What stands before and behind reasoning; STR_NULL where that is no fixed text. */
+struct str reasoning_format_begin(const struct reasoning_format *f);
+struct str reasoning_format_end(const struct reasoning_format *f);
+
 /* The first rows whose signs are in the template and the vocabulary; NULL where none is. */
 const struct call_format *call_format_detect(const struct output_model *m);
 const struct reasoning_format *reasoning_format_detect(const struct output_model *m);
