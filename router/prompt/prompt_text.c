@@ -190,7 +190,7 @@ size_t prompt_text_read(const struct prompt_text *text, prompt_take_fn *take, vo
     return n_system;
 }
 
-size_t prompt_text_max(const struct body_scan *scan, enum api api) {
+size_t prompt_text_max(const struct body_scan *scan, enum api_form api) {
     const struct str *spans = scan->spans;
 
     switch (api) {
@@ -201,7 +201,7 @@ size_t prompt_text_max(const struct body_scan *scan, enum api api) {
     return spans[BODY_SYSTEM].len + body_scan_prompt(scan).len;
 }
 
-enum api prompt_api_of(const struct body_scan *scan) {
+enum api_form prompt_api_of(const struct body_scan *scan) {
     if (scan->spans[BODY_INPUT].ptr || scan->spans[BODY_INSTRUCTIONS].ptr) return API_RESPONSES;
     return scan->spans[BODY_SYSTEM].ptr ? API_MESSAGES : API_OPENAI;
 }

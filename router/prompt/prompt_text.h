@@ -1,5 +1,5 @@
-/* router/prompt/prompt_text.h - the bytes of a prompt that are hashed, in the order in which engines
- * render them.
+/* router/prompt/prompt_text.h - the bytes of a prompt that are hashed, in the order in which
+ * engines render them.
  *
  *      OpenAI      `system` if there is one, then messages, prompt, text or input_ids: as they are
  *      Messages    `system`, then `messages`
@@ -14,8 +14,8 @@
  *      {"content":[{"type":"text","text":"hi","cache_control":{}}],"role":"user"}    the same
  *      [{"type":"tool_use","id":"t","input":{}}]                {"type""tool_use""id""t""input"{}
  *
- * The prompt of a turn is then a prefix of the next turn's, as in the chat form, where clients write
- * a message once. Messages stay in their order, those of the system too. What clients write
+ * The prompt of a turn is then a prefix of the next turn's, as in the chat form, where clients
+ * write a message once. Messages stay in their order, those of the system too. What clients write
  * differently in each request (client_noise.h) is left out in all forms. What is no message of its
  * API is taken as it is. Pure, allocates nothing; any thread. */
 #ifndef ROUTER_PROMPT_PROMPT_TEXT_H
@@ -28,11 +28,11 @@
 struct prompt_text {
     const struct body_scan *scan;
     const struct client_noise *noise;
-    enum api api;
+    enum api_form api;
 };
 
 /* No less than the bytes of the text; close to them. */
-size_t prompt_text_max(const struct body_scan *scan, enum api api);
+size_t prompt_text_max(const struct body_scan *scan, enum api_form api);
 
 /* Passes the text to `take` in pieces, none of them empty. Returns how many of its bytes are of the
  * system prompt, if that has a field of its own; else 0. */
@@ -40,6 +40,6 @@ typedef void prompt_take_fn(void *arg, struct str piece);
 size_t prompt_text_read(const struct prompt_text *text, prompt_take_fn *take, void *arg);
 
 /* Of a body whose path is not known, by its fields. */
-enum api prompt_api_of(const struct body_scan *scan);
+enum api_form prompt_api_of(const struct body_scan *scan);
 
 #endif

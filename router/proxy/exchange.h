@@ -137,7 +137,7 @@ struct exchange {
     struct attempt try;        /* the current attempt, or the last one */
     struct http_request *req;  /* NULL once it is answered or abandoned */
     struct body_scan scan;
-    enum api api; /* of its path */
+    enum api_form api; /* of its path */
     uint64_t start_us;
     struct route_request rq; /* the registry's while QUEUED */
     struct loop_timer timeout, retry, queue_timer;

@@ -32,6 +32,7 @@
 #include "router/metrics/router_metrics.h"
 #include "router/prompt/prompt_hash.h"
 #include "router/prompt/prompt_text.h"
+#include "router/prompt/raw_json.h"
 #include "router/proxy/forward.h"
 #include "router/proxy/poison.h"
 #include "router/proxy/proxy_internal.h"
@@ -553,6 +554,17 @@ static void find_noise(struct exchange *x) {
     }
 }
 
+/* What a request of Responses continues is known to the worker that has stored it. */
+static void find_stored(struct exchange *x) {
+    struct str id = raw_text(x->scan.spans[BODY_PREVIOUS_RESPONSE_ID]);
+
+    if (!id.len) return;
+    x->rq.is_continued = true;
+    x->rq.stored_at = registry_find_mark(x->proxy->registry, api_mark_of(id));
+    x->rq.n_blocks = 0; /* of another prompt */
+    x->system_bytes = 0;
+}
+
 /* Chain, size and session, which routing uses. */
 static enum status hash_prompt(struct exchange *x, struct error *err) {
     const struct proxy_config *config = &x->proxy->config;
@@ -588,7 +600,9 @@ static enum status hash_prompt(struct exchange *x, struct error *err) {
         .prompt_bytes = hashed.n_bytes,
         .max_output_tokens = x->scan.max_output_tokens,
         .session_key = session.len ? hash_64(session.ptr, session.len, config->hash_secret) : 0,
+        .is_light = x->is_light,
     };
+    if (x->api == API_RESPONSES) find_stored(x);
     return ST_OK;
 }
 

@@ -42,7 +42,7 @@ static void take(void *arg, struct str piece) {
 }
 
 static struct copy copy_text(const struct body_scan *scan, const struct client_noise *noise,
-                             enum api api) {
+                             enum api_form api) {
     const struct prompt_text text = {scan, noise, api};
     struct copy copy = {.n_max = prompt_text_max(scan, api)};
 
@@ -52,8 +52,8 @@ static struct copy copy_text(const struct body_scan *scan, const struct client_n
 }
 
 /* What is left out as noise is what is cut from the body, and the chain is that of the text. */
-static void check_text(const struct body_scan *scan, const struct client_noise *noise, enum api api,
-                       const struct body_scan *after) {
+static void check_text(const struct body_scan *scan, const struct client_noise *noise,
+                       enum api_form api, const struct body_scan *after) {
     static const struct client_noise none;
     const struct prompt_text text = {scan, noise, api};
     struct copy left_out = copy_text(scan, noise, api), cut = copy_text(after, &none, api);

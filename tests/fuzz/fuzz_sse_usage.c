@@ -6,7 +6,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static struct sse_usage feed(struct str s, size_t piece, enum api api) {
+static struct sse_usage feed(struct str s, size_t piece, enum api_form api) {
     struct sse_usage t;
 
     sse_usage_init(&t, api, true);
@@ -17,11 +17,11 @@ static struct sse_usage feed(struct str s, size_t piece, enum api api) {
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct sse_usage whole, pieces;
-    enum api api;
+    enum api_form api;
     struct str s;
 
     if (size < 2) return 0;
-    api = (enum api)(data[0] / 100 % 3);
+    api = (enum api_form)(data[0] / 100 % 3);
     s = (struct str){(const char *)data + 1, size - 1};
     whole = feed(s, s.len, api);
     pieces = feed(s, 1 + data[0] % 100, api);

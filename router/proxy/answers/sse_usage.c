@@ -11,7 +11,7 @@
 #define BLANKS_MAX 4
 #define DIGITS_MAX 10 /* so that a name, its blanks and its number are shorter than the carry */
 
-void sse_usage_init(struct sse_usage *t, enum api api, bool is_stream) {
+void sse_usage_init(struct sse_usage *t, enum api_form api, bool is_stream) {
     memset(t, 0, offsetof(struct sse_usage, head)); /* n_head and n_carry give the rest */
     t->prompt_tokens = t->cached_tokens = t->completion_tokens = t->sequence = -1;
     t->input_tokens = t->cache_read_tokens = t->cache_creation_tokens = -1;

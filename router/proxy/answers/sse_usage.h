@@ -46,7 +46,7 @@ struct sse_usage {
     char id[SSE_USAGE_ID_MAX]; /* of the response, n_id bytes */
 
     /* Private. */
-    enum api api;
+    enum api_form api;
     int64_t input_tokens, cache_read_tokens, cache_creation_tokens;
     bool is_stream;
     bool has_fields;          /* a line that is neither blank nor a comment */
@@ -58,7 +58,7 @@ struct sse_usage {
 };
 
 /* `is_stream`: server-sent events; otherwise only numbers are looked for. */
-void sse_usage_init(struct sse_usage *t, enum api api, bool is_stream);
+void sse_usage_init(struct sse_usage *t, enum api_form api, bool is_stream);
 void sse_usage_feed(struct sse_usage *t, struct str payload);
 
 /* Tokens of the answer: as reported, else the number of events with tokens, else -1. */

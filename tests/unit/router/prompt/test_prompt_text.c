@@ -16,7 +16,7 @@ static void take(void *arg, struct str piece) {
 }
 
 /* The text of a body. */
-static void read_text(struct str body, enum api api, struct buf *out, size_t *n_system) {
+static void read_text(struct str body, enum api_form api, struct buf *out, size_t *n_system) {
     struct body_scan scan;
     struct client_noise noise;
     struct prompt_text text = {&scan, &noise, api};
@@ -30,7 +30,7 @@ static void read_text(struct str body, enum api api, struct buf *out, size_t *n_
     assert_int_equal(buf_status(out), ST_OK);
 }
 
-static void expect(enum api api, const char *body, const char *text, size_t n_system) {
+static void expect(enum api_form api, const char *body, const char *text, size_t n_system) {
     struct buf got;
     size_t n;
 
@@ -260,7 +260,7 @@ static void write_responses(const struct talk *t, int n, struct buf *out) {
     buf_appendf(out, "%s,\"store\":false,\"stream\":true}", n ? "]" : "");
 }
 
-static void write_body(const struct talk *t, int n, enum api api, struct buf *out) {
+static void write_body(const struct talk *t, int n, enum api_form api, struct buf *out) {
     buf_clear(out);
     if (api == API_MESSAGES) write_messages(t, n, out);
     if (api == API_RESPONSES) write_responses(t, n, out);
@@ -272,7 +272,7 @@ struct share {
     uint64_t n_hit, n_all;
 };
 
-static uint32_t chain_of(struct str body, enum api api, uint64_t *chain) {
+static uint32_t chain_of(struct str body, enum api_form api, uint64_t *chain) {
     struct body_scan scan;
     struct client_noise noise;
     struct prompt_text text = {&scan, &noise, api};
@@ -286,7 +286,8 @@ static uint32_t chain_of(struct str body, enum api api, uint64_t *chain) {
 }
 
 /* The blocks of each turn that the turn before had. */
-static void count_hits(const struct talk *t, enum api written, enum api read, struct share *share) {
+static void count_hits(const struct talk *t, enum api_form written, enum api_form read,
+                       struct share *share) {
     static uint64_t chains[2][N_BLOCKS];
     struct buf body;
     uint32_t n_last = 0;
@@ -317,7 +318,7 @@ static void a_turn_is_a_prefix_of_the_next_one(void **state) {
     buf_init(&texts[0], 0);
     buf_init(&texts[1], 0);
     for (int round = 0; round < 40; round++) {
-        enum api api = round % 2 ? API_MESSAGES : API_RESPONSES;
+        enum api_form api = round % 2 ? API_MESSAGES : API_RESPONSES;
 
         make_talk(&rng, &talk);
         for (int i = 0; i < TURNS; i++) {

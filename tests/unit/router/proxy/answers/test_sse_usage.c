@@ -259,7 +259,8 @@ static const char responses_stream[] = EVENT(
                           "\"output_tokens\":41,\"total_tokens\":853}}");
 
 /* In pieces of each length. */
-static void assert_stream(enum api api, struct str s, const struct expected *e, uint64_t n_tokens) {
+static void assert_stream(enum api_form api, struct str s, const struct expected *e,
+                          uint64_t n_tokens) {
     for (size_t piece = 1; piece <= s.len; piece++) {
         struct sse_usage t;
 

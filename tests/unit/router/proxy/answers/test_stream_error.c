@@ -8,7 +8,7 @@ static const struct api_stream of_api[] = {
     [API_RESPONSES] = {API_RESPONSES, 7, {"resp_1", 6}},
 };
 
-static const char *relayed(struct buf *out, enum api api, int code, struct str body) {
+static const char *relayed(struct buf *out, enum api_form api, int code, struct str body) {
     buf_clear(out);
     stream_error_relay(out, &of_api[api], code, body);
     buf_append_char(out, '\0');
