@@ -1,20 +1,15 @@
 /* common/protocol/api.c - see api.h. */
 #include "common/protocol/api.h"
 
-#include <string.h>
-
-#include "common/base/hash.h"
 #include "common/protocol/openai.h"
 #include "common/text/json.h"
-
-#define MARK_SEED 18 /* keeps marks apart from other hashes of a generation */
 
 static bool is_below(struct str path, struct str api_path) {
     return str_starts(path, api_path) &&
            (path.len == api_path.len || path.ptr[api_path.len] == '/');
 }
 
-enum api api_of(struct str path) {
+enum api_form api_of(struct str path) {
     if (is_below(path, STR(API_MESSAGES_PATH))) return API_MESSAGES;
     return is_below(path, STR(API_RESPONSES_PATH)) ? API_RESPONSES : API_OPENAI;
 }
@@ -83,7 +78,7 @@ static void put_failed(struct buf *out, const struct api_stream *stream, int cod
     json_end_object(&w);
 }
 
-void api_append_error(struct buf *out, enum api api, enum status st, int code,
+void api_append_error(struct buf *out, enum api_form api, enum status st, int code,
                       const struct error *err) {
     if (api == API_MESSAGES) {
         put_messages(out, code ? code : status_http_code(st), message_of(st, err));
@@ -113,17 +108,6 @@ void api_append_error_event(struct buf *out, const struct api_stream *stream, en
 }
 
 /* --- the mark of a worker --------------------------------------------------------------------- */
-
-_Static_assert(API_MARK_CHARS <= 16, "a mark is a part of a hash of 64 bits");
-
-void api_mark(struct str generation, char out[API_MARK_CHARS + 1]) {
-    static const char digits[] = "0123456789abcdef";
-    uint64_t hash = hash_64(generation.ptr, generation.len, MARK_SEED);
-
-    memset(out, 0, API_MARK_CHARS + 1);
-    for (int i = 0; generation.len && i < API_MARK_CHARS; i++)
-        out[i] = digits[hash >> (60 - 4 * i) & 15];
-}
 
 static bool is_mark(struct str s) {
     for (size_t i = 0; i < s.len; i++) {

@@ -11,12 +11,13 @@
  *
  * The id of a stored response names the worker that stores it, and that start of it:
  *
- *      resp_ MARK REST      MARK: API_MARK_CHARS lower-case hexadecimal digits, api_mark() of the
- *                           `generation` that the worker reports in GET /server_info
+ *      resp_ MARK REST      MARK: API_MARK_CHARS lower-case hexadecimal digits, random at each start
+ *                           of the worker, which reports them as `response_mark` in /server_info
  *
  * So every router that knows the worker finds it for previous_response_id, and none keeps a table.
  * A restarted worker has another mark, as it has lost its responses. A request whose mark is of no
- * worker here goes anywhere, and that worker answers 404 and says to send the whole input.
+ * worker here goes anywhere, and that worker answers 404 and asks for the whole input. A worker
+ * that stores nothing reports no mark.
  *
  * Claude Code writes a block that begins with API_BILLING_HEADER first into `system`, with a nonce
  * for each request: it is no part of the prompt, for the router's hashes and for the worker. Pure;
@@ -34,13 +35,13 @@
 #define API_RESPONSE_ID_PREFIX "resp_"
 #define API_MARK_CHARS         12
 
-enum api { API_OPENAI, API_MESSAGES, API_RESPONSES };
+enum api_form { API_OPENAI, API_MESSAGES, API_RESPONSES };
 
 /* Of a path without its query. */
-enum api api_of(struct str path);
+enum api_form api_of(struct str path);
 
 /* The body of an error with a status of its own. `code` and `err` as in openai.h. */
-void api_append_error(struct buf *out, enum api api, enum status st, int code,
+void api_append_error(struct buf *out, enum api_form api, enum status st, int code,
                       const struct error *err);
 
 /* The name that Anthropic's API has for an error with this status. */
@@ -50,15 +51,12 @@ const char *api_messages_error_type(int code);
  * status that the error would have been. `sequence`: of Responses, the number of the event; `id`
  * that of the response, or empty. */
 struct api_stream {
-    enum api api;
+    enum api_form api;
     uint64_t sequence;
     struct str id;
 };
 void api_append_error_event(struct buf *out, const struct api_stream *stream, enum status st,
                             int code, const struct error *err);
-
-/* The mark of a worker, from its generation; a generation that is empty has none: "". */
-void api_mark(struct str generation, char out[API_MARK_CHARS + 1]);
 
 /* The mark in the id of a response; STR_NULL when the id is of another kind. */
 struct str api_mark_of(struct str response_id);

@@ -228,6 +228,7 @@ void wire_append_server_info(struct buf *out, const struct wire_server_info *inf
     if (info->chunk_tokens) json_field_u64(&w, "chunk_tokens", info->chunk_tokens);
     json_field_f64(&w, "itl_target_ms", info->itl_target_ms);
     json_field_z(&w, "generation", info->generation);
+    if (info->response_mark[0]) json_field_z(&w, "response_mark", info->response_mark);
     json_end_object(&w);
 }
 
@@ -344,7 +345,9 @@ static enum status read_info(const struct json *root, struct wire_server_info *i
     if (st != ST_OK) return st;
     st = json_get_f64(root, "itl_target_ms", 0, huge, &info->itl_target_ms, NULL, err);
     if (st != ST_OK) return st;
-    return get_text(root, "generation", info->generation, sizeof(info->generation), err);
+    st = get_text(root, "generation", info->generation, sizeof(info->generation), err);
+    if (st != ST_OK) return st;
+    return get_text(root, "response_mark", info->response_mark, sizeof(info->response_mark), err);
 }
 
 enum status wire_parse_server_info(struct str json, struct wire_server_info *out,

@@ -106,6 +106,7 @@ static void server_info_reads_as_written(void **state) {
         .chunk_tokens = 8192,
         .itl_target_ms = 75.5,
         .generation = "0123456789abcdef",
+        .response_mark = "0123456789ab",
     };
     struct wire_server_info b = {0};
     struct error err = {0};
@@ -123,6 +124,7 @@ static void server_info_reads_as_written(void **state) {
     assert_string_equal(a.quantization, b.quantization);
     assert_string_equal(a.kv_dtype, b.kv_dtype);
     assert_string_equal(a.generation, b.generation);
+    assert_string_equal(a.response_mark, b.response_mark);
     assert_string_equal(a.schedule_policy, b.schedule_policy);
     assert_string_equal(a.tool_calls, b.tool_calls);
     assert_string_equal(a.reasoning, b.reasoning);
