@@ -36,7 +36,7 @@ static struct parsed parse_with(const char *text, const struct generation_config
     struct rng rng;
 
     rng_seed(&rng, 1);
-    ctx = (struct params_context){defaults, &fuzz_limits, fuzz_tokenizer(), false, &rng};
+    ctx = (struct params_context){defaults, &fuzz_limits, fuzz_tokenizer(), false, &rng, false};
     c.st = call_params_parse(&c.p, c.json, &ctx, &c.err);
     return c;
 }
@@ -54,7 +54,7 @@ static struct parsed parse_sglang(const char *text) {
     struct rng rng;
 
     rng_seed(&rng, 1);
-    ctx = (struct params_context){&none, &fuzz_limits, fuzz_tokenizer(), false, &rng};
+    ctx = (struct params_context){&none, &fuzz_limits, fuzz_tokenizer(), false, &rng, false};
     c.st =
         call_params_parse_sglang(&c.p, c.json, json_get(c.json, "sampling_params"), &ctx, &c.err);
     return c;
@@ -395,7 +395,7 @@ static void a_seed_is_drawn_when_none_is_given(void **state) {
     static const struct generation_config none;
     struct call_params a, b;
     struct rng rng;
-    const struct params_context ctx = {&none, &fuzz_limits, fuzz_tokenizer(), false, &rng};
+    const struct params_context ctx = {&none, &fuzz_limits, fuzz_tokenizer(), false, &rng, false};
 
     (void)state;
     rng_seed(&rng, 1);
