@@ -452,7 +452,10 @@ static void mutated_bodies_never_break_it(void **state) {
         "\"stop_token_ids\":[1,2],\"logit_bias\":{\"5\":-100,\"6\":1.5},\"cache_salt\":\"s\","
         "\"stream\":"
         "true,\"stream_options\":{\"include_usage\":true},\"echo\":false,\"sampling_params\":"
-        "{\"max_new_tokens\":4,\"stop\":\"x\"}}";
+        "{\"max_new_tokens\":4,\"stop\":\"x\"},"
+        "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{},"
+        "\"strict\":true}}],\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":"
+        "\"f\"}},\"thinking_token_budget\":7}";
     static const char digits[] = "0123456789-.e\"[]{},:truefalsn";
     char text[sizeof(seed)];
     struct rng rng;
