@@ -345,6 +345,14 @@ const char *reasoning_format_name(const struct reasoning_format *f) {
     return f ? f->name : "none";
 }
 
+struct str reasoning_format_begin(const struct reasoning_format *f) {
+    return str_of(f->begin);
+}
+
+struct str reasoning_format_end(const struct reasoning_format *f) {
+    return str_of(f->end);
+}
+
 const struct call_format *call_format_at(uint32_t i) {
     return i < ARRAY_LEN(call_formats) ? &call_formats[i] : NULL;
 }
