@@ -67,6 +67,9 @@ ARROWS = {
     "worker/grammar/tags": "common/base common/text worker/grammar/core worker/grammar/schema worker/grammar/notation",
     "worker/grammar": "common/base common/net common/text worker/grammar/core worker/grammar/schema worker/grammar/notation worker/grammar/tags",
 
+    # Pure: what an answer is.
+    "worker/output": "common/base common/text",
+
     "worker/kv/block": "common/base",
     "worker/kv": "common/base common/text worker/kv/block",
     "worker/sched": "common/base common/net kernels worker/kv worker/grammar",

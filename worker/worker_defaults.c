@@ -131,7 +131,7 @@ enum status worker_keep_reasoning(struct json **kwargs, struct str chat_template
     }
     json_end_object(&w);
     if (n == 0) {
-        log_event(log, LOG_WARN, "reasoning_not_kept");
+        if (log) log_event(log, LOG_WARN, "reasoning_not_kept");
     } else {
         json_destroy(*kwargs);
         st = json_parse(kwargs, buf_str(&text), NULL, err);

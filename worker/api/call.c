@@ -5,10 +5,8 @@
  * holds it. The text thread may hold a job: then the call is freed when the last one has come back.
  * */
 #include <stdio.h>
-#include <string.h>
 
 #include "common/base/clock.h"
-#include "common/base/hash.h"
 #include "common/base/mem.h"
 #include "common/http/http_server.h"
 #include "common/net/loop.h"
@@ -17,7 +15,6 @@
 #include "common/telemetry/log.h"
 #include "common/text/json.h"
 #include "worker/api/body.h"
-#include "worker/api/cache_explain.h"
 #include "worker/api/call_internal.h"
 #include "worker/api/events/request_feed.h"
 #include "worker/api/samples.h"

@@ -18,6 +18,11 @@ static void choice_done(struct choice *ch, enum finish_reason reason) {
     ch->call->n_open--;
 }
 
+static void end_early(struct choice *ch) {
+    choice_done(ch, FINISH_STOP);
+    if (!ch->is_engine_done) engine_complete(ch->call->api->engine, ch->request);
+}
+
 /* What stop strings have let through goes to the reader, where there is one. */
 static void push_delta(struct choice *ch) {
     call_note_status(ch->call, &ch->delta);
@@ -35,10 +40,17 @@ static void push_text(struct choice *ch, bool may_stop) {
     if (!may_stop) {
         stop_matcher_pass(&ch->stop, buf_str(&c->out), &ch->delta);
     } else if (stop_matcher_push(&ch->stop, buf_str(&c->out), &ch->delta)) {
-        choice_done(ch, FINISH_STOP);
-        if (!ch->is_engine_done) engine_complete(c->api->engine, ch->request);
+        end_early(ch);
     }
     push_delta(ch);
+}
+
+/* One call was asked for, and it is whole: nothing that follows is wanted. */
+static bool has_its_call(const struct choice *ch) {
+    const struct answer *a = &ch->answer;
+
+    return ch->call->output.is_single && a->n_calls > 0 && a->part[a->n - 1].kind == PART_CALL &&
+           a->part[a->n - 1].is_whole;
 }
 
 static void push_marker(struct choice *ch, uint32_t token, bool may_stop) {
@@ -66,6 +78,7 @@ static void consume(struct choice *ch, uint32_t i, bool is_silent) {
         push_text(ch, may_stop);
     }
     if (was_reasoning && reader_is_reasoning(ch->reader)) ch->n_reasoning++;
+    if (ch->reader && !ch->is_done && has_its_call(ch)) end_early(ch);
 }
 
 /* The engine has ended it: what is held back comes out. */

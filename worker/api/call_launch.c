@@ -5,7 +5,6 @@
 #include "common/base/hash.h"
 #include "common/base/mem.h"
 #include "common/http/http_server.h"
-#include "common/net/loop.h"
 #include "common/telemetry/log.h"
 #include "common/text/json.h"
 #include "worker/api/cache_explain.h"

@@ -31,7 +31,7 @@ const struct reasoning_format *reasoning_format_find(struct str name, struct err
 const char *call_format_name(const struct call_format *f);           /* NULL: "none" */
 const char *reasoning_format_name(const struct reasoning_format *f); /* NULL: "none" */
 
-/* What stands before and behind reasoning; STR_NULL where that is no fixed text. */
+/* What stands before and behind reasoning. */
 struct str reasoning_format_begin(const struct reasoning_format *f);
 struct str reasoning_format_end(const struct reasoning_format *f);
 

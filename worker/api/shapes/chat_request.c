@@ -140,7 +140,7 @@ static enum status limit_thinking(struct call *c, struct error *err) {
     enum status st;
 
     if (!c->reasoning.has_budget) return ST_OK;
-    if (!format || reasoning_format_end(format).len == 0) {
+    if (!format) {
         return error_set_param(
             err, ST_INVALID, field,
             "how this model ends its reasoning is unknown: leave out "
