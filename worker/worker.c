@@ -516,6 +516,7 @@ static void build_api(struct worker *w, const char *name) {
     w->api.engine = w->engine;
     w->api.tokenizer = w->tokenizer;
     w->api.chat_template = w->chat_template;
+    w->api.takes_late_system = chat_template_takes_late_system(w->chat_template);
     w->api.text_thread = w->text_thread;
     w->api.grammar_thread = w->grammar_thread;
     w->api.defaults = &w->generation;

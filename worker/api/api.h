@@ -36,6 +36,7 @@ struct api {
     struct text_thread *text_thread;
     struct grammar_thread *grammar_thread;
     const struct generation_config *defaults;
+    bool takes_late_system; /* by the template: a message of the system after the user */
     const struct json *template_kwargs;    /* variables of the chat template; NULL */
     struct output_model output_model;      /* what formats are found in */
     const struct call_format *call_format; /* how the model writes tool calls; NULL: as text */

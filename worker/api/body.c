@@ -7,12 +7,16 @@
 #include "common/http/http_server.h"
 #include "common/text/json.h"
 #include "worker/api/api.h"
+#include "worker/api/wires/messages_request.h"
 #include "worker/text/template/chat_template.h"
 
 #define MESSAGES_MAX 10000
 
 /* Schemas of 64 levels have twice as many in JSON. */
 #define BODY_MAX_DEPTH 192u
+
+/* What a translation puts around values of the body. */
+#define TRANSLATED_MORE_DEPTH 8u
 
 static enum status check_model(const struct api *api, const struct json *root, struct error *err) {
     struct str model;
@@ -171,5 +175,29 @@ enum status body_render_chat(const struct api *api, const struct json *body, str
     }
     if (st == ST_OK) st = chat_template_render(api->chat_template, &in, text, err);
     if (st == ST_OK && continues) st = cut_after_final(in.messages, text, err);
+    return st;
+}
+
+enum status body_translated(struct json **out, const struct buf *chat, struct error *err) {
+    struct json_limits limits = {.max_bytes = buf_len(chat) + 1,
+                                 .max_depth = BODY_MAX_DEPTH + TRANSLATED_MORE_DEPTH};
+
+    return json_parse(out, buf_str(chat), &limits, err);
+}
+
+enum status body_from_messages(struct json **out, const struct api *api, const struct json *body,
+                               bool is_count, struct error *err) {
+    struct messages_asked asked = {
+        .is_count = is_count,
+        .takes_late_system = api->takes_late_system,
+        .limits_thinking = api->reasoning_format && reasoning_format_end(api->reasoning_format).len,
+    };
+    struct buf chat;
+    enum status st;
+
+    buf_init(&chat, 0);
+    st = messages_to_chat(body, &asked, &chat, err);
+    if (st == ST_OK) st = body_translated(out, &chat, err);
+    buf_fini(&chat);
     return st;
 }

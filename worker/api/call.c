@@ -10,6 +10,7 @@
 #include "common/base/mem.h"
 #include "common/http/http_server.h"
 #include "common/net/loop.h"
+#include "common/protocol/api.h"
 #include "common/protocol/openai.h"
 #include "common/protocol/wire.h"
 #include "common/telemetry/log.h"
@@ -33,6 +34,7 @@ void call_free(struct call *c) {
     mem_free(c->choices);
     mem_free(c->shown);
     json_destroy(c->json);
+    json_destroy(c->asked);
     grammar_unref(c->grammar.grammar);
     call_params_fini(&c->params);
     tool_fields_fini(&c->tools);
@@ -255,6 +257,12 @@ void call_send_event(struct call *c) {
     buf_clear(&c->out);
 }
 
+void call_send_events(struct call *c) {
+    call_note_status(c, &c->out);
+    if (!c->is_incomplete) http_stream_write(c->req, buf_str(&c->out));
+    buf_clear(&c->out);
+}
+
 static void send_chunk(struct call *c, struct choice *ch) {
     if (c->shape->send) {
         c->shape->send(c, ch);
@@ -286,10 +294,12 @@ static void end_with_error(struct call *c, enum status st, const struct error *e
         return;
     }
     if (c->params.stream) {
+        struct api_stream stream = {
+            .api = api_of(req->path), .sequence = c->n_events, .id = str_of(c->id)};
+
         buf_clear(&c->out);
-        openai_append_error(&c->out, st, 0, err);
-        http_sse_event(req, buf_str(&c->out));
-        http_sse_event(req, OPENAI_DONE);
+        api_append_error_event(&c->out, &stream, st, status_http_code(st), err);
+        http_stream_write(req, buf_str(&c->out));
         http_stream_end(req);
     } else {
         http_stream_break(req);
@@ -339,7 +349,7 @@ static void finish(struct call *c) {
         http_stream_write(req, buf_str(&c->out));
     } else {
         if (buf_len(&c->out)) http_sse_event(req, buf_str(&c->out));
-        http_sse_event(req, OPENAI_DONE);
+        if (!c->shape->names_events) http_sse_event(req, OPENAI_DONE);
     }
     http_stream_end(req);
     c->is_whole = !c->is_aborted;

@@ -18,8 +18,7 @@
  *      : {"prompt_tokens":1201,"cached_tokens":1184}
  *      data: {"choices": ...
  *
- * A *shape* is how one kind of call writes its answers; there are three (completions.c, chat.c,
- * generate.c). A call frees itself when it is answered, or when the client left and the engine and
+ * A *shape* is how one kind of call writes its answers (shapes/). A call frees itself when it is answered, or when the client left and the engine and
  * the text thread have let go. Thread: worker loop. */
 #ifndef WORKER_API_CALL_H
 #define WORKER_API_CALL_H
@@ -76,11 +75,12 @@ struct call_shape {
     const char *prompt_field, *length_field; /* as this kind of call names them, for errors */
     bool is_cumulative;                      /* chunks carry all text and tokens so far (SGLang) */
     bool reads_answer; /* choices have a reader, set up by call->output, and an answer */
+    bool names_events; /* and writes the whole of them; no [DONE] follows */
     void (*open_stream)(
         struct call *c); /* sends what comes before the first chunks; NULL: nothing */
     /* Appends the JSON of one event for ch: its delta, and the finish reason when it is done. */
     void (*chunk)(struct call *c, struct choice *ch, struct buf *out);
-    /* Instead of chunk: sends any number of events. */
+    /* Instead of chunk: sends any number of events. The last call is for a choice that is done. */
     void (*send)(struct call *c, struct choice *ch);
     void (*usage_chunk)(struct call *c, struct buf *out); /* NULL: none */
     void (*body)(struct call *c, struct buf *out);        /* the whole answer */
@@ -91,7 +91,8 @@ struct call {
     struct api *api;
     struct http_request *req; /* NULL once answered or abandoned */
     const struct call_shape *shape;
-    struct json *json; /* the request; params point into it */
+    struct json *json;  /* the request; params point into it */
+    struct json *asked; /* what the client sent, where `json` is its translation to chat; or NULL */
     struct call_params params;
     char id[CALL_ID_MAX];
     uint64_t created_s, arrival_us;
@@ -108,6 +109,8 @@ struct call {
     uint32_t n_unready; /* prompts that are tokenized, and a grammar that is compiled */
     struct buf out;
     uint64_t comment_us; /* of the latest comment */
+    uint64_t n_events;   /* of names_events: sent so far, where they are numbered */
+    uint32_t n_blocks;   /* of names_events: parts begun so far, as the stream numbers them */
     bool has_head;
     bool has_begun;                 /* its first token is there */
     bool is_incomplete;             /* out of memory: something of the answer is lost */
@@ -169,8 +172,9 @@ struct call_usage {
 };
 struct call_usage call_usage(const struct call *c);
 
-/* Sends c->out as an event, and clears it. */
+/* Sends c->out as an event, or as the events that it is, and clears it. */
 void call_send_event(struct call *c);
+void call_send_events(struct call *c);
 
 struct json_writer;
 void call_put_usage(struct json_writer *w, const struct call_usage *usage); /* with its key */

@@ -7,6 +7,7 @@
 #include "common/http/http_server.h"
 #include "common/telemetry/log.h"
 #include "common/text/json.h"
+#include "worker/api/access.h"
 #include "worker/api/cache_explain.h"
 #include "worker/api/call_internal.h"
 #include "worker/api/samples.h"
@@ -93,7 +94,7 @@ static uint64_t tenant_of(const struct call *c) {
     struct str by = STR_NULL;
 
     if (c->api->trusts_router) by = http_request_header(c->req, STR(WIRE_SALT));
-    if (!by.ptr && c->api->access) by = http_request_header(c->req, STR("authorization"));
+    if (!by.ptr && c->api->access) by = access_key_of(c->req);
     if (!by.ptr && r->cache_salt) by = (struct str){r->cache_salt, r->cache_salt_len};
     return by.len ? hash_64(by.ptr, by.len, 0) : 0;
 }

@@ -5,6 +5,7 @@
 #include "common/base/buf.h"
 #include "common/base/mem.h"
 #include "common/http/http_server.h"
+#include "common/protocol/api.h"
 #include "common/protocol/openai.h"
 #include "common/protocol/wire.h"
 #include "common/telemetry/log.h"
@@ -276,6 +277,8 @@ static void request_events_get(struct http_request *req, void *arg) {
 static const struct http_route routes[] = {
     {HTTP_POST, "/v1/completions", completions_post},
     {HTTP_POST, "/v1/chat/completions", chat_post},
+    {HTTP_POST, API_MESSAGES_PATH, messages_post},
+    {HTTP_POST, API_COUNT_TOKENS_PATH, count_tokens_post},
     {HTTP_POST, "/generate", generate_post},
     {HTTP_POST, "/tokenize", tokenize_post},
     {HTTP_POST, "/detokenize", detokenize_post},

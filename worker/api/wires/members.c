@@ -2,10 +2,20 @@
 #include "worker/api/wires/members.h"
 
 void members_copy(struct json_writer *w, const struct json *body) {
-    static const char *const names[] = {
-        "temperature",        "top_p",      "top_k", "stream",     "cache_explain",
-        "cache_salt",         "ignore_eos", "min_p", "min_tokens", "priority",
-        "repetition_penalty", "request_id", "seed"};
+    static const char *const names[] = {"temperature",
+                                        "top_p",
+                                        "top_k",
+                                        "stream",
+                                        "cache_explain",
+                                        "cache_salt",
+                                        "ignore_eos",
+                                        "min_p",
+                                        "min_tokens",
+                                        "priority",
+                                        "repetition_penalty",
+                                        "request_id",
+                                        "seed",
+                                        "structured_outputs"};
 
     for (size_t i = 0; i < ARRAY_LEN(names); i++) {
         const struct json *v = json_get(body, names[i]);

@@ -388,7 +388,7 @@ static enum status put_budget(struct json_writer *w, const struct json *thinking
                                "max_tokens, which is %u",
                                THINKING_MIN_TOKENS, max_tokens);
     }
-    json_field_u64(w, "thinking_token_budget", budget);
+    if (asked->limits_thinking) json_field_u64(w, "thinking_token_budget", budget);
     return ST_OK;
 }
 

@@ -26,6 +26,7 @@ struct json;
 struct messages_asked {
     bool is_count;          /* of /v1/messages/count_tokens: what is of the answer may be absent */
     bool takes_late_system; /* conversation.h */
+    bool limits_thinking;   /* or else a budget is checked, and has no effect */
 };
 
 /* Appends the body of the chat call to `out`. ST_INVALID names the field. */

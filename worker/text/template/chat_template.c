@@ -311,3 +311,23 @@ enum status chat_template_render(const struct chat_template *t, const struct cha
     c.is_plain = true;
     return render_once(t, in, &c, out);
 }
+
+bool chat_template_takes_late_system(const struct chat_template *t) {
+    static const char messages[] = "[{\"role\":\"system\",\"content\":\"probe 1\"},"
+                                   "{\"role\":\"user\",\"content\":\"probe 2\"},"
+                                   "{\"role\":\"system\",\"content\":\"probe 3\"},"
+                                   "{\"role\":\"user\",\"content\":\"probe 4\"}]";
+    struct chat_input in = {.add_generation_prompt = true};
+    struct json *root = NULL;
+    struct buf text;
+    bool takes;
+
+    buf_init(&text, 0);
+    takes = json_parse(&root, str_of(messages), NULL, NULL) == ST_OK;
+    in.messages = root;
+    takes = takes && chat_template_render(t, &in, &text, NULL) == ST_OK &&
+            str_find(buf_str(&text), STR("probe 3")) >= 0;
+    json_destroy(root);
+    buf_fini(&text);
+    return takes;
+}

@@ -59,4 +59,8 @@ MUST_USE enum status chat_template_render(const struct chat_template *t,
                                           const struct chat_input *in, struct buf *out,
                                           struct error *err);
 
+/* Does it print a message of the system that comes after one of the user? It renders one such
+ * conversation to see; some templates raise an exception, others print the first message alone. */
+bool chat_template_takes_late_system(const struct chat_template *t);
+
 #endif

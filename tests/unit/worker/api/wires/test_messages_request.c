@@ -10,7 +10,7 @@
 
 static enum status convert(const char *body, bool late, bool is_count, struct buf *out,
                            struct error *err) {
-    struct messages_asked asked = {.is_count = is_count, .takes_late_system = late};
+    struct messages_asked asked = {.is_count = is_count, .takes_late_system = late, .limits_thinking = late};
     struct json *root = NULL;
     enum status st;
 
@@ -229,6 +229,11 @@ static void thinking_is_a_variable_and_a_budget(void **state) {
                   "\"chat_template_kwargs\":{\"enable_thinking\":false}",
                   ",\"max_tokens\":9,\"chat_template_kwargs\":{\"thinking\":true,"
                   "\"enable_thinking\":false}");
+    assert_chat("{\"messages\":" HI ",\"max_tokens\":2000,\"thinking\":{\"type\":\"enabled\","
+                "\"budget_tokens\":1024}}",
+                false,
+                "{\"messages\":" HI ",\"max_tokens\":2000,\"chat_template_kwargs\":{"
+                "\"enable_thinking\":true,\"thinking\":true}}");
     assert_refused("{\"messages\":" HI ",\"max_tokens\":1024,\"thinking\":{\"type\":\"enabled\","
                    "\"budget_tokens\":1024}}",
                    "thinking", "below max_tokens");

@@ -511,6 +511,31 @@ static void effort_is_a_variable_between_defaults_and_kwargs(void **state) {
     json_destroy(messages);
 }
 
+static void late_message_of_the_system_is_probed(void **state) {
+    static const struct {
+        const char *source;
+        bool takes;
+    } rows[] = {
+        {"{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}", true},
+        {"{% for m in messages %}{% if m.role == 'system' and not loop.first %}"
+         "{{ raise_exception('system must be first') }}{% endif %}{{ m.content }}{% endfor %}",
+         false},
+        {"{% for m in messages %}{% if m.role != 'system' or loop.first %}{{ m.content }}{% endif "
+         "%}"
+         "{% endfor %}",
+         false},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        struct chat_template *t = NULL;
+
+        assert_int_equal(chat_template_compile(&t, str_of(rows[i].source), NULL), ST_OK);
+        assert_int_equal(chat_template_takes_late_system(t), rows[i].takes);
+        chat_template_destroy(t);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(chats_render_as_the_reference_does),
@@ -526,6 +551,7 @@ int main(void) {
         cmocka_unit_test(long_chains_are_followed_or_refused),
         cmocka_unit_test(damaged_templates_do_no_harm),
         cmocka_unit_test(effort_is_a_variable_between_defaults_and_kwargs),
+        cmocka_unit_test(late_message_of_the_system_is_probed),
     };
 
     return cmocka_run_group_tests(tests, load_vectors, drop_vectors);
