@@ -17,6 +17,7 @@ void generate_post(struct http_request *req, void *api);
 void messages_post(struct http_request *req, void *api);
 void tokenize_post(struct http_request *req, void *api);
 void detokenize_post(struct http_request *req, void *api);
+void responses_post(struct http_request *req, void *api);
 void count_tokens_post(struct http_request *req, void *api);
 void models_get(struct http_request *req, void *api);
 

@@ -279,6 +279,7 @@ static const struct http_route routes[] = {
     {HTTP_POST, "/v1/chat/completions", chat_post},
     {HTTP_POST, API_MESSAGES_PATH, messages_post},
     {HTTP_POST, API_COUNT_TOKENS_PATH, count_tokens_post},
+    {HTTP_POST, API_RESPONSES_PATH, responses_post},
     {HTTP_POST, "/generate", generate_post},
     {HTTP_POST, "/tokenize", tokenize_post},
     {HTTP_POST, "/detokenize", detokenize_post},
