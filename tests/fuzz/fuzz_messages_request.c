@@ -41,7 +41,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
 
     if (json_parse(&root, (struct str){(const char *)data, size}, NULL, NULL) != ST_OK) return 0;
     for (int i = 0; i < 4; i++) {
-        struct messages_asked asked = {.takes_late_system = i & 1, .is_count = i & 2, .limits_thinking = i & 2};
+        struct messages_asked asked = {
+            .takes_late_system = i & 1, .is_count = i & 2, .limits_thinking = i & 2};
         struct error err = {0};
         enum status st;
 

@@ -1,5 +1,5 @@
-/* tests/fuzz/fuzz_responses_request.c - whatever a client sends for a response: it is refused with a
- * sentence, or becomes a chat body whose functions are found again. Linked to libFuzzer by `make
+/* tests/fuzz/fuzz_responses_request.c - whatever a client sends for a response: it is refused with
+ * a sentence, or becomes a chat body whose functions are found again. Linked to libFuzzer by `make
  * fuzz`, and included by the unit test, which feeds it mutations of a body. */
 #include <stdlib.h>
 #include <string.h>

@@ -18,8 +18,8 @@
  *      : {"prompt_tokens":1201,"cached_tokens":1184}
  *      data: {"choices": ...
  *
- * A *shape* is how one kind of call writes its answers (shapes/). A call frees itself when it is answered, or when the client left and the engine and
- * the text thread have let go. Thread: worker loop. */
+ * A *shape* is how one kind of call writes its answers (shapes/). A call frees itself when it is
+ * answered, or when the client left and the engine and the text thread have let go. Thread: worker loop. */
 #ifndef WORKER_API_CALL_H
 #define WORKER_API_CALL_H
 

@@ -42,7 +42,7 @@ static void send(struct call *c, struct choice *ch) {
     struct messages_stream stream = {.mark = &ch->sent, .n_blocks = c->n_blocks};
 
     buf_clear(&c->out);
-    messages_put_news(&m, &stream, &c->out);
+    messages_put_more(&m, &stream, &c->out);
     if (ch->is_done) messages_put_end(&m, &stream, &c->out);
     c->n_blocks = stream.n_blocks;
     call_send_events(c);

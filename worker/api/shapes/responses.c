@@ -54,7 +54,7 @@ static void send(struct call *c, struct choice *ch) {
     struct responses_stream stream = stream_of(c);
 
     buf_clear(&c->out);
-    responses_put_news(&r, &stream, &c->out);
+    responses_put_more(&r, &stream, &c->out);
     if (ch->is_done) responses_put_end(&r, &stream, &c->out);
     send_events(c, &stream);
 }

@@ -1,7 +1,7 @@
 /* worker/api/wires/conversation.h - writes a conversation as the messages of a chat body.
  *
  * Messages has it in blocks, Responses in items; both put in one message what chat has in several,
- * and in several what chat has in one. Here it is told piece by piece, and becomes:
+ * and in several what chat has in one. Here the pieces come one by one, and become:
  *
  *      system      one message of all that comes before the user. What comes later stays where it
  *                  is, so that the prompt of a turn is a prefix of the next turn's; where the
@@ -10,7 +10,8 @@
  *                  then one message of all text
  *      assistant   one message: reasoning, text, calls
  *
- * Pieces of text of one message are joined by line ends, as chat joins the parts of a content. Pure. */
+ * Pieces of text of one message are joined by line ends, as chat joins the parts of a content.
+ * Pure. */
 #ifndef WORKER_API_WIRES_CONVERSATION_H
 #define WORKER_API_WIRES_CONVERSATION_H
 
@@ -32,11 +33,11 @@ struct conversation { /* private */
 /* Writes "messages" and its value into the object that is open in `w`, until conversation_end.
  * `takes_late_system`: the template prints a message of the system behind one of the user. */
 void conversation_begin(struct conversation *c, struct json_writer *w, bool takes_late_system);
-/* Ends the array and frees. ST_NOMEM if a piece was lost. To be called once, after a failure of
- * whoever tells it too. */
+/* Ends the array and frees. ST_NOMEM if a piece was lost. To be called once, after an error in the
+ * body too. */
 MUST_USE enum status conversation_end(struct conversation *c);
 
-/* The speaker says nothing so far: a message that stays empty is written as one. */
+/* Begins the speaker's message. One that stays empty is written, without text. */
 void conversation_turn(struct conversation *c, enum speaker speaker);
 void conversation_text(struct conversation *c, enum speaker speaker, struct str text);
 void conversation_reasoning(struct conversation *c, struct str text);

@@ -149,7 +149,7 @@ static void put_text(const struct answer_event *e, uint32_t index, struct buf *o
     }
 }
 
-void messages_put_news(const struct messages_answer *m, struct messages_stream *s,
+void messages_put_more(const struct messages_answer *m, struct messages_stream *s,
                        struct buf *out) {
     struct answer_event e;
 

@@ -5,7 +5,7 @@
  *      message_delta            the reason and the usage
  *      message_stop
  *
- * One block is open at a time. Each event has a name, `event: TYPE`, and no [DONE] follows the last.
+ * One block is open at a time. Each event has a name, `event: TYPE`; no [DONE] follows the last.
  * Parts are blocks: reasoning `thinking`, text `text`, calls `tool_use`; without any there is one
  * empty text. A thinking block ends in a signature, for clients send back those with one alone; any
  * is accepted.
@@ -41,8 +41,8 @@ struct messages_stream {
 
 /* Each appends whole events. */
 void messages_put_start(const struct messages_answer *m, struct buf *out);
-void messages_put_news(const struct messages_answer *m, struct messages_stream *s, struct buf *out);
-/* After the last news. */
+void messages_put_more(const struct messages_answer *m, struct messages_stream *s, struct buf *out);
+/* After the last of these. */
 void messages_put_end(const struct messages_answer *m, struct messages_stream *s, struct buf *out);
 
 /* Appends the message. */

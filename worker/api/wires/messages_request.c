@@ -98,24 +98,24 @@ static struct str without_billing(struct str text) {
     return (struct str){end + 1, (size_t)(text.ptr + text.len - end - 1)};
 }
 
-static void tell_system_text(struct conversation *c, struct str text) {
+static void read_system_text(struct conversation *c, struct str text) {
     text = without_billing(text);
     if (text.len) conversation_text(c, SPEAKER_SYSTEM, text);
 }
 
 /* A string or blocks of text. */
-static void tell_system(struct conversation *c, const struct json *content) {
+static void read_system(struct conversation *c, const struct json *content) {
     struct str text;
 
-    if (json_to_str(content, &text) == ST_OK) tell_system_text(c, text);
+    if (json_to_str(content, &text) == ST_OK) read_system_text(c, text);
     JSON_FOR_EACH(it, content) {
-        if (member_is(it, "type", "text")) tell_system_text(c, member_text(it, "text"));
+        if (member_is(it, "type", "text")) read_system_text(c, member_text(it, "text"));
     }
 }
 
 /* --- messages --------------------------------------------------------------------------------- */
 
-static enum status tell_result(struct conversation *c, const struct json *block,
+static enum status read_result(struct conversation *c, const struct json *block,
                                const struct place *at) {
     struct str id = member_text(block, "tool_use_id");
     struct buf text;
@@ -131,7 +131,7 @@ static enum status tell_result(struct conversation *c, const struct json *block,
 }
 
 /* Results first, wherever they are in the message. */
-static enum status tell_user(struct conversation *c, const struct json *content,
+static enum status read_user(struct conversation *c, const struct json *content,
                              const struct place *at) {
     struct buf text;
     enum status st = ST_OK;
@@ -139,7 +139,7 @@ static enum status tell_user(struct conversation *c, const struct json *content,
     buf_init(&text, 0);
     JSON_FOR_EACH(it, content) {
         if (st == ST_OK && member_is(it, "type", "tool_result")) {
-            st = tell_result(c, it, at);
+            st = read_result(c, it, at);
         } else if (st == ST_OK) {
             st = append_block(it, at, &text);
         }
@@ -150,7 +150,7 @@ static enum status tell_user(struct conversation *c, const struct json *content,
     return st;
 }
 
-static enum status tell_call(struct conversation *c, const struct json *block,
+static enum status read_call(struct conversation *c, const struct json *block,
                              const struct place *at) {
     const struct json *input = json_get(block, "input");
     struct str id = member_text(block, "id"), name = member_text(block, "name");
@@ -175,7 +175,7 @@ static enum status tell_call(struct conversation *c, const struct json *block,
     return st;
 }
 
-static enum status tell_assistant(struct conversation *c, const struct json *content,
+static enum status read_assistant(struct conversation *c, const struct json *content,
                                   const struct place *at) {
     enum status st = ST_OK;
 
@@ -190,14 +190,14 @@ static enum status tell_assistant(struct conversation *c, const struct json *con
         } else if (str_eq(type, STR("thinking"))) {
             conversation_reasoning(c, member_text(it, "thinking"));
         } else if (str_eq(type, STR("tool_use"))) {
-            st = tell_call(c, it, at);
+            st = read_call(c, it, at);
         }
         if (st != ST_OK) return st;
     }
     return ST_OK;
 }
 
-static enum status tell_message(struct conversation *c, const struct json *message,
+static enum status read_message(struct conversation *c, const struct json *message,
                                 const struct place *at) {
     const struct json *content = json_get(message, "content");
     struct str role = member_text(message, "role"), text;
@@ -212,7 +212,7 @@ static enum status tell_message(struct conversation *c, const struct json *messa
     if (!is_text && json_type(content) != JSON_ARRAY)
         return refuse(at, "the content must be a string or an array of blocks");
     if (is_system) {
-        tell_system(c, content);
+        read_system(c, content);
         return ST_OK;
     }
     if (is_text) {
@@ -220,7 +220,7 @@ static enum status tell_message(struct conversation *c, const struct json *messa
         return ST_OK;
     }
     conversation_turn(c, is_user ? SPEAKER_USER : SPEAKER_ASSISTANT);
-    return is_user ? tell_user(c, content, at) : tell_assistant(c, content, at);
+    return is_user ? read_user(c, content, at) : read_assistant(c, content, at);
 }
 
 static enum status put_messages(struct json_writer *w, const struct json *body,
@@ -238,9 +238,9 @@ static enum status put_messages(struct json_writer *w, const struct json *body,
                                "least one");
     }
     conversation_begin(&c, w, asked->takes_late_system);
-    tell_system(&c, json_get(body, "system"));
+    read_system(&c, json_get(body, "system"));
     JSON_FOR_EACH(it, messages) {
-        if (st == ST_OK) st = tell_message(&c, it, &at);
+        if (st == ST_OK) st = read_message(&c, it, &at);
         at.message++;
     }
     is_continued = conversation_ends_in_answer(&c);

@@ -254,7 +254,7 @@ static void put_item_end(const struct responses_item *item, struct responses_str
     put_item_event(item, s, false, out);
 }
 
-void responses_put_news(const struct responses_answer *r, struct responses_stream *s,
+void responses_put_more(const struct responses_answer *r, struct responses_stream *s,
                         struct buf *out) {
     struct answer_event e;
 

@@ -12,8 +12,9 @@
  * empty message. An item's id follows from the response's and its place: what is streamed, what
  * stands in the last event and what GET returns name the same items.
  *
- * Each event has a name, `event: TYPE`, and a sequence number; no [DONE] follows the last. LIMITS. The
- * input of a custom tool comes in one delta; where it is cut it is what the model wrote, JSON. Pure. */
+ * Each event has a name, `event: TYPE`, and a sequence number; no [DONE] follows the last. LIMITS.
+ * The input of a custom tool comes in one delta; where it is cut it is what the model wrote, JSON.
+ * Pure. */
 #ifndef WORKER_API_WIRES_RESPONSES_ANSWER_H
 #define WORKER_API_WIRES_RESPONSES_ANSWER_H
 
@@ -40,9 +41,9 @@ struct responses_stream {
 /* Each appends whole events. */
 void responses_put_start(const struct responses_answer *r, struct responses_stream *s,
                          struct buf *out);
-void responses_put_news(const struct responses_answer *r, struct responses_stream *s,
+void responses_put_more(const struct responses_answer *r, struct responses_stream *s,
                         struct buf *out);
-/* After the last news. */
+/* After the last of these. */
 void responses_put_end(const struct responses_answer *r, struct responses_stream *s,
                        struct buf *out);
 

@@ -70,7 +70,7 @@ static bool speaker_of(struct str role, enum speaker *out) {
     return true;
 }
 
-static enum status tell_message(struct conversation *c, const struct json *item,
+static enum status read_message(struct conversation *c, const struct json *item,
                                 const struct place *at, struct buf *text) {
     enum speaker speaker;
     enum status st;
@@ -85,7 +85,7 @@ static enum status tell_message(struct conversation *c, const struct json *item,
 }
 
 /* The text, or ours of what the client could not read. */
-static enum status tell_reasoning(struct conversation *c, const struct json *item,
+static enum status read_reasoning(struct conversation *c, const struct json *item,
                                   const struct place *at, struct buf *text) {
     enum status st;
 
@@ -97,7 +97,7 @@ static enum status tell_reasoning(struct conversation *c, const struct json *ite
     return ST_OK;
 }
 
-static enum status tell_call(struct conversation *c, const struct json *item,
+static enum status read_call(struct conversation *c, const struct json *item,
                              const struct place *at, struct buf *function) {
     bool is_custom = member_is(item, "type", "custom_tool_call");
     struct str id = member_text(item, "call_id"), name = member_text(item, "name");
@@ -121,7 +121,7 @@ static enum status tell_call(struct conversation *c, const struct json *item,
     return ST_OK;
 }
 
-static enum status tell_output(struct conversation *c, const struct json *item,
+static enum status read_output(struct conversation *c, const struct json *item,
                                const struct place *at, struct buf *text) {
     struct str id = member_text(item, "call_id");
     enum status st;
@@ -132,33 +132,33 @@ static enum status tell_output(struct conversation *c, const struct json *item,
     return st;
 }
 
-static enum status tell_item(struct conversation *c, const struct json *item,
+static enum status read_item(struct conversation *c, const struct json *item,
                              const struct place *at, struct buf *scratch) {
     struct str type = member_text(item, "type");
 
     buf_clear(scratch);
     if (json_type(item) != JSON_OBJECT) return refuse(at, "an item must be an object");
     if (str_eq(type, STR("message")) || (!type.ptr && json_get(item, "role")))
-        return tell_message(c, item, at, scratch);
-    if (str_eq(type, STR("reasoning"))) return tell_reasoning(c, item, at, scratch);
+        return read_message(c, item, at, scratch);
+    if (str_eq(type, STR("reasoning"))) return read_reasoning(c, item, at, scratch);
     if (str_eq(type, STR("function_call")) || str_eq(type, STR("custom_tool_call")))
-        return tell_call(c, item, at, scratch);
+        return read_call(c, item, at, scratch);
     if (str_eq(type, STR("function_call_output")) || str_eq(type, STR("custom_tool_call_output")))
-        return tell_output(c, item, at, scratch);
+        return read_output(c, item, at, scratch);
     if (str_eq(type, STR("item_reference"))) {
         return refuse(at, "item_reference is not supported: send the item itself");
     }
     return type.ptr ? ST_OK : refuse(at, "an item must have a \"type\"");
 }
 
-static enum status tell_items(struct conversation *c, const struct json *items, struct place *at) {
+static enum status read_items(struct conversation *c, const struct json *items, struct place *at) {
     struct buf scratch;
     enum status st = ST_OK;
 
     buf_init(&scratch, 0);
     at->item = 0;
     JSON_FOR_EACH(it, items) {
-        if (st == ST_OK) st = tell_item(c, it, at, &scratch);
+        if (st == ST_OK) st = read_item(c, it, at, &scratch);
         at->item++;
     }
     buf_fini(&scratch);
@@ -180,9 +180,9 @@ static enum status put_messages(struct json_writer *w, const struct json *body,
     }
     conversation_begin(&c, w, asked->takes_late_system);
     if (instructions.len) conversation_text(&c, SPEAKER_SYSTEM, instructions);
-    st = tell_items(&c, asked->earlier, &at);
+    st = read_items(&c, asked->earlier, &at);
     if (is_text) conversation_text(&c, SPEAKER_USER, text);
-    if (st == ST_OK && !is_text) st = tell_items(&c, input, &at);
+    if (st == ST_OK && !is_text) st = read_items(&c, input, &at);
     if (conversation_end(&c) != ST_OK && st == ST_OK)
         st = error_set(err, ST_NOMEM, "out of memory for the conversation");
     return st;

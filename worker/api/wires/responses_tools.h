@@ -1,4 +1,4 @@
-/* worker/api/wires/responses_tools.h - the tools of a Responses body as functions of chat, and back.
+/* worker/api/wires/responses_tools.h - the tools of Responses as functions of chat, and back.
  *
  *      function          the function
  *      custom            a function with one string, `input`. A grammar of the syntax regex is its

@@ -1,10 +1,10 @@
 /* worker/api/wires/sealed_text.h - text that a client keeps for us and does not read.
  *
- * Agents drop the text of reasoning from their history and send back `encrypted_content`. A template
- * that prints reasoning inside of a tool loop would then print another prompt than the cached one.
- * So it has the text: a mark, by which ours is told from others', and base64url. It is no secret
- * from the client, to whom the answer has shown it, and proves nothing: a client may write any
- * history. Pure. */
+ * Agents drop the text of reasoning from their history and send back `encrypted_content`. A
+ * template that prints reasoning inside of a tool loop would then print another prompt than the
+ * cached one. So the field has the text: a mark, which that of other engines does not have, and
+ * base64url. It is no secret: the client has seen the text in the answer; and it proves nothing: a
+ * client may write any history. Pure. */
 #ifndef WORKER_API_WIRES_SEALED_TEXT_H
 #define WORKER_API_WIRES_SEALED_TEXT_H
 

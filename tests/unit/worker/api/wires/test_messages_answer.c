@@ -36,7 +36,7 @@ static void setup_close(struct setup *s) {
 static void look(void *arg) {
     struct setup *s = arg;
 
-    messages_put_news(&s->m, &s->stream, &s->out);
+    messages_put_more(&s->m, &s->stream, &s->out);
 }
 
 static void assert_out(const struct setup *s, const char *want) {

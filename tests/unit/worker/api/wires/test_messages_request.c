@@ -10,7 +10,8 @@
 
 static enum status convert(const char *body, bool late, bool is_count, struct buf *out,
                            struct error *err) {
-    struct messages_asked asked = {.is_count = is_count, .takes_late_system = late, .limits_thinking = late};
+    struct messages_asked asked = {
+        .is_count = is_count, .takes_late_system = late, .limits_thinking = late};
     struct json *root = NULL;
     enum status st;
 

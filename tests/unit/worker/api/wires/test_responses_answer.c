@@ -42,7 +42,7 @@ static void setup_close(struct setup *s) {
 static void look(void *arg) {
     struct setup *s = arg;
 
-    responses_put_news(&s->r, &s->stream, &s->out);
+    responses_put_more(&s->r, &s->stream, &s->out);
 }
 
 static void assert_has(const struct setup *s, const char *want) {
