@@ -89,7 +89,7 @@ ARROWS = {
     "worker/api": COMMON + " kernels worker/grammar worker/output worker/sched worker/model worker/text worker/text/tokenizer worker/text/template "
                   "worker/engine worker/metrics worker/api/fields worker/api/events worker/api/wires",
     "worker": COMMON + " kernels kernels/host kernels/tp worker/grammar worker/output worker/sched worker/model worker/text worker/text/tokenizer "
-              "worker/text/template worker/engine worker/metrics worker/api worker/api/events",
+              "worker/text/template worker/engine worker/metrics worker/api worker/api/events worker/api/wires",
 }
 
 

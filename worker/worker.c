@@ -30,6 +30,7 @@
 #include "worker/api/access.h"
 #include "worker/api/api.h"
 #include "worker/api/events/request_feed.h"
+#include "worker/api/wires/responses_store.h"
 #include "worker/engine/engine.h"
 #include "worker/loading.h"
 #include "worker/metrics/worker_metrics.h"
@@ -545,6 +546,20 @@ static void build_api(struct worker *w, const char *name) {
     w->api.on_drain_asked_arg = w;
 }
 
+#define RESPONSES_TTL_US (24ull * 3600 * 1000000) /* what clients continue, they do within a day */
+
+static void open_responses(struct worker *w) {
+    uint64_t seed, mark;
+
+    if (w->options->responses_store_bytes == 0) return;
+    hash_random(&seed, sizeof(seed));
+    hash_random(&mark, sizeof(mark));
+    snprintf(w->api.response_mark, sizeof(w->api.response_mark), "%0*llx", API_MARK_CHARS,
+             (unsigned long long)(mark >> (64 - 4 * API_MARK_CHARS)));
+    w->api.responses =
+        responses_store_create(w->options->responses_store_bytes, RESPONSES_TTL_US, seed);
+}
+
 static void read_load(void *arg, struct wire_load *out) {
     api_load(arg, out);
 }
@@ -644,6 +659,7 @@ enum status worker_create(struct worker **out, const struct worker_options *opti
                             dtype_long_name(engine_info(w->engine)->kv_dtype),
                             options->prefix_caching);
     build_api(w, name);
+    open_responses(w);
     if ((st = start_request_feed(w, err)) != ST_OK) goto fail;
     log_ready(w, began_us);
     *out = w;
@@ -664,6 +680,7 @@ void worker_destroy(struct worker *w) {
     if (w->api.loop) api_end_calls(&w->api);
     http_server_destroy(w->server);
     request_feed_destroy(w->api.request_feed);
+    responses_store_destroy(w->api.responses);
     tls_destroy(w->tls);
     engine_destroy(w->engine);
     (void)alarm(0);

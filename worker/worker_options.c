@@ -144,6 +144,12 @@ static const struct option_def rows[] = {
      .help = "Most open streams of GET /request_events, one for each router; further streams are "
              "answered 503. Higher admits more routers, each of which receives every event of a "
              "request."},
+    {"responses-store-bytes", OPT_BYTES, FIELD(responses_store_bytes), .def = "64MiB",
+     .max = "1TiB", .group = "Listening",
+     .help = "Memory for answers of /v1/responses that clients may continue by "
+             "previous_response_id, or get and delete by their id; those unused for longest go "
+             "first, and all after a day. More memory keeps more of them. 0 stores none: clients "
+             "then send the whole input."},
     {"api-key", OPT_LIST, FIELD(api_keys), .is_secret = true, .is_shown = true, .is_verbatim = true,
      .takes_many = true, .env = "VLLM_API_KEY", .group = "Listening", .metavar = "KEY",
      .help = "API keys, one of which a request must send as Authorization: Bearer KEY. Requests "

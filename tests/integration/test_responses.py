@@ -187,6 +187,66 @@ def test_sent_back_items_find_the_cached_answer(worker):
     assert usage["input_tokens"] > before + 40 and usage["input_tokens_details"]["cached_tokens"] > before
 
 
+# --- stored responses ----------------------------------------------------------------------------------------------
+
+
+def test_stored_response_is_the_streamed_one(worker, client):
+    last = streamed(worker, tools=[WEATHER], **writing("On it.\n" + CALL))
+    assert last["store"] is True and worker.get("/v1/responses/" + last["id"]).json == last
+    assert client.responses.retrieve(last["id"]).output_text.strip() == "On it."
+    items = client.responses.input_items.list(last["id"]).data
+    assert [(i.role, i.content[0].text) for i in items] == [("user", "Hello")] and items[0].id
+    client.responses.delete(last["id"])
+    with pytest.raises(openai.NotFoundError):
+        client.responses.retrieve(last["id"])
+    assert http(worker.url + "/v1/responses/" + last["id"], method="DELETE").code == 404
+
+
+def test_chain_is_the_conversation_without_its_instructions(worker):
+    text = "<think>\nhm\n</think>\n\nOn it. " + CALL
+    first = worker.post("/v1/responses", asked(instructions="Be brief.", input="Look at the sky.", tools=[WEATHER], **writing(text))).json
+    output = [{"type": "function_call_output", "call_id": first["output"][-1]["call_id"], "output": "280"}]
+    second = worker.post("/v1/responses", asked(previous_response_id=first["id"], input=output, tools=[WEATHER], **writing("280 K."))).json
+    chained = worker.post("/v1/responses", asked(previous_response_id=second["id"], input="Thanks.", tools=[WEATHER], **writing("Yes."))).json
+    items = [{"role": "user", "content": "Look at the sky."}, *first["output"], *output, *second["output"], {"role": "user", "content": "Thanks."}]
+    sent = usage_of(worker, input=items, tools=[WEATHER])
+    assert chained["usage"]["input_tokens"] == sent["input_tokens"]
+    assert sent["input_tokens_details"]["cached_tokens"] >= sent["input_tokens"] - 16
+
+
+def test_what_is_not_stored_is_not_found(worker, programs):
+    answer = worker.post("/v1/responses", asked(store=False, **writing("Hi."))).json
+    assert answer["store"] is False and worker.get("/v1/responses/" + answer["id"]).code == 404
+    missing = worker.post("/v1/responses", asked(previous_response_id=answer["id"]))
+    assert missing.code == 404 and "send the whole input" in missing.json["error"]["message"]
+    assert missing.json["error"]["param"] == "previous_response_id"
+    none = programs(Worker, *SIM, "--responses-store-bytes", 0).ready()
+    answer = none.post("/v1/responses", asked(max_output_tokens=1)).json
+    assert answer["store"] is False and none.get("/v1/responses/" + answer["id"]).code == 404
+    assert "response_mark" not in none.get("/server_info").json
+    assert none.post("/v1/responses", asked(previous_response_id=answer["id"])).code == 404
+
+
+def test_store_is_bounded_and_counted(programs):
+    worker = programs(Worker, *SIM, "--responses-store-bytes", "16KiB").ready()
+    mark = worker.get("/server_info").json["response_mark"]
+    ids = [worker.post("/v1/responses", asked(max_output_tokens=2)).json["id"] for _ in range(40)]
+    assert all(i.startswith("resp_" + mark) for i in ids) and len(set(ids)) == 40
+    assert worker.get("/v1/responses/" + ids[0]).code == 404 and worker.get("/v1/responses/" + ids[-1]).code == 200
+    stored = worker.metric("incipit_responses_stored")
+    assert 1 <= stored < 40 and worker.metric("incipit_responses_evicted_total") == 40 - stored
+    assert 0 < worker.metric("incipit_responses_stored_bytes") <= 16 << 10
+
+
+def test_each_key_has_responses_of_its_own(programs):
+    worker = programs(Worker, *SIM, "--api-key", "one", "--api-key", "two").ready()
+    of = lambda key: {"headers": {"Authorization": "Bearer " + key}}
+    response = worker.post("/v1/responses", asked(max_output_tokens=1), **of("one")).json["id"]
+    get = lambda key: http(worker.url + "/v1/responses/" + response, **of(key)).code
+    assert get("two") == 404 and get("one") == 200
+    assert worker.post("/v1/responses", asked(previous_response_id=response), **of("two")).code == 404
+
+
 # --- Codex ---------------------------------------------------------------------------------------------------------
 
 CODEX = {

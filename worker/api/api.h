@@ -7,6 +7,7 @@
 #include "common/base/rng.h"
 #include "common/net/loop.h"
 #include "common/options/options.h"
+#include "common/protocol/api.h"
 #include "worker/engine/engine.h"
 #include "worker/model/config.h"
 #include "worker/output/output_format.h"
@@ -19,6 +20,7 @@ struct json;
 struct log;
 struct metrics;
 struct request_feed;
+struct responses_store;
 struct text_thread;
 struct tokenizer;
 struct wire_load;
@@ -58,10 +60,12 @@ struct api {
     uint32_t n_tokenizing;             /* calls that the engine has not got yet */
     void (*on_drain_asked)(void *arg); /* POST /admin/drain */
     void *on_drain_asked_arg;
-    struct list calls;                 /* open ones */
-    struct request_feed *request_feed; /* publishes them to routers; NULL: disabled */
-    struct kv_event_log *kv_events;    /* NULL: switched off */
-    struct list kv_streams;            /* its streams */
+    struct list calls;                      /* open ones */
+    struct request_feed *request_feed;      /* publishes them to routers; NULL: disabled */
+    struct kv_event_log *kv_events;         /* NULL: switched off */
+    struct responses_store *responses;      /* stored ones; NULL: none are */
+    char response_mark[API_MARK_CHARS + 1]; /* in their ids, for routers; else "" */
+    struct list kv_streams;                 /* its streams */
     uint32_t n_kv_streams, max_kv_streams;
     enum cache_explain cache_explain;
     uint64_t keepalive_us;        /* of streams that wait for a first token; 0: none */

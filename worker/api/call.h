@@ -148,6 +148,10 @@ MUST_USE enum status call_prompt_text(struct call *c, uint32_t i, struct str tex
 MUST_USE enum status call_prompt_ids(struct call *c, uint32_t i, const struct json *ids,
                                      struct error *err);
 
+/* For whom a request is: the tenant that a router names by its salt; without one the holder of the
+ * API key, where keys are required. 0: no one. */
+uint64_t call_holder(const struct api *api, const struct http_request *req);
+
 /* Ends the open calls of that id, or all: each answers with what it has, "abort" as its reason. */
 uint32_t api_abort_calls(struct api *api, struct str id, bool all);
 

@@ -87,16 +87,22 @@ static enum status check_call(const struct call *c, struct error *err) {
     return ST_OK;
 }
 
-/* Who shares the device fairly with others: the tenant that a router names by its salt; without one
- * the holder of the API key, where keys are required; else those of one cache_salt. 0: no one. */
-static uint64_t tenant_of(const struct call *c) {
-    const struct request_params *r = &c->params.request;
+uint64_t call_holder(const struct api *api, const struct http_request *req) {
     struct str by = STR_NULL;
 
-    if (c->api->trusts_router) by = http_request_header(c->req, STR(WIRE_SALT));
-    if (!by.ptr && c->api->access) by = access_key_of(c->req);
-    if (!by.ptr && r->cache_salt) by = (struct str){r->cache_salt, r->cache_salt_len};
+    if (api->trusts_router) by = http_request_header(req, STR(WIRE_SALT));
+    if (!by.len && api->access) by = access_key_of(req);
     return by.len ? hash_64(by.ptr, by.len, 0) : 0;
+}
+
+/* Who shares the device fairly with others: its holder, or else those of one cache_salt. 0: no
+ * one. */
+static uint64_t tenant_of(const struct call *c) {
+    const struct request_params *r = &c->params.request;
+    uint64_t holder = call_holder(c->api, c->req);
+
+    if (holder || !r->cache_salt) return holder;
+    return hash_64(r->cache_salt, r->cache_salt_len, 0);
 }
 
 /* The router isolates tenants by its salt, the client may add its own: both are hashed into one, so

@@ -18,6 +18,8 @@ void messages_post(struct http_request *req, void *api);
 void tokenize_post(struct http_request *req, void *api);
 void detokenize_post(struct http_request *req, void *api);
 void responses_post(struct http_request *req, void *api);
+void response_get(struct http_request *req, void *api);
+void response_delete(struct http_request *req, void *api);
 void count_tokens_post(struct http_request *req, void *api);
 void models_get(struct http_request *req, void *api);
 

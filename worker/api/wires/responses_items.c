@@ -147,3 +147,51 @@ void responses_item_put_begin(struct json_writer *w, const struct responses_item
 void responses_item_put(struct json_writer *w, const struct responses_item *item) {
     put(w, item, false);
 }
+
+/* --- what was asked --------------------------------------------------------------------------- */
+
+static void put_input_id(struct json_writer *w, const struct responses_answer *r, uint32_t n) {
+    char id[128];
+
+    snprintf(id, sizeof(id), "in_%.96s_%u", r->id + sizeof(API_RESPONSE_ID_PREFIX) - 1, n);
+    json_field_z(w, "id", id);
+}
+
+static void put_input_text(struct json_writer *w, const struct responses_answer *r,
+                           struct str text) {
+    json_begin_object(w);
+    put_input_id(w, r, 0);
+    json_field_z(w, "type", "message");
+    json_field_z(w, "role", "user");
+    json_put_key(w, "content");
+    json_begin_array(w);
+    json_begin_object(w);
+    json_field_z(w, "type", "input_text");
+    json_field_str(w, "text", text);
+    json_end_object(w);
+    json_end_array(w);
+    json_end_object(w);
+}
+
+void responses_put_input(const struct responses_answer *r, struct buf *out) {
+    const struct json *input = json_get(r->asked, "input");
+    struct json_writer w;
+    struct str text;
+    uint32_t n = 0;
+
+    json_writer_init(&w, out);
+    if (json_to_str(input, &text) == ST_OK) put_input_text(&w, r, text);
+    JSON_FOR_EACH(it, input) {
+        if (n > 0) buf_append_char(out, ',');
+        json_writer_init(&w, out);
+        json_begin_object(&w);
+        if (!member_text(it, "id").ptr) put_input_id(&w, r, n);
+        JSON_FOR_EACH(m, it) {
+            if (str_eq(json_key(m), STR("id")) && !member_text(it, "id").ptr) continue;
+            json_put_key_str(&w, json_key(m));
+            json_put_tree(&w, m);
+        }
+        json_end_object(&w);
+        n++;
+    }
+}
