@@ -86,6 +86,13 @@ static void case_61_unclosed_calls_are_whole_or_cut(void **state) {
               STR("<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool"), "call f {}\n");
 }
 
+static void a_surplus_brace_is_of_the_call(void **state) {
+    (void)state;
+    check("hermes", "<tool_call>{\"name\": \"f\", \"arguments\": {\"x\": 1}}}\n</tool_call>b",
+          "call f {\"x\": 1}\ntext b\n");
+    check("hermes", "<tool_call>{\"name\": \"h\"} } b", "call h {}\ntext  } b\n");
+}
+
 static void case_62_unknown_tools_are_calls(void **state) {
     (void)state;
     check("hermes", "<tool_call>{\"name\": \"nix\", \"arguments\": {}}</tool_call>",
@@ -195,6 +202,9 @@ static void case_96_a_token_of_a_call_ends_reasoning(void **state) {
     (void)state;
     check_one("hermes", "qwen3", true, true, false, str_of(call),
               "reasoning a \ncall h {}\ntext b\n");
+    check_one("hermes", "qwen3", true, true, false,
+              STR("a<tool_call>{\"name\": \"f\", \"arguments\": {\"x\": 1}}</tool_call>"),
+              "reasoning a\ncall f {\"x\": 1}\n");
     check_one("hermes", "qwen3", true, true, false, STR("a <tool_call> b</think>c"),
               "reasoning a <tool_call> b\ntext c\n");
     check_one("hermes", "qwen3", false, true, false, STR("a <tool_call>{\"name\": \"h\"}</think>c"),
@@ -237,6 +247,7 @@ int main(void) {
         cmocka_unit_test(case_59_a_stray_marker_before_a_call_is_text),
         cmocka_unit_test(case_60_strings_hold_anything),
         cmocka_unit_test(case_61_unclosed_calls_are_whole_or_cut),
+        cmocka_unit_test(a_surplus_brace_is_of_the_call),
         cmocka_unit_test(case_62_unknown_tools_are_calls),
         cmocka_unit_test(case_63_arguments_may_come_first),
         cmocka_unit_test(case_64_text_after_calls_is_text),
