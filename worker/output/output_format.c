@@ -26,12 +26,13 @@
     }
 
 #define QWEN_XML_BODY                                                                              \
-    .body = BODY_NAMED, .arguments = "qwen_xml", .before = "\n", .name_after = ">\n",              \
-    .between = "\n", .also = {"<function=", STEP_BODY}
+    .body = BODY_NAMED, .arguments = "qwen_xml", .arguments_end = "</function>", .before = "\n",   \
+    .name_after = ">\n", .between = "\n", .also = {"<function=", STEP_BODY}
 
 #define DSML_BODY                                                                                  \
-    .body = BODY_NAMED, .arguments = "deepseek_xml", .before = "\n\n",                             \
-    .open = "<" DSML "invoke name=\"", .name_after = "\">\n", .between = "\n", .tokens = {DSML}
+    .body = BODY_NAMED, .arguments = "deepseek_xml", .arguments_end = "</" DSML "invoke>",         \
+    .before = "\n\n", .open = "<" DSML "invoke name=\"", .name_after = "\">\n", .between = "\n",   \
+    .tokens = {DSML}
 
 static const struct call_format call_formats[] = {
     {.name = "openai",
@@ -57,6 +58,7 @@ static const struct call_format call_formats[] = {
      .signs = {EITHER("<minimax:tool_call>")},
      .body = BODY_NAMED,
      .arguments = "minimax_xml",
+     .arguments_end = "</invoke>",
      .before = "\n",
      .section = "<minimax:tool_call>\n",
      .open = "<invoke name=\"",
@@ -120,6 +122,7 @@ static const struct call_format call_formats[] = {
      .signs = {TEMPLATE("<arg_key>"), TEMPLATE("</arg_key><arg_value>")},
      .body = BODY_NAMED,
      .arguments = "glm_xml",
+     .arguments_end = "</tool_call>",
      .open = "<tool_call>",
      .tokens = {"<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>",
                 "</arg_value>"}},
@@ -128,6 +131,7 @@ static const struct call_format call_formats[] = {
      .signs = {TEMPLATE("<arg_key>")},
      .body = BODY_NAMED,
      .arguments = "glm_xml",
+     .arguments_end = "</tool_call>",
      .before = "\n",
      .open = "<tool_call>",
      .name_after = "\n",

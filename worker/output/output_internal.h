@@ -39,9 +39,10 @@ struct call_format {
     struct sign signs[FORMAT_MAX_SIGNS];
     enum call_body body;
     enum call_ids ids;
-    const char *arguments; /* the style of worker/output/arguments/; NULL: JSON */
-    const char *key;       /* BODY_OBJECT: of the arguments; NULL: "arguments" */
-    const char *before;    /* between text and a call, of neither */
+    const char *arguments;     /* the style of worker/output/arguments/; NULL: JSON */
+    const char *arguments_end; /* of a style: what ends them */
+    const char *key;           /* BODY_OBJECT: of the arguments; NULL: "arguments" */
+    const char *before;        /* between text and a call, of neither */
     const char *section, *section_end;
     const char *open, *name_after, *close, *between;
     bool is_list; /* calls are divided by a comma or semicolon */

@@ -268,7 +268,6 @@ void reader_end_text(struct reader *r, size_t n_newlines) {
 void reader_leave_reasoning(struct reader *r) {
     reader_end_text(r, SIZE_MAX);
     r->has_reasoned = r->has_part_before = true;
-    r->state = READ_TEXT;
 }
 
 /* --- markers ---------------------------------------------------------------------------------- */
@@ -308,6 +307,7 @@ static void on_marker(struct reader *r, const struct marker *m) {
         break;
     case MARKER_THINK_END:
         if (is_reasoning) reader_leave_reasoning(r);
+        r->state = READ_TEXT;
         break;
     case MARKER_ANSWER: r->is_in_answer = true; break;
     case MARKER_ANSWER_END:
@@ -356,6 +356,7 @@ static void search(struct reader *r, char c) {
 /* --- what comes in ---------------------------------------------------------------------------- */
 
 static void feed_byte(struct reader *r, char c) {
+    r->n_read++;
     if (r->state <= READ_MESSAGE)
         search(r, c);
     else
@@ -384,6 +385,7 @@ static void feed(struct reader *r, struct str text) {
             n = 1;
         }
         i += n;
+        r->n_read += n;
         while (r->n_again > 0)
             feed_byte(r, r->again[--r->n_again]);
     }

@@ -126,6 +126,7 @@ struct reader {
 
     bool is_harmony;
     enum reader_state state;
+    uint64_t n_read;                   /* bytes, those that were read again too */
     char again[2 * READER_MARKER_MAX]; /* bytes to read again, the last one first */
     uint32_t n_again;
 
