@@ -68,6 +68,10 @@ static const char *pick(struct rng *rng, const char *const *list, size_t n) {
     return list[rng_below(rng, n)];
 }
 
+static void put(struct buf *to, const char *z) {
+    if (z) buf_append_str(to, str_of(z));
+}
+
 static void draw_prose(struct buf *to, struct rng *rng) {
     static const char *const words[] = {"a",
                                         "Hi there. ",
@@ -147,28 +151,25 @@ static const struct spelling spellings[] = {
 
 static void draw_styled(struct buf *to, const char *style, struct rng *rng) {
     static const char *const keys[] = {"x", "s", "k"};
-    bool has_braces = strstr(style, "gemma") != NULL;
-
     for (size_t i = 0; i < ARRAY_LEN(spellings); i++) {
         const struct spelling *s = &spellings[i];
 
         if (strcmp(s->style, style) != 0) continue;
-        if (has_braces) buf_append_char(to, '{');
         for (uint64_t n = rng_below(rng, 3); n > 0; n--) {
             buf_appendf(to, "%s%s%s", s->open, pick(rng, keys, ARRAY_LEN(keys)), s->after_key);
             draw_value(to, rng);
             buf_appendf(to, "%s%s", s->close, n > 1 ? s->between : "");
         }
-        if (has_braces) buf_append_char(to, '}');
     }
 }
 
 static void draw_arguments(struct buf *to, const struct call_format *f, struct rng *rng) {
+    put(to, f->arguments_begin);
     if (!f->arguments)
         draw_json(to, rng);
     else
         draw_styled(to, f->arguments, rng);
-    if (f->arguments_end) buf_append_str(to, str_of(f->arguments_end));
+    put(to, f->arguments_end);
 }
 
 static void draw_object(struct buf *to, const struct call_format *f, const char *name,
@@ -187,10 +188,6 @@ static void draw_object(struct buf *to, const struct call_format *f, const char 
         draw_json(to, rng);
         buf_append_char(to, '}');
     }
-}
-
-static void put(struct buf *to, const char *z) {
-    if (z) buf_append_str(to, str_of(z));
 }
 
 static void draw_harmony(struct buf *to, const char *name, struct rng *rng) {
