@@ -45,8 +45,12 @@ def client(worker):
         yield c
 
 
+# The text of the simulated backend is random: reasoning that it has begun it ends by a budget.
+BUDGET = {"thinking_token_budget": 9}
+
+
 def body(**fields):
-    return {"messages": HELLO, "max_tokens": 2000, "temperature": 0, "tools": TOOLS, **fields}
+    return {"messages": HELLO, "max_tokens": 2000, "temperature": 0, "tools": TOOLS, **BUDGET, **fields}
 
 
 def writing(text):
@@ -133,8 +137,9 @@ def test_with_none_and_without_tools_calls_stay_text(worker):
 
 
 def test_without_a_format_calls_stay_text(plain):
-    check(plain, CALL, [], "stop", **writing(CALL))
-    answer = plain.post("/v1/chat/completions", body(tool_choice="required"))
+    unlimited = {"thinking_token_budget": None}
+    check(plain, CALL, [], "stop", **unlimited, **writing(CALL))
+    answer = plain.post("/v1/chat/completions", body(tool_choice="required", **unlimited))
     assert answer.code == 400 and answer.json["error"]["param"] == "tool_choice" and "--tool-call-parser" in answer.body
 
 
@@ -213,12 +218,13 @@ def test_a_call_beside_a_schema_is_one_of_the_two(worker):
     ({"tool_choice": {"type": "function", "function": {"name": "x"}}}, "tool_choice", "does not match any of the specified `tools`"),
     ({"tool_choice": "required", "guided_regex": "a"}, "tool_choice", "not both"),
     ({"tool_choice": "required", "response_format": {"type": "json_object"}}, "tool_choice", "not both"),
-    ({"tool_choice": "required", "use_beam_search": True}, "use_beam_search", "beam search"),
+    ({"tool_choice": "required", "use_beam_search": True, "thinking_token_budget": None}, "use_beam_search", "beam search"),
     ({"tools": [tool("a b", {})]}, "tools", "letters"),
     ({"tools": [tool("f", {"type": "object", "not": {}}, strict=True)]}, "tools", "f"),
     ({"modalities": ["text", "audio"]}, "modalities", "text"),
     ({"web_search_options": {}}, "web_search_options", "not supported"),
     ({"reasoning_effort": "some"}, "reasoning_effort", "some"),
+    ({"use_beam_search": True}, "thinking_token_budget", "beam search"),
     ({"thinking_token_budget": -2}, "thinking_token_budget", "-2"),
 ])
 def test_what_cannot_be_is_refused_by_name(worker, fields, param, part):
@@ -265,7 +271,7 @@ def test_a_budget_ends_reasoning_at_its_token(worker, budget):
 
 
 def test_an_open_reasoning_without_a_budget_takes_the_whole_answer(worker):
-    message = choice(worker, max_tokens=30, **GOES_ON)["message"]
+    message = choice(worker, max_tokens=30, thinking_token_budget=None, **GOES_ON)["message"]
     assert message["content"] is None and len(message["reasoning"]) > 0
 
 
@@ -286,8 +292,9 @@ def test_a_budget_needs_a_format(plain):
 # --- the official client ---------------------------------------------------------------------------------------
 
 
-def request(**fields):
-    return {"model": "synthetic", "messages": HELLO, "max_tokens": 500, "temperature": 0, "tools": TOOLS, **fields}
+def request(text=None, **fields):
+    return {"model": "synthetic", "messages": HELLO, "max_tokens": 500, "temperature": 0, "tools": TOOLS,
+            "extra_body": {**BUDGET, **(writing(text) if text else {})}, **fields}
 
 
 def test_the_client_reads_calls(client):
@@ -298,7 +305,7 @@ def test_the_client_reads_calls(client):
 
 
 def test_the_client_joins_a_stream_to_the_whole(client):
-    fields = request(extra_body=writing("Both. " + CALL + NOW))
+    fields = request("Both. " + CALL + NOW)
     expected = client.chat.completions.create(**fields).choices[0].message
     with client.chat.completions.stream(**fields) as stream:
         for _ in stream:
@@ -315,6 +322,6 @@ def test_the_client_parses_arguments(client):
 
 
 def test_an_answer_is_sent_back_unchanged(client):
-    answer = client.chat.completions.create(**request(extra_body=writing("<think>So.</think>" + CALL))).choices[0].message
+    answer = client.chat.completions.create(**request("<think>So.</think>" + CALL)).choices[0].message
     history = [*HELLO, answer.model_dump(exclude_none=True), {"role": "tool", "tool_call_id": answer.tool_calls[0].id, "content": "280"}]
     assert client.chat.completions.create(**request(messages=history)).choices

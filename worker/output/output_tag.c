@@ -171,6 +171,7 @@ static void put_arguments(struct tag_writer *x, const struct json *tool) {
     } else {
         begin_format(x, "json_schema");
         put_schema(x, tool);
+        json_field_z(&x->w, "whitespace", "compact"); /* as templates print arguments again */
         if (x->f->arguments) put_style(x);
         json_end_object(&x->w);
     }
