@@ -385,6 +385,16 @@ bool output_model_find(const struct output_model *m, const char *text, uint32_t 
     return m && m->find_token && m->find_token(m->arg, str_of(text), id);
 }
 
+bool call_format_begin_token(const struct call_format *f, const struct output_model *m,
+                             uint32_t *id) {
+    struct str begin = str_of(f->section ? f->section : f->open ? f->open : "");
+
+    for (uint32_t i = 0; i < FORMAT_MAX_TOKENS && f->tokens[i]; i++)
+        if (str_starts(begin, str_of(f->tokens[i])) && output_model_find(m, f->tokens[i], id))
+            return true;
+    return false;
+}
+
 static bool has_sign(const struct output_model *m, const struct sign *s) {
     uint32_t id;
 
