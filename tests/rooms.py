@@ -66,6 +66,8 @@ ARROWS = {
     "worker/grammar/notation": "common/base worker/grammar/core",
     "worker/grammar": "common/base common/net common/text worker/grammar/core worker/grammar/schema worker/grammar/notation",
 
+    "worker/output/arguments": "common/base common/text",
+
     "worker/kv/block": "common/base",
     "worker/kv": "common/base common/text worker/kv/block",
     "worker/sched": "common/base common/net kernels worker/kv worker/grammar",
