@@ -1,5 +1,5 @@
-/* worker/output/arguments/arguments_types.c - of which types a parameter may be by its tool's
- * schema, and a value's text as a value of these. */
+/* worker/output/arguments/arguments_types.c - the types that a tool's schema allows a
+ * parameter, and a text as a value of one of them. */
 #include "common/text/json.h"
 #include "worker/output/arguments/arguments_internal.h"
 

@@ -446,8 +446,8 @@ static void schemas_are_followed(void **state) {
     }
 }
 
-/* Texts that are held and released most often, at two lengths: the steps are counted in bytes of
- * JSON alone, so this looks that they end. */
+/* Texts that are held and released most often. Time that grows with the square of the length
+ * would pass the limit of a test's time. */
 static void long_arguments_are_read(void **state) { /* case 85 */
     static const char *const units[] = {
         "x", "\n",           "</parameter>", "</parameter>\n \n", "\n</function>\n ",
