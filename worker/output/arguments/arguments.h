@@ -25,8 +25,9 @@
  * the first place (those of Python and JavaScript do) find what the model meant.
  *
  * Types of a tag's value: a string stays as it is. Anything else is JSON, `True` or `False` (in
- * any case) where a boolean is allowed, `null` where null is; what is none of them is a string. A
- * string that may be of another type too is a string unless it reads as the other.
+ * any case) where a boolean is allowed, `null` where null is, and `None` where a string is not too;
+ * what is none of them is a string. A string that may be of another type too is a string unless it
+ * reads as the other.
  *
  * O(n) in bytes. LIMITS. Nesting is limited to ARGUMENTS_MAX_DEPTH; a key of a tag has no `>`;
  * pythonic has no tuples, triple quotes, adjacent or prefixed strings, and keys of a dict are

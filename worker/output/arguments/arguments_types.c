@@ -152,6 +152,10 @@ void types_convert(unsigned types, struct str text, struct buf *out) {
             return;
         }
     }
+    if ((types & (TYPE_NULL | TYPE_STRING)) == TYPE_NULL && str_eq(t, STR("None"))) {
+        buf_append_str(out, STR("null")); /* templates print earlier ones so */
+        return;
+    }
     if (literal_convert(t, out)) {
         unsigned is = type_of_text(t);
         unsigned may = !types                ? ~0u

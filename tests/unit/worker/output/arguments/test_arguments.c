@@ -425,6 +425,8 @@ static void schemas_are_followed(void **state) {
         {"{\"$ref\":\"#/$defs/t\"}", "5", "\"5\""},
         {"{\"$ref\":\"#/$defs/loop\"}", "5", "5"},
         {"{\"$ref\":\"#/$defs/none\"}", "a", "\"a\""},
+        {"{\"type\":[\"integer\",\"null\"]}", "None", "null"},
+        {"{\"type\":[\"string\",\"null\"]}", "None", "\"None\""},
         {"true", "5", "5"},
     };
 
