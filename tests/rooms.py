@@ -66,8 +66,8 @@ ARROWS = {
     "worker/grammar/notation": "common/base worker/grammar/core",
     "worker/grammar": "common/base common/net common/text worker/grammar/core worker/grammar/schema worker/grammar/notation",
 
-    # Pure: what an answer is.
-    "worker/output": "common/base common/text",
+    "worker/output/arguments": "common/base common/text",
+    "worker/output": "common/base common/text worker/output/arguments",
 
     "worker/kv/block": "common/base",
     "worker/kv": "common/base common/text worker/kv/block",
