@@ -114,26 +114,116 @@ static bool is_string(const struct json *schema) {
            !json_get(schema, "enum") && !json_get(schema, "const");
 }
 
+static void put_value_schema(struct tag_writer *x, const char *keyword, const struct json *value) {
+    begin_format(x, "json_schema");
+    json_put_key(&x->w, "json_schema");
+    if (keyword) {
+        json_begin_object(&x->w);
+        json_put_key(&x->w, keyword);
+    }
+    json_put_tree(&x->w, value);
+    if (keyword) json_end_object(&x->w);
+    json_end_object(&x->w);
+}
+
+/* A string between its quotes, which are no JSON's; of another value the literal is JSON. */
+static void put_quoted(struct tag_writer *x, const struct json *value) {
+    struct str s;
+    struct buf text;
+
+    if (json_to_str(value, &s) != ST_OK) {
+        put_value_schema(x, "const", value);
+        return;
+    }
+    buf_init(&text, 0);
+    buf_append_str(&text, str_of(x->f->spelling.quote));
+    buf_append_str(&text, s);
+    buf_append_str(&text, str_of(x->f->spelling.quote));
+    begin_format(x, "const_string");
+    json_put_key(&x->w, "value");
+    json_put_str(&x->w, buf_str(&text));
+    json_end_object(&x->w);
+    buf_fini(&text);
+}
+
 static void put_literal(struct tag_writer *x, const struct json *schema) {
+    const struct json *constant = json_get(schema, "const"), *choices = json_get(schema, "enum");
+
     json_put_key(&x->w, "content");
-    if (x->f->spelling.quote && is_string(schema)) {
+    if (!x->f->spelling.quote) {
+        put_value_schema(x, NULL, schema);
+    } else if (constant) {
+        put_quoted(x, constant);
+    } else if (json_first(choices)) {
+        begin_list(x, "or", "elements");
+        JSON_FOR_EACH(it, choices) put_quoted(x, it);
+        end_list(x);
+    } else if (is_string(schema)) {
         begin_list(x, "sequence", "elements");
         put_text(x, x->f->spelling.quote);
         put_any_text(x, x->f->spelling.quote);
         put_text(x, x->f->spelling.quote);
         end_list(x);
-        return;
+    } else {
+        put_value_schema(x, NULL, schema);
     }
-    begin_format(x, "json_schema");
-    json_put_key(&x->w, "json_schema");
-    json_put_tree(&x->w, schema);
-    json_end_object(&x->w);
 }
 
-/* Notations of literals: each property's value obeys its schema; which are there, and how often, is
- * left to the model. Literals of JSON are theirs too. */
+/* `name=value`. */
+static void put_property(struct tag_writer *x, const struct json *property) {
+    struct buf begin;
+
+    buf_init(&begin, 0);
+    buf_append_str(&begin, json_key(property));
+    buf_append_str(&begin, str_of(x->f->spelling.text));
+    begin_format(x, "tag");
+    json_put_key(&x->w, "begin");
+    json_put_str(&x->w, buf_str(&begin));
+    put_literal(x, property);
+    json_field_z(&x->w, "end", "");
+    json_end_object(&x->w);
+    buf_fini(&begin);
+}
+
+static bool is_required(const struct json *schema, struct str name) {
+    struct str s;
+
+    JSON_FOR_EACH(it, json_get(schema, "required")) {
+        if (json_to_str(it, &s) == ST_OK && str_eq(s, name)) return true;
+    }
+    return false;
+}
+
+/* Those that are required, then others as the model likes; each once. */
+static void put_required_first(struct tag_writer *x, const struct json *schema) {
+    const struct json *list = json_get(schema, "properties");
+    bool is_first = true;
+
+    begin_list(x, "sequence", "elements");
+    JSON_FOR_EACH(it, list) {
+        if (!is_required(schema, json_key(it))) continue;
+        if (!is_first) put_text(x, x->f->spelling.end);
+        is_first = false;
+        put_property(x, it);
+    }
+    JSON_FOR_EACH(it, list) {
+        if (is_required(schema, json_key(it))) continue;
+        begin_format(x, "optional");
+        json_put_key(&x->w, "content");
+        begin_list(x, "sequence", "elements");
+        put_text(x, x->f->spelling.end);
+        put_property(x, it);
+        end_list(x);
+        json_end_object(&x->w);
+    }
+    end_list(x);
+}
+
+/* Notations of literals: each property's value obeys its schema. Where none is required, which are
+ * there, and how often, is left to the model. Literals of JSON are theirs too. */
 static void put_literals(struct tag_writer *x, const struct json *tool) {
-    const struct json *list = json_get(json_get(function_of(tool), "parameters"), "properties");
+    const struct json *schema = json_get(function_of(tool), "parameters");
+    const struct json *list = json_get(schema, "properties");
 
     if (json_type(list) != JSON_OBJECT || !json_first(list)) {
         begin_format(x, "optional"); /* nothing */
@@ -142,21 +232,13 @@ static void put_literals(struct tag_writer *x, const struct json *tool) {
         json_end_object(&x->w);
         return;
     }
-    begin_list(x, "tags_with_separator", "tags");
     JSON_FOR_EACH(it, list) {
-        struct buf begin;
-
-        buf_init(&begin, 0);
-        buf_append_str(&begin, json_key(it));
-        buf_append_str(&begin, str_of(x->f->spelling.text));
-        begin_format(x, "tag");
-        json_put_key(&x->w, "begin");
-        json_put_str(&x->w, buf_str(&begin));
-        put_literal(x, it);
-        json_field_z(&x->w, "end", "");
-        json_end_object(&x->w);
-        buf_fini(&begin);
+        if (!is_required(schema, json_key(it))) continue;
+        put_required_first(x, schema);
+        return;
     }
+    begin_list(x, "tags_with_separator", "tags");
+    JSON_FOR_EACH(it, list) put_property(x, it);
     json_end_array(&x->w);
     json_field_z(&x->w, "separator", x->f->spelling.end);
     json_field_bool(&x->w, "at_least_one", false);
