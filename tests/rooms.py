@@ -67,8 +67,8 @@ ARROWS = {
     "worker/grammar/tags": "common/base common/text worker/grammar/core worker/grammar/schema worker/grammar/notation",
     "worker/grammar": "common/base common/net common/text worker/grammar/core worker/grammar/schema worker/grammar/notation worker/grammar/tags",
 
-    # Pure: what an answer is.
-    "worker/output": "common/base common/text",
+    "worker/output/arguments": "common/base common/text",
+    "worker/output": "common/base common/text worker/output/arguments",
 
     "worker/kv/block": "common/base",
     "worker/kv": "common/base common/text worker/kv/block",

@@ -288,15 +288,11 @@ const struct option_compat worker_compat_flags[] = {
 
     /* --- no effect: text -------------------------------------------------------------------*/
     COMPAT_IGNORED("enable-auto-tool-choice,tool-parser-plugin=,tool-call-parser-plugin=,"
+                   "tool-strict-level=,exclude-tools-when-tool-choice-none,"
                    "reasoning-parser-plugin=,enable-reasoning,reasoning-config=,"
-                   "reasoning-effort-map=,anthropic-disabled-thinking-effort=,"
-                   "cohere-is-reasoning-model,cohere-format=",
+                   "reasoning-effort-map=,enable-strict-thinking,"
+                   "anthropic-disabled-thinking-effort=,cohere-is-reasoning-model,cohere-format=",
                    OWN_FORMATS),
-    COMPAT_IGNORED("tool-strict-level=", "tools are strict where the request has them strict"),
-    COMPAT_IGNORED("exclude-tools-when-tool-choice-none",
-                   "tools stay in the prompt, so that its prefix stays cached"),
-    COMPAT_IGNORED("enable-strict-thinking",
-                   "the budget of a request is kept: thinking_token_budget"),
     COMPAT_IGNORED("guided-decoding-backend=,grammar-backend=,structured-outputs-config=,"
                    "logits-processor-pattern=,disable-outlines-disk-cache,disable-jump-forward,"
                    "constrained-json-disable-any-whitespace,constrained-json-max-whitespace-cnt=,"

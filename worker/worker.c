@@ -500,9 +500,9 @@ static enum status find_formats(struct worker *w, struct error *err) {
     w->api.output_model = worker_output_model(w->tokenizer, source);
     if (w->options->keep_reasoning)
         st = worker_keep_reasoning(&w->template_kwargs, source, w->log, err);
-    return st == ST_OK ? worker_output_formats(w->options, &w->api.output_model,
-                                               &w->api.call_format, &w->api.reasoning_format, err)
-                       : st;
+    worker_output_formats(w->options, &w->api.output_model, w->log, &w->api.call_format,
+                          &w->api.reasoning_format);
+    return st;
 }
 
 static void build_api(struct worker *w, const char *name) {

@@ -77,27 +77,37 @@ struct output_model worker_output_model(const struct tokenizer *tokenizer,
         .chat_template = chat_template, .arg = tokenizer, .find_token = find_token};
 }
 
-enum status worker_output_formats(const struct worker_options *o, const struct output_model *model,
-                                  const struct call_format **calls,
-                                  const struct reasoning_format **reasoning, struct error *err) {
+/* Command lines of other engines name formats of models that came after this worker: what the
+ * template has is then the best that can be known. */
+static void report_unknown(struct log *log, const char *option, const struct error *err) {
+    if (log)
+        log_event(log, LOG_WARN, "format_unknown", log_z("option", option),
+                  log_z("why", err->message));
+}
+
+void worker_output_formats(const struct worker_options *o, const struct output_model *model,
+                           struct log *log, const struct call_format **calls,
+                           const struct reasoning_format **reasoning) {
     struct str call_name = str_of(o->tool_call_parser);
     struct str reasoning_name = str_of(o->reasoning_parser);
+    bool is_auto = str_eq(call_name, STR("auto"));
+    struct error err = {0};
 
     *calls = NULL;
     *reasoning = NULL;
-    if (str_eq(call_name, STR("auto"))) {
-        *calls = call_format_detect(model);
-    } else if (!str_eq(call_name, STR("none"))) {
-        *calls = call_format_find(call_name, err);
-        if (!*calls) return error_prefix(err, "--tool-call-parser");
+    if (!is_auto && !str_eq(call_name, STR("none"))) {
+        *calls = call_format_find(call_name, &err);
+        is_auto = !*calls;
+        if (is_auto) report_unknown(log, "tool-call-parser", &err);
     }
-    if (str_eq(reasoning_name, STR("auto"))) {
-        *reasoning = reasoning_format_detect(model);
-    } else if (!str_eq(reasoning_name, STR("none"))) {
-        *reasoning = reasoning_format_find(reasoning_name, err);
-        if (!*reasoning) return error_prefix(err, "--reasoning-parser");
+    if (is_auto) *calls = call_format_detect(model);
+    is_auto = str_eq(reasoning_name, STR("auto"));
+    if (!is_auto && !str_eq(reasoning_name, STR("none"))) {
+        *reasoning = reasoning_format_find(reasoning_name, &err);
+        is_auto = !*reasoning;
+        if (is_auto) report_unknown(log, "reasoning-parser", &err);
     }
-    return ST_OK;
+    if (is_auto) *reasoning = reasoning_format_detect(model);
 }
 
 /* Switches of published templates that drop the reasoning of earlier turns, and what keeps it. */

@@ -27,12 +27,11 @@ MUST_USE enum status worker_template_defaults(const struct worker_options *o, st
 MUST_USE enum status worker_keep_reasoning(struct json **kwargs, struct str chat_template,
                                            struct log *log, struct error *err);
 
-/* --tool-call-parser and --reasoning-parser; NULL for formats that the model has not. */
-MUST_USE enum status worker_output_formats(const struct worker_options *o,
-                                           const struct output_model *model,
-                                           const struct call_format **calls,
-                                           const struct reasoning_format **reasoning,
-                                           struct error *err);
+/* --tool-call-parser and --reasoning-parser; NULL for formats that the model has not. An unknown
+ * name is logged, and counts as auto. */
+void worker_output_formats(const struct worker_options *o, const struct output_model *model,
+                           struct log *log, const struct call_format **calls,
+                           const struct reasoning_format **reasoning);
 
 /* `tokenizer`: must outlive it. */
 struct output_model worker_output_model(const struct tokenizer *tokenizer,

@@ -100,14 +100,18 @@ static const struct option_def rows[] = {
              "chat_template_kwargs of a request override these variables."},
     {"tool-call-parser", OPT_STR, FIELD(tool_call_parser), .def = "auto", .group = "Model",
      .metavar = "NAME",
-     .help = "Format in which the model writes tool calls, as hermes or llama3_json; an unknown "
-             "name lists all formats. auto recognises it from the chat template and the "
-             "vocabulary. none: tool calls stay in the text."},
+     .help =
+         "Format in which the model writes tool calls, as hermes or llama3_json. auto recognises "
+         "it from the chat template and the "
+         "vocabulary. none: tool calls stay in the text. An unknown name is logged with all names, "
+         "and auto is used."},
     {"reasoning-parser", OPT_STR, FIELD(reasoning_parser), .def = "auto", .group = "Model",
      .metavar = "NAME",
-     .help = "Format in which the model writes its reasoning, as qwen3 or deepseek_r1; an unknown "
-             "name lists all formats. auto recognises it from the chat template and the "
-             "vocabulary. none: reasoning stays in the text."},
+     .help =
+         "Format in which the model writes its reasoning, as qwen3 or deepseek_r1. auto recognises "
+         "it from the chat template and the "
+         "vocabulary. none: reasoning stays in the text. An unknown name is logged with all names, "
+         "and auto is used."},
     {"keep-reasoning", OPT_BOOL, FIELD(keep_reasoning), .group = "Model",
      .help = "Keep the reasoning of earlier turns in the prompt where the chat template has a "
              "switch for it, so that the next turn finds the whole conversation in the cache. "

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from conftest import Worker, events, started_programs
+from conftest import DEMO_MODEL, Worker, events, started_programs
 
 openai = pytest.importorskip("openai", reason="SKIPPED: the openai package is not installed: make deps-test")
 
@@ -45,8 +45,12 @@ def client(worker):
         yield c
 
 
+# The text of the simulated backend is random: reasoning that it has begun it ends by a budget.
+BUDGET, UNLIMITED = {"thinking_token_budget": 9}, {"thinking_token_budget": None}
+
+
 def body(**fields):
-    return {"messages": HELLO, "max_tokens": 2000, "temperature": 0, "tools": TOOLS, **fields}
+    return {"messages": HELLO, "max_tokens": 2000, "temperature": 0, "tools": TOOLS, **BUDGET, **fields}
 
 
 def writing(text):
@@ -133,8 +137,8 @@ def test_with_none_and_without_tools_calls_stay_text(worker):
 
 
 def test_without_a_format_calls_stay_text(plain):
-    check(plain, CALL, [], "stop", **writing(CALL))
-    answer = plain.post("/v1/chat/completions", body(tool_choice="required"))
+    check(plain, CALL, [], "stop", **UNLIMITED, **writing(CALL))
+    answer = plain.post("/v1/chat/completions", body(tool_choice="required", **UNLIMITED))
     assert answer.code == 400 and answer.json["error"]["param"] == "tool_choice" and "--tool-call-parser" in answer.body
 
 
@@ -213,18 +217,37 @@ def test_a_call_beside_a_schema_is_one_of_the_two(worker):
     ({"tool_choice": {"type": "function", "function": {"name": "x"}}}, "tool_choice", "does not match any of the specified `tools`"),
     ({"tool_choice": "required", "guided_regex": "a"}, "tool_choice", "not both"),
     ({"tool_choice": "required", "response_format": {"type": "json_object"}}, "tool_choice", "not both"),
-    ({"tool_choice": "required", "use_beam_search": True}, "use_beam_search", "beam search"),
+    ({"tool_choice": "required", "use_beam_search": True, **UNLIMITED}, "use_beam_search", "beam search"),
     ({"tools": [tool("a b", {})]}, "tools", "letters"),
     ({"tools": [tool("f", {"type": "object", "not": {}}, strict=True)]}, "tools", "f"),
     ({"modalities": ["text", "audio"]}, "modalities", "text"),
     ({"web_search_options": {}}, "web_search_options", "not supported"),
     ({"reasoning_effort": "some"}, "reasoning_effort", "some"),
+    ({"use_beam_search": True}, "thinking_token_budget", "beam search"),
     ({"thinking_token_budget": -2}, "thinking_token_budget", "-2"),
 ])
 def test_what_cannot_be_is_refused_by_name(worker, fields, param, part):
     answer = worker.post("/v1/chat/completions", body(**fields))
     assert answer.code == 400 and answer.json["error"]["param"] == param, answer.body
     assert part in answer.json["error"]["message"]
+
+
+FORMATS = ["hermes", "qwen3_coder", "llama3_json", "pythonic", "llama4_pythonic", "mistral", "mistral_v3", "deepseek_v3", "deepseek_v31", "deepseek_v32",
+           "kimi_k2", "glm45", "glm47", "granite", "granite-20b-fc", "minimax_m2", "seed_oss", "gemma4", "functiongemma", "hunyuan_a13b", "phi4_mini_json",
+           "openai"]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_forced_call_is_read_in_each_format(programs, name):
+    worker = programs(Worker, "--backend", "sim", "--sim-speed", 1000, "--tool-call-parser", name, "--reasoning-parser", "none").ready()
+    assert worker.get("/server_info").json["tool_call_parser"] == name
+    for choice_of_tool, finish in (("required", "tool_calls"), ({"type": "function", "function": {"name": "weather"}}, "stop")):
+        fields = {"tool_choice": choice_of_tool, "parallel_tool_calls": False, **UNLIMITED}
+        answer = choice(worker, **fields)
+        (called, arguments), = calls_of(answer["message"])
+        assert is_valid(called, arguments) and answer["finish_reason"] == finish and answer["message"]["content"] is None
+        message, calls, streamed_finish = streamed(worker, **fields)
+        assert calls_of({"tool_calls": calls}) == [(called, arguments)] and (streamed_finish, message["content"] or None) == (finish, None)
 
 
 # --- reasoning -------------------------------------------------------------------------------------------------
@@ -265,7 +288,7 @@ def test_a_budget_ends_reasoning_at_its_token(worker, budget):
 
 
 def test_an_open_reasoning_without_a_budget_takes_the_whole_answer(worker):
-    message = choice(worker, max_tokens=30, **GOES_ON)["message"]
+    message = choice(worker, max_tokens=30, **{**GOES_ON, **UNLIMITED})["message"]
     assert message["content"] is None and len(message["reasoning"]) > 0
 
 
@@ -283,11 +306,72 @@ def test_a_budget_needs_a_format(plain):
     assert answer.code == 400 and answer.json["error"]["param"] == "thinking_token_budget" and "--reasoning-parser" in answer.body
 
 
+# --- markers that are tokens -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def marked(tmp_path_factory):
+    """The demonstration model with a vocabulary that has the markers, recognised from it."""
+    folder = tmp_path_factory.mktemp("marked")
+    for file in DEMO_MODEL.iterdir():
+        (folder / file.name).symlink_to(file)
+    tokenizer = json.loads((DEMO_MODEL / "tokenizer.json").read_text())
+    model, ids = tokenizer["model"], {i: token for token, i in tokenizer["model"]["vocab"].items()}
+    for n, marker in enumerate(("<tool_call>", "</tool_call>", "<think>", "</think>")):
+        token = len(ids) - 1 - n
+        assert "".join(model["merges"].pop().split(" ")) == ids[token]
+        del model["vocab"][ids[token]]
+        tokenizer["added_tokens"].append({**tokenizer["added_tokens"][0], "id": token, "content": marker, "special": False})
+    (folder / "tokenizer.json").unlink()
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    with started_programs() as start:
+        yield start(Worker, folder, "--backend", "sim", "--sim-speed", 1000, "--served-model-name", "synthetic").ready()
+
+
+def test_formats_are_recognised_from_the_vocabulary(marked):
+    info = marked.get("/server_info").json
+    assert (info["tool_call_parser"], info["reasoning_parser"]) == ("hermes", "deepseek_r1")
+
+
+@pytest.mark.parametrize("text, reasoning, content, calls, finish", [
+    ("Both. " + CALL + "\n" + NOW, None, "Both. ", [KELVIN, ("time.now", "{}")], "tool_calls"),
+    ("<think>Look</think>" + CALL, "Look", None, [KELVIN], "tool_calls"),
+    ("<think>Look</think>Done.", "Look", "Done.", [], "stop"),
+    ("<think>Look" + CALL, "Look", None, [KELVIN], "tool_calls"),
+])
+def test_markers_that_are_tokens_are_read(marked, text, reasoning, content, calls, finish):
+    check(marked, content, calls, finish, reasoning=reasoning, **writing(text))
+
+
+def test_a_stop_string_is_not_found_in_a_marker_and_text_before_it_is_kept(marked):
+    check(marked, "Be th", [KELVIN], "tool_calls", stop=["think", "th<"], **writing("Be th" + CALL))
+    check(marked, "Done", [], "stop", reasoning="a th", stop=["think", "th<", "."], **writing("<think>a th</think>Done."))
+
+
+@pytest.mark.parametrize("budget", [0, 1, 5])
+def test_a_budget_counts_tokens_between_markers(marked, budget):
+    fields = {"thinking_token_budget": budget, "max_tokens": 20, "ignore_eos": True}
+    answer = whole(marked, **GOES_ON, **fields)
+    assert answer["usage"]["completion_tokens_details"]["reasoning_tokens"] == budget
+    assert answer["choices"][0]["message"]["content"]
+    ids = whole(marked, return_token_ids=True, **GOES_ON, **fields)["choices"][0]["token_ids"]
+    end, = marked.post("/tokenize", {"prompt": "</think>"}).json["tokens"]
+    assert [i for i, token in enumerate(ids) if token == end] == [budget]
+
+
+def test_a_forced_call_is_spelt_with_the_tokens(marked):
+    answer = choice(marked, tool_choice="required", parallel_tool_calls=False, return_token_ids=True)
+    (name, arguments), = calls_of(answer["message"])
+    begin, = marked.post("/tokenize", {"prompt": "<tool_call>"}).json["tokens"]
+    assert is_valid(name, arguments) and answer["token_ids"].count(begin) == 1
+
+
 # --- the official client ---------------------------------------------------------------------------------------
 
 
-def request(**fields):
-    return {"model": "synthetic", "messages": HELLO, "max_tokens": 500, "temperature": 0, "tools": TOOLS, **fields}
+def request(text=None, **fields):
+    return {"model": "synthetic", "messages": HELLO, "max_tokens": 500, "temperature": 0, "tools": TOOLS,
+            "extra_body": {**BUDGET, **(writing(text) if text else {})}, **fields}
 
 
 def test_the_client_reads_calls(client):
@@ -298,7 +382,7 @@ def test_the_client_reads_calls(client):
 
 
 def test_the_client_joins_a_stream_to_the_whole(client):
-    fields = request(extra_body=writing("Both. " + CALL + NOW))
+    fields = request("Both. " + CALL + NOW)
     expected = client.chat.completions.create(**fields).choices[0].message
     with client.chat.completions.stream(**fields) as stream:
         for _ in stream:
@@ -315,6 +399,6 @@ def test_the_client_parses_arguments(client):
 
 
 def test_an_answer_is_sent_back_unchanged(client):
-    answer = client.chat.completions.create(**request(extra_body=writing("<think>So.</think>" + CALL))).choices[0].message
+    answer = client.chat.completions.create(**request("<think>So.</think>" + CALL)).choices[0].message
     history = [*HELLO, answer.model_dump(exclude_none=True), {"role": "tool", "tool_call_id": answer.tool_calls[0].id, "content": "280"}]
     assert client.chat.completions.create(**request(messages=history)).choices

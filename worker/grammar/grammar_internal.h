@@ -17,7 +17,8 @@ struct mask_store {
 struct grammar {
     atomic_uint refs;
     atomic_size_t n_bytes; /* for other threads */
-    atomic_size_t *total;  /* that these bytes are part of, or NULL */
+    atomic_size_t *total;  /* that these bytes are part of, or NULL; and its limit */
+    const atomic_size_t *total_max;
     const struct vocabulary *vocabulary;
     struct exprs *exprs;
     struct rules *rules;
@@ -46,7 +47,11 @@ bool grammar_names(const struct grammar *g, uint32_t token);
 /* Before each use: fuel for one mask, and room for its rows. */
 void grammar_prepare(struct grammar *g);
 
-void grammar_set_bytes(struct grammar *g, size_t n_bytes);
+void grammar_note_bytes(struct grammar *g); /* what it takes now, for other threads */
+
+/* What it may take now; what the status of its failure is. */
+size_t grammar_allowance(const struct grammar *g);
+enum status grammar_limit_status(const struct grammar *g);
 
 void grammar_masks_drop(struct grammar *g); /* and their memory; rows no longer have one */
 

@@ -13,7 +13,7 @@
 #include "common/base/mem.h"
 #include "worker/grammar/grammar_internal.h"
 
-#define MASKS_MAX_BYTES ((size_t)16 << 20) /* of a grammar: 1,024 of 131,072 tokens */
+#define MASKS_SHARE 4u /* of a grammar's bytes, its masks: 1,024 of 131,072 tokens */
 
 /* --- the walk --------------------------------------------------------------------------------- */
 
@@ -200,7 +200,8 @@ static uint32_t find_mask(const struct grammar *g, const uint32_t *mask) {
 
 static void make_room(struct grammar *g) {
     struct mask_store *s = &g->mask_of;
-    uint32_t most = (uint32_t)MAX(MASKS_MAX_BYTES / (g->vocabulary->n_words * 4u + 1u), 16u);
+    size_t n_bytes = grammar_allowance(g) / MASKS_SHARE;
+    uint32_t most = (uint32_t)MAX(n_bytes / (g->vocabulary->n_words * 4u + 1u), 16u);
 
     if (s->n >= most) grammar_masks_drop(g);
     if (s->n < s->cap) return;
@@ -241,13 +242,12 @@ enum status grammar_mask(struct grammar_matcher *m, const uint32_t **mask, bool 
         draft = mem_alloc(MAX(g->vocabulary->n_words, 1u) * sizeof(*draft));
         if (!fill(g, m->row, draft)) {
             mem_free(draft);
-            return ST_TOO_LARGE;
+            return grammar_limit_status(g);
         }
         kept = keep(g, draft);
         mem_free(draft);
         g->rows->row[m->row].mask = kept;
-        grammar_set_bytes(g, g->rows->n_bytes + exprs_bytes(g->exprs) + rules_bytes(g->rules) +
-                                 (size_t)g->mask_of.n * g->vocabulary->n_words * 4);
+        grammar_note_bytes(g);
     }
     *mask = g->mask_of.mask[kept];
     return ST_OK;

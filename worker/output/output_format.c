@@ -26,18 +26,22 @@
     }
 
 #define QWEN_XML_BODY                                                                              \
-    .body = BODY_NAMED, .arguments = "qwen_xml", .before = "\n", .name_after = ">\n",              \
-    .between = "\n", .also = {"<function=", STEP_BODY}
+    .body = BODY_NAMED, .arguments = "qwen_xml", .arguments_end = "</function>", .before = "\n",   \
+    .name_after = ">\n", .between = "\n", .also = {"<function=", STEP_BODY}
 
 #define DSML_BODY                                                                                  \
-    .body = BODY_NAMED, .arguments = "deepseek_xml", .before = "\n\n",                             \
-    .open = "<" DSML "invoke name=\"", .name_after = "\">\n", .between = "\n", .tokens = {DSML}
+    .body = BODY_NAMED, .arguments = "deepseek_xml", .arguments_end = "</" DSML "invoke>",         \
+    .before = "\n\n", .open = "<" DSML "invoke name=\"", .name_after = "\">\n", .between = "\n",   \
+    .tokens = {DSML}
 
 static const struct call_format call_formats[] = {
     {.name = "openai",
      .aliases = "gpt-oss gpt_oss harmony",
      .signs = {TEMPLATE("<|channel|>")},
      .body = BODY_HARMONY,
+     .open = "<|channel|>commentary to=",
+     .name_before = "functions.",
+     .name_after = " <|constrain|>json<|message|>",
      .tokens = {"<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|constrain|>", "<|return|>",
                 "<|call|>"}},
     {.name = "kimi_k2",
@@ -47,6 +51,7 @@ static const struct call_format call_formats[] = {
      .ids = IDS_KIMI,
      .section = "<|tool_calls_section_begin|>",
      .open = "<|tool_call_begin|>",
+     .name_before = "functions.",
      .name_after = "<|tool_call_argument_begin|>",
      .close = "<|tool_call_end|>",
      .section_end = "<|tool_calls_section_end|>",
@@ -57,6 +62,7 @@ static const struct call_format call_formats[] = {
      .signs = {EITHER("<minimax:tool_call>")},
      .body = BODY_NAMED,
      .arguments = "minimax_xml",
+     .arguments_end = "</invoke>",
      .before = "\n",
      .section = "<minimax:tool_call>\n",
      .open = "<invoke name=\"",
@@ -120,6 +126,8 @@ static const struct call_format call_formats[] = {
      .signs = {TEMPLATE("<arg_key>"), TEMPLATE("</arg_key><arg_value>")},
      .body = BODY_NAMED,
      .arguments = "glm_xml",
+     .arguments_end = "</tool_call>",
+     .spelling = {"<arg_key>", "</arg_key><arg_value>", "</arg_value>"},
      .open = "<tool_call>",
      .tokens = {"<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>",
                 "</arg_value>"}},
@@ -128,6 +136,7 @@ static const struct call_format call_formats[] = {
      .signs = {TEMPLATE("<arg_key>")},
      .body = BODY_NAMED,
      .arguments = "glm_xml",
+     .arguments_end = "</tool_call>",
      .before = "\n",
      .open = "<tool_call>",
      .name_after = "\n",
@@ -153,6 +162,7 @@ static const struct call_format call_formats[] = {
      .signs = {EITHER("<|python_start|>")},
      .body = BODY_NAMED,
      .arguments = "pythonic",
+     .spelling = {.text = "=", .end = ", ", .is_literal = true},
      .section = "<|python_start|>[",
      .name_after = "(",
      .close = ")",
@@ -175,6 +185,7 @@ static const struct call_format call_formats[] = {
      .aliases = "llama3_pythonic",
      .body = BODY_NAMED,
      .arguments = "pythonic",
+     .spelling = {.text = "=", .end = ", ", .is_literal = true},
      .section = "[",
      .name_after = "(",
      .close = ")",
@@ -187,6 +198,9 @@ static const struct call_format call_formats[] = {
      .signs = {EITHER("<|tool_call>")},
      .body = BODY_NAMED,
      .arguments = "gemma",
+     .arguments_begin = "{",
+     .arguments_end = "}",
+     .spelling = {.text = ":", .end = ",", .quote = "<|\"|>", .is_literal = true},
      .open = "<|tool_call>call:",
      .close = "<tool_call|>",
      .tokens = {"<|tool_call>", "<tool_call|>", "<|\"|>"}},
@@ -195,6 +209,9 @@ static const struct call_format call_formats[] = {
      .signs = {EITHER("<start_function_call>")},
      .body = BODY_NAMED,
      .arguments = "functiongemma",
+     .arguments_begin = "{",
+     .arguments_end = "}",
+     .spelling = {.text = ":", .end = ",", .quote = "<escape>", .is_literal = true},
      .open = "<start_function_call>call:",
      .close = "<end_function_call>",
      .tokens = {"<start_function_call>", "<end_function_call>", "<escape>"}},
@@ -248,6 +265,7 @@ static const struct reasoning_format reasoning_formats[] = {
      .signs = {TEMPLATE("<|channel|>")},
      .begin = "<|channel|>analysis<|message|>",
      .end = "<|end|>",
+     .next = "<|start|>assistant",
      .is_harmony = true},
     {.name = "mistral",
      .aliases = "magistral",
@@ -365,6 +383,16 @@ const struct reasoning_format *reasoning_format_at(uint32_t i) {
 
 bool output_model_find(const struct output_model *m, const char *text, uint32_t *id) {
     return m && m->find_token && m->find_token(m->arg, str_of(text), id);
+}
+
+bool call_format_begin_token(const struct call_format *f, const struct output_model *m,
+                             uint32_t *id) {
+    struct str begin = str_of(f->section ? f->section : f->open ? f->open : "");
+
+    for (uint32_t i = 0; i < FORMAT_MAX_TOKENS && f->tokens[i]; i++)
+        if (str_starts(begin, str_of(f->tokens[i])) && output_model_find(m, f->tokens[i], id))
+            return true;
+    return false;
 }
 
 static bool has_sign(const struct output_model *m, const struct sign *s) {

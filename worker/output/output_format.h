@@ -31,6 +31,10 @@ const struct reasoning_format *reasoning_format_find(struct str name, struct err
 const char *call_format_name(const struct call_format *f);           /* NULL: "none" */
 const char *reasoning_format_name(const struct reasoning_format *f); /* NULL: "none" */
 
+/* The token that calls begin with. False where that is text. */
+bool call_format_begin_token(const struct call_format *f, const struct output_model *m,
+                             uint32_t *id);
+
 /* What stands before and behind reasoning. */
 struct str reasoning_format_begin(const struct reasoning_format *f);
 struct str reasoning_format_end(const struct reasoning_format *f);

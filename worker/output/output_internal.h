@@ -4,7 +4,7 @@
  *
  *      before  section  open  body  close  between  open  body  close  section_end
  *
- *      body  BODY_NAMED   name name_after arguments
+ *      body  BODY_NAMED   name_before NAME name_after arguments
  *            BODY_OBJECT  {"name": "NAME", "KEY": arguments}
  *
  * That is what a grammar generates. A reader is more lenient: where a text of the row has blanks or
@@ -40,10 +40,16 @@ struct call_format {
     enum call_body body;
     enum call_ids ids;
     const char *arguments; /* the style of worker/output/arguments/; NULL: JSON */
-    const char *key;       /* BODY_OBJECT: of the arguments; NULL: "arguments" */
-    const char *before;    /* between text and a call, of neither */
+    const char *arguments_begin, *arguments_end; /* of a style: around them, part of it */
+    struct { /* how a grammar spells them; none: as the structural tags' style of that name */
+        const char *key, *text, *end; /* before the key, after it, after the value */
+        const char *quote;            /* around strings, instead of JSON's */
+        bool is_literal;              /* `end` stands between two */
+    } spelling;
+    const char *key;    /* BODY_OBJECT: of the arguments; NULL: "arguments" */
+    const char *before; /* between text and a call, of neither */
     const char *section, *section_end;
-    const char *open, *name_after, *close, *between;
+    const char *open, *name_before, *name_after, *close, *between;
     bool is_list; /* calls are divided by a comma or semicolon */
     bool is_bare; /* an answer that begins with a call needs no marker before it */
     struct {      /* read too: another marker, and what follows it */
@@ -57,6 +63,7 @@ struct reasoning_format {
     const char *name, *aliases;
     struct sign signs[FORMAT_MAX_SIGNS];
     const char *begin, *end;
+    const char *next;                /* of harmony: between two messages */
     const char *answer, *answer_end; /* around the text after reasoning */
     bool is_harmony;                 /* channels: reader_harmony.c */
 };

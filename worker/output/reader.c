@@ -8,10 +8,18 @@
 static const unsigned char codes[READER_MAX_CODES] = {0xC0, 0xC1, 0xF5, 0xF6, 0xF7, 0xF8, 0xF9,
                                                       0xFA, 0xFB, 0xFC, 0xFD, 0xFE, 0xFF};
 
+uint32_t reader_code_number(const struct reader *r, char c) {
+    uint32_t i = 0;
+
+    while (i < r->n_codes && (unsigned char)c != codes[i])
+        i++;
+    return i;
+}
+
 struct str reader_code_text(const struct reader *r, char c) {
-    for (uint32_t i = 0; reader_is_code(c) && i < r->n_codes; i++)
-        if ((unsigned char)c == codes[i]) return r->code[i].text;
-    return STR_NULL;
+    uint32_t i = reader_is_code(c) ? reader_code_number(r, c) : r->n_codes;
+
+    return i < r->n_codes ? r->code[i].text : STR_NULL;
 }
 
 /* --- the formats, in the alphabet of the reader ----------------------------------------------- */
@@ -164,6 +172,7 @@ struct reader *reader_create(const struct reader_setup *setup, struct answer *ou
     buf_init(&r->held, READER_HELD_MAX);
     buf_init(&r->blank, READER_BLANK_MAX);
     buf_init(&r->ready, 0);
+    buf_init(&r->json, 0);
     add_formats(r);
     r->state = setup->begins_in_reasoning && r->reasoning ? READ_REASONING
                : r->is_harmony                            ? READ_HEADER
@@ -177,6 +186,8 @@ void reader_destroy(struct reader *r) {
     buf_fini(&r->held);
     buf_fini(&r->blank);
     buf_fini(&r->ready);
+    buf_fini(&r->json);
+    arguments_destroy(r->styled);
     mem_free(r);
 }
 
@@ -268,7 +279,6 @@ void reader_end_text(struct reader *r, size_t n_newlines) {
 void reader_leave_reasoning(struct reader *r) {
     reader_end_text(r, SIZE_MAX);
     r->has_reasoned = r->has_part_before = true;
-    r->state = READ_TEXT;
 }
 
 /* --- markers ---------------------------------------------------------------------------------- */
@@ -308,6 +318,7 @@ static void on_marker(struct reader *r, const struct marker *m) {
         break;
     case MARKER_THINK_END:
         if (is_reasoning) reader_leave_reasoning(r);
+        r->state = READ_TEXT;
         break;
     case MARKER_ANSWER: r->is_in_answer = true; break;
     case MARKER_ANSWER_END:
@@ -356,10 +367,16 @@ static void search(struct reader *r, char c) {
 /* --- what comes in ---------------------------------------------------------------------------- */
 
 static void feed_byte(struct reader *r, char c) {
+    r->n_read++;
     if (r->state <= READ_MESSAGE)
         search(r, c);
     else
         reader_call_byte(r, c);
+}
+
+static void feed_again(struct reader *r) {
+    while (r->n_again > 0)
+        feed_byte(r, r->again[--r->n_again]);
 }
 
 /* Bytes that need no look at each. */
@@ -379,13 +396,13 @@ static void feed(struct reader *r, struct str text) {
     for (size_t i = 0; i < text.len;) {
         size_t n = feed_run(r, (struct str){text.ptr + i, text.len - i});
 
-        if (n == 0) {
+        if (n == 0 && r->n_again == 0) {
             feed_byte(r, text.ptr[i]);
             n = 1;
         }
         i += n;
-        while (r->n_again > 0)
-            feed_byte(r, r->again[--r->n_again]);
+        r->n_read += n;
+        feed_again(r);
     }
 }
 
@@ -414,14 +431,15 @@ void reader_push(struct reader *r, struct str text) {
 }
 
 void reader_finish(struct reader *r, bool is_cut) {
-    struct str match = {r->match, r->n_match};
+    struct str match = {r->match, 0};
 
-    if (r->state <= READ_MESSAGE) {
-        r->n_match = 0;
-        if (match.len > 0) no_marker(r, match);
-    } else {
+    while (r->state > READ_MESSAGE) {
         reader_finish_call(r, is_cut);
+        feed_again(r);
     }
+    match.len = r->n_match;
+    r->n_match = 0;
+    if (match.len > 0) no_marker(r, match);
     if (r->is_harmony) reader_harmony_finish(r, is_cut);
     if (r->state == READ_REASONING)
         reader_leave_reasoning(r);

@@ -34,8 +34,6 @@ static void enter(struct reader *r, enum reader_state s) {
     if (s == READ_TEXT || s == READ_LIST || s == READ_SECTION_END) buf_clear(&r->held);
 }
 
-static bool hold(struct reader *r, char c);
-
 void reader_try(struct reader *r, const struct marker *m) {
     r->from = r->state;
     r->is_begun = false;
@@ -47,12 +45,12 @@ void reader_try(struct reader *r, const struct marker *m) {
         reader_again(r, m->text);
     else
         for (size_t i = 0; i < m->text.len; i++)
-            (void)hold(r, m->text.ptr[i]);
+            (void)reader_hold(r, m->text.ptr[i]);
 }
 
 /* What was read is no call, or ends one: it is text. The last bytes are read again: those that
  * began a text which then was another one, and the byte that made the difference. */
-static void fail(struct reader *r, const char *c) {
+void reader_fail(struct reader *r, const char *c) {
     size_t n = buf_len(&r->held) - r->n_match;
 
     if (c) reader_again(r, (struct str){c, 1});
@@ -64,13 +62,13 @@ static void fail(struct reader *r, const char *c) {
 }
 
 /* Returns false if there is too much: then all is text, and the byte is read again. */
-static bool hold(struct reader *r, char c) {
+bool reader_hold(struct reader *r, char c) {
     if (r->is_begun) return true;
     buf_append_char(&r->held, c);
     if (!r->held.has_failed) return true;
     r->held.has_failed = false;
     r->n_match = 0;
-    fail(r, &c);
+    reader_fail(r, &c);
     return false;
 }
 
@@ -165,79 +163,11 @@ static void begin_empty_call(struct reader *r) {
 }
 
 /* After a call: what closes it may follow. */
-static void close_call(struct reader *r) {
+void reader_close_call(struct reader *r) {
     r->is_begun = false;
     r->from = READ_TEXT;
     buf_clear(&r->held);
     enter(r, READ_CLOSE);
-}
-
-/* --- arguments in JSON ------------------------------------------------------------------------ */
-
-/* A byte in a string that JSON does not have there: models write newlines into strings, and the
- * text of markers. */
-static void put_special(struct reader *r, char c) {
-    struct str code = reader_code_text(r, c);
-    struct buf json;
-
-    buf_init(&json, 0);
-    json_escape(&json, code.len > 0 ? code : (struct str){&c, 1});
-    reader_put_arguments(r, buf_str(&json));
-    buf_fini(&json);
-}
-
-size_t reader_scan_arguments(struct reader *r, struct str text, enum json_scan_result *result) {
-    size_t i = 0, from = 0;
-
-    *result = SCAN_MORE;
-    while (i < text.len && *result == SCAN_MORE) {
-        char c;
-
-        i += json_scan_run(&r->scan, (struct str){text.ptr + i, text.len - i});
-        if (i == text.len) break;
-        c = text.ptr[i];
-        *result = json_scan_byte(&r->scan, c);
-        if (*result == SCAN_BAD || *result == SCAN_END_BEFORE) break;
-        i++;
-        if (!r->scan.in_string || json_scan_is_plain(c)) continue;
-        reader_put_arguments(r, (struct str){text.ptr + from, i - 1 - from});
-        put_special(r, c);
-        from = i;
-    }
-    reader_put_arguments(r, (struct str){text.ptr + from, i - from});
-    return i;
-}
-
-static void cut_call(struct reader *r) {
-    reader_end_call(r, true);
-    close_call(r);
-}
-
-bool reader_is_in_arguments(const struct reader *r) {
-    return r->state == READ_ARGS ||
-           (r->state == READ_OBJECT && r->is_begun && r->object.state == OBJECT_ARGS);
-}
-
-size_t reader_arguments(struct reader *r, struct str text) {
-    enum json_scan_result result;
-    size_t n = reader_scan_arguments(r, text, &result);
-
-    if (result == SCAN_BAD) {
-        cut_call(r);
-    } else if (result == SCAN_END) {
-        reader_end_call(r, false);
-        if (r->state == READ_OBJECT)
-            r->object.state = OBJECT_AFTER;
-        else
-            close_call(r);
-    }
-    return n;
-}
-
-static void begin_arguments(struct reader *r, char c) {
-    reader_begin_call(r);
-    r->scan = (struct json_scan){0};
-    reader_arguments(r, (struct str){&c, 1});
 }
 
 /* --- a call as an object ---------------------------------------------------------------------- */
@@ -245,18 +175,18 @@ static void begin_arguments(struct reader *r, char c) {
 static void object_fail(struct reader *r, char c) {
     if (r->is_begun) { /* the call is whole; what follows is not of it */
         reader_again(r, (struct str){&c, 1});
-        close_call(r);
+        reader_close_call(r);
     } else {
-        fail(r, &c);
+        reader_fail(r, &c);
     }
 }
 
 static void end_object(struct reader *r) {
     if (!r->is_begun && r->object.has_name && !r->is_bare) begin_empty_call(r);
     if (r->is_begun)
-        close_call(r);
-    else if (hold(r, '}'))
-        fail(r, NULL);
+        reader_close_call(r);
+    else if (reader_hold(r, '}'))
+        reader_fail(r, NULL);
 }
 
 static void end_key(struct reader *r) {
@@ -302,7 +232,7 @@ static void object_value(struct reader *r, char c) {
     if (o->key == KEY_NAME && !o->has_name) {
         if (c != '"') {
             object_fail(r, c);
-        } else if (hold(r, c)) {
+        } else if (reader_hold(r, c)) {
             o->state = OBJECT_NAME;
             r->n_name = 0;
         }
@@ -310,7 +240,7 @@ static void object_value(struct reader *r, char c) {
         o->state = OBJECT_ARGS;
         o->args_at = buf_len(&r->held);
         if (o->has_name)
-            begin_arguments(r, c);
+            reader_begin_arguments(r, c);
         else
             reader_again(r, (struct str){&c, 1});
     } else if (is_args && c != 'n') { /* null are no arguments */
@@ -323,11 +253,11 @@ static void object_value(struct reader *r, char c) {
 
 static void object_name(struct reader *r, char c) {
     if (c == '"' && r->n_name > 0) {
-        if (hold(r, c)) end_name(r);
+        if (reader_hold(r, c)) end_name(r);
     } else if (c == '"' || c == '\\' || (unsigned char)c < ' ' || r->n_name == READER_NAME_MAX ||
                reader_is_code(c)) {
         object_fail(r, c);
-    } else if (hold(r, c)) {
+    } else if (reader_hold(r, c)) {
         r->name[r->n_name++] = c;
     }
 }
@@ -342,7 +272,7 @@ static void object_skip(struct reader *r, char c) {
     } else if (result == SCAN_END_BEFORE) {
         o->state = OBJECT_AFTER;
         reader_again(r, (struct str){&c, 1});
-    } else if (hold(r, c) && result == SCAN_END) {
+    } else if (reader_hold(r, c) && result == SCAN_END) {
         o->has_args |= o->state == OBJECT_ARGS;
         if (o->state == OBJECT_ARGS) o->args_len = buf_len(&r->held) - o->args_at;
         o->state = OBJECT_AFTER;
@@ -357,10 +287,10 @@ static void object_key(struct reader *r, char c) {
         if (is_foreign_key(r))
             object_fail(r, c);
         else
-            (void)hold(r, c);
+            (void)reader_hold(r, c);
     } else if (c == '\\' || (unsigned char)c < ' ' || reader_is_code(c)) {
         object_fail(r, c);
-    } else if (hold(r, c)) {
+    } else if (reader_hold(r, c)) {
         o->text[o->n_text] = c;
         o->n_text += o->n_text + 1 < sizeof(o->text);
     }
@@ -369,13 +299,13 @@ static void object_key(struct reader *r, char c) {
 /* A bracket, comma or colon, and the state after it. */
 static void object_mark(struct reader *r, char c, char expected, enum object_state next) {
     if (reader_is_blank(c)) {
-        (void)hold(r, c);
+        (void)reader_hold(r, c);
     } else if (c == '}' &&
                (r->object.state == OBJECT_AFTER || r->object.state == OBJECT_FIRST_KEY)) {
         end_object(r);
     } else if (c != expected) {
         object_fail(r, c);
-    } else if (hold(r, c)) {
+    } else if (reader_hold(r, c)) {
         r->object.state = next;
         r->object.n_text = 0;
     }
@@ -390,7 +320,7 @@ static void object_byte(struct reader *r, char c) {
     case OBJECT_COLON: object_mark(r, c, ':', OBJECT_VALUE); break;
     case OBJECT_VALUE:
         if (reader_is_blank(c))
-            (void)hold(r, c);
+            (void)reader_hold(r, c);
         else
             object_value(r, c);
         break;
@@ -406,15 +336,17 @@ static void object_byte(struct reader *r, char c) {
 static void expect_byte(struct reader *r, char c) {
     struct str text = r->expected[r->state];
 
-    if (r->n_match == 0 && reader_is_blank(c)) {
-        (void)hold(r, c);
+    bool is_surplus = r->state == READ_CLOSE && c == '}'; /* models write one too many */
+
+    if (r->n_match == 0 && (reader_is_blank(c) || is_surplus)) {
+        (void)reader_hold(r, c);
     } else if (c == text.ptr[r->n_match]) {
-        if (hold(r, c) && ++r->n_match == text.len) enter(r, after(r, r->state));
-    } else if (r->state == READ_NAME_AFTER && r->n_match == 0 && c == '{') {
+        if (reader_hold(r, c) && ++r->n_match == text.len) enter(r, after(r, r->state));
+    } else if (r->state == READ_NAME_AFTER && r->n_match == 0 && c == '{' && !r->calls->arguments) {
         reader_again(r, (struct str){&c, 1}); /* arguments without a mark before them */
         enter(r, READ_ARGS_BEGIN);
     } else {
-        fail(r, &c);
+        reader_fail(r, &c);
     }
 }
 
@@ -427,15 +359,15 @@ static void name_byte(struct reader *r, char c) {
     bool is_quote = c == '"' || c == '\'';
 
     if (is_of_name(c) && r->n_name < READER_NAME_MAX) {
-        if (hold(r, c)) r->name[r->n_name++] = c;
+        if (reader_hold(r, c)) r->name[r->n_name++] = c;
     } else if (r->n_name == 0 && (reader_is_blank(c) || is_quote)) {
-        (void)hold(r, c);
+        (void)reader_hold(r, c);
     } else if (r->n_name == 0 || r->n_name == READER_NAME_MAX || call_name(r).len == 0) {
-        fail(r, &c);
+        reader_fail(r, &c);
     } else {
         if (!is_quote)
             reader_again(r, (struct str){&c, 1});
-        else if (!hold(r, c))
+        else if (!reader_hold(r, c))
             return;
         enter(r, READ_NAME_AFTER);
     }
@@ -444,35 +376,43 @@ static void name_byte(struct reader *r, char c) {
 static void arguments_begin_byte(struct reader *r, char c) {
     struct str close = r->expected[READ_CLOSE];
 
-    if (reader_is_blank(c)) {
-        (void)hold(r, c);
+    if (r->calls->arguments) {
+        reader_begin_styled(r);
+        reader_again(r, (struct str){&c, 1});
+    } else if (reader_is_blank(c)) {
+        (void)reader_hold(r, c);
     } else if (c == '{') {
         r->state = READ_ARGS;
-        begin_arguments(r, c);
+        reader_begin_arguments(r, c);
     } else if (close.len > 0 && c == close.ptr[0]) {
         reader_again(r, (struct str){&c, 1});
         begin_empty_call(r);
-        close_call(r);
+        reader_close_call(r);
     } else {
-        fail(r, &c);
+        reader_fail(r, &c);
     }
 }
 
 static void list_byte(struct reader *r, char c) {
     if (reader_is_blank(c)) {
-        (void)hold(r, c);
+        (void)reader_hold(r, c);
     } else if (c == ',' || c == ';') {
-        if (hold(r, c)) enter(r, READ_OPEN);
+        if (reader_hold(r, c)) enter(r, READ_OPEN);
     } else if (c == ']' && r->calls->section_end) {
         enter(r, READ_SECTION_END);
     } else {
-        fail(r, &c);
+        reader_fail(r, &c);
     }
 }
 
 void reader_call_byte(struct reader *r, char c) {
     if (reader_is_in_arguments(r)) {
-        if (reader_arguments(r, (struct str){&c, 1}) == 0) reader_again(r, (struct str){&c, 1});
+        uint32_t at = r->n_again;
+
+        if (reader_arguments(r, (struct str){&c, 1}) > 0) return;
+        assert(r->n_again < sizeof(r->again)); /* behind what is read again before it */
+        memmove(r->again + at + 1, r->again + at, r->n_again++ - at);
+        r->again[at] = c;
     } else if (is_expecting(r->state)) {
         expect_byte(r, c);
     } else {
@@ -491,8 +431,10 @@ void reader_finish_call(struct reader *r, bool is_cut) {
     bool is_between =
         r->state == READ_CLOSE || r->state == READ_LIST || r->state == READ_SECTION_END;
 
+    r->n_match = 0;
+    if (r->state == READ_ARGS_BEGIN && r->calls->arguments) reader_begin_styled(r);
     if (reader_is_in_arguments(r)) {
-        reader_end_call(r, true);
+        reader_finish_arguments(r, is_cut);
     } else if (r->state == READ_ARGS_BEGIN && is_cut) {
         reader_begin_call(r);
         reader_end_call(r, true);

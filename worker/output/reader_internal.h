@@ -16,6 +16,7 @@
 #define WORKER_OUTPUT_READER_INTERNAL_H
 
 #include "common/base/mem.h"
+#include "worker/output/arguments/arguments.h"
 #include "worker/output/output_internal.h"
 #include "worker/output/reader.h"
 
@@ -126,6 +127,7 @@ struct reader {
 
     bool is_harmony;
     enum reader_state state;
+    uint64_t n_read;                   /* bytes, those that were read again too */
     char again[2 * READER_MARKER_MAX]; /* bytes to read again, the last one first */
     uint32_t n_again;
 
@@ -152,6 +154,9 @@ struct reader {
     uint32_t n_calls;
     struct json_scan scan;
     struct object object;
+    struct arguments *styled; /* reads them, unless they are JSON */
+    const char *code_z[READER_MAX_CODES];
+    struct buf json;
 
     enum message_state message; /* of harmony: how far arguments are */
     bool is_marked;             /* the header has a marker */
@@ -166,23 +171,36 @@ void reader_end_text(struct reader *r, size_t n_newlines);
 void reader_leave_reasoning(struct reader *r);
 void reader_flush(struct reader *r);                         /* `ready` into the answer */
 void reader_again(struct reader *r, struct str text);        /* is read again, next */
+uint32_t reader_code_number(const struct reader *r, char c); /* n_codes: it is none */
 struct str reader_code_text(const struct reader *r, char c); /* STR_NULL: no code */
 
 /* --- reader_call.c -------------------------------------------------------------------------- */
 
 void reader_try(struct reader *r, const struct marker *m);
-/* Not in READ_TEXT to READ_MESSAGE. */
-void reader_call_byte(struct reader *r, char c);
+void reader_call_byte(struct reader *r, char c); /* not in READ_TEXT to READ_MESSAGE */
+/* Holds a byte of a try. Returns false if that is too much: then it is text, the byte is read
+ * again. */
+bool reader_hold(struct reader *r, char c);
+/* What was read is no call, or ends one: it is text. What began a text of the format and was
+ * another one is read again, and so is *c, which may be NULL. */
+void reader_fail(struct reader *r, const char *c);
 void reader_begin_call(struct reader *r);
 void reader_put_arguments(struct reader *r, struct str json);
 void reader_end_call(struct reader *r, bool is_cut);
-/* Adds JSON to the arguments until its end, which is in *result. Returns how many bytes. */
-size_t reader_scan_arguments(struct reader *r, struct str text, enum json_scan_result *result);
+void reader_close_call(struct reader *r); /* what closes a call may follow */
 void reader_finish_call(struct reader *r, bool is_cut);
+
+/* --- reader_arguments.c --------------------------------------------------------------------- */
+
 bool reader_is_in_arguments(const struct reader *r);
+void reader_begin_arguments(struct reader *r, char c); /* JSON, which begins with that */
+void reader_begin_styled(struct reader *r);
 /* Reads arguments from the beginning of `text`, and returns of how many bytes they are: less than
  * all if the arguments end before. */
 size_t reader_arguments(struct reader *r, struct str text);
+/* Adds JSON to the arguments until its end, which is in *result. Returns how many bytes. */
+size_t reader_scan_arguments(struct reader *r, struct str text, enum json_scan_result *result);
+void reader_finish_arguments(struct reader *r, bool is_cut);
 
 /* --- reader_scan.c -------------------------------------------------------------------------- */
 

@@ -32,6 +32,10 @@ void thinking_take(struct thinking *t, const struct thinking_limit *limit, uint3
     uint32_t n_marker = is_inside ? limit->n_end : limit->n_begin;
 
     if (t->phase == THINKING_AFTER || n_marker == 0) return;
+    if (is_inside && limit->has_other_end && token == limit->other_end) {
+        t->phase = THINKING_AFTER;
+        return;
+    }
     t->n_matched = match(is_inside ? limit->end : limit->begin, t->n_matched, token);
     t->n_tokens += is_inside;
     if (t->n_matched < n_marker) return;

@@ -153,6 +153,9 @@ static enum status limit_thinking(struct call *c, struct error *err) {
     }
     limit->budget = c->reasoning.budget;
     limit->is_open = c->output.begins_in_reasoning;
+    limit->has_other_end =
+        c->output.calls &&
+        call_format_begin_token(c->output.calls, &c->api->output_model, &limit->other_end);
     st = encode_marker(c->api, reasoning_format_begin(format), limit->begin, &limit->n_begin, err);
     return st == ST_OK
                ? encode_marker(c->api, reasoning_format_end(format), limit->end, &limit->n_end, err)

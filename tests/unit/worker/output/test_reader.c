@@ -1,58 +1,9 @@
 /* tests/unit/worker/output/test_reader.c - what models write, by format, against the parts that are
- * expected. Each text is read whole and cut at every place, with markers as tokens and as text. */
+ * expected: hermes, and reasoning. */
 #include <stdio.h>
 
 #include "tests/support/cm.h"
-#include "tests/support/reader_fixture.h"
-
-/* Reads a text whole, byte by byte, and cut once at each place. */
-static void check_one(const char *calls, const char *reasoning, bool has_tokens, bool is_open,
-                      bool is_cut, struct str text, const char *expected) {
-    struct reader_fixture f;
-    struct buf got;
-
-    buf_init(&got, 0);
-    reader_fixture_init(&f, calls, reasoning, has_tokens);
-    f.setup.begins_in_reasoning = is_open;
-    for (size_t at = 0; at <= text.len; at++) {
-        struct str a = {text.ptr, at}, b = {text.ptr + at, text.len - at};
-
-        if (at > 0 && at < text.len && ((unsigned char)*b.ptr & 0xC0) == 0x80) continue;
-        reader_fixture_begin(&f);
-        if (has_tokens) { /* a cut may not divide a token */
-            reader_fixture_push(&f, text, at + 1);
-        } else {
-            reader_fixture_push(&f, a, SIZE_MAX);
-            reader_fixture_push(&f, b, at == 0 ? 1 : SIZE_MAX);
-        }
-        reader_fixture_end(&f, is_cut);
-        buf_clear(&got);
-        reader_fixture_print(&f, &got);
-        buf_append_char(&got, '\0');
-        if (strcmp(buf_ptr(&got), expected) != 0)
-            fail_msg("%s, %s, cut at %zu of:\n%s\ngave:\n%swanted:\n%s", calls ? calls : "none",
-                     has_tokens ? "tokens" : "text", at, text.ptr, buf_ptr(&got), expected);
-        answer_fini(&f.answer);
-    }
-    reader_fixture_fini(&f);
-    buf_fini(&got);
-}
-
-static void check(const char *calls, const char *text, const char *expected) {
-    check_one(calls, NULL, false, false, false, str_of(text), expected);
-    check_one(calls, NULL, true, false, false, str_of(text), expected);
-}
-
-static void check_reasoning(const char *reasoning, bool is_open, const char *text,
-                            const char *expected) {
-    check_one(NULL, reasoning, false, is_open, false, str_of(text), expected);
-    check_one(NULL, reasoning, true, is_open, false, str_of(text), expected);
-}
-
-static void check_cut(const char *calls, const char *text, const char *expected) {
-    check_one(calls, NULL, false, false, true, str_of(text), expected);
-    check_one(calls, NULL, true, false, true, str_of(text), expected);
-}
+#include "tests/support/reader_check.h"
 
 static void without_formats_all_is_text(void **state) {
     (void)state;
@@ -133,6 +84,13 @@ static void case_61_unclosed_calls_are_whole_or_cut(void **state) {
     check_cut("hermes", "<tool_call>\n{\"name\": \"f\", \"argum", "cut f \n");
     check_one("hermes", NULL, false, false, true,
               STR("<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool"), "call f {}\n");
+}
+
+static void a_surplus_brace_is_of_the_call(void **state) {
+    (void)state;
+    check("hermes", "<tool_call>{\"name\": \"f\", \"arguments\": {\"x\": 1}}}\n</tool_call>b",
+          "call f {\"x\": 1}\ntext b\n");
+    check("hermes", "<tool_call>{\"name\": \"h\"} } b", "call h {}\ntext  } b\n");
 }
 
 static void case_62_unknown_tools_are_calls(void **state) {
@@ -244,6 +202,9 @@ static void case_96_a_token_of_a_call_ends_reasoning(void **state) {
     (void)state;
     check_one("hermes", "qwen3", true, true, false, str_of(call),
               "reasoning a \ncall h {}\ntext b\n");
+    check_one("hermes", "qwen3", true, true, false,
+              STR("a<tool_call>{\"name\": \"f\", \"arguments\": {\"x\": 1}}</tool_call>"),
+              "reasoning a\ncall f {\"x\": 1}\n");
     check_one("hermes", "qwen3", true, true, false, STR("a <tool_call> b</think>c"),
               "reasoning a <tool_call> b\ntext c\n");
     check_one("hermes", "qwen3", false, true, false, STR("a <tool_call>{\"name\": \"h\"}</think>c"),
@@ -286,6 +247,7 @@ int main(void) {
         cmocka_unit_test(case_59_a_stray_marker_before_a_call_is_text),
         cmocka_unit_test(case_60_strings_hold_anything),
         cmocka_unit_test(case_61_unclosed_calls_are_whole_or_cut),
+        cmocka_unit_test(a_surplus_brace_is_of_the_call),
         cmocka_unit_test(case_62_unknown_tools_are_calls),
         cmocka_unit_test(case_63_arguments_may_come_first),
         cmocka_unit_test(case_64_text_after_calls_is_text),

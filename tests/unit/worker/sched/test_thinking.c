@@ -66,6 +66,24 @@ static void begin_marker_of_the_answer_starts_the_count(void **state) {
     assert_int_equal(t.phase, THINKING_AFTER);
 }
 
+static void a_call_ends_reasoning_too(void **state) {
+    static const uint32_t want[] = {1, 20, 1, 1, 1, 1, 1, 1};
+    struct thinking_limit limit = closed;
+    struct thinking t;
+
+    (void)state;
+    limit.is_open = limit.has_other_end = true;
+    limit.other_end = 20;
+    thinking_init(&t, &limit);
+    for (uint32_t i = 0; i < ARRAY_LEN(want); i++) {
+        uint32_t token = i == 1 ? 20 : 1;
+
+        (void)thinking_forces(&t, &limit, &token);
+        assert_int_equal(token, want[i]);
+        thinking_take(&t, &limit, token);
+    }
+}
+
 static bool ends_with(const uint32_t *out, uint32_t n, const uint32_t *marker, uint32_t n_marker) {
     return n >= n_marker && memcmp(out + n - n_marker, marker, n_marker * sizeof(*marker)) == 0;
 }
@@ -116,6 +134,7 @@ int main(void) {
         cmocka_unit_test(budget_of_an_open_prompt_counts_from_the_first_token),
         cmocka_unit_test(without_the_begin_marker_nothing_is_forced),
         cmocka_unit_test(begin_marker_of_the_answer_starts_the_count),
+        cmocka_unit_test(a_call_ends_reasoning_too),
         cmocka_unit_test(any_output_is_counted_as_by_a_search),
     };
 
