@@ -10,6 +10,7 @@
 #include "common/base/mem.h"
 #include "common/net/loop.h"
 #include "common/net/mailbox.h"
+#include "common/protocol/api.h"
 #include "common/protocol/wire.h"
 #include "common/telemetry/loop_lag.h"
 #include "router/access/keys.h"
@@ -51,9 +52,15 @@ static void call(struct http_request *req, void *arg) {
 
 /* Calls that every worker has. forward.h lists the others. */
 static const struct http_route calls[] = {
-    {HTTP_POST, "/v1/completions", call}, {HTTP_POST, "/v1/chat/completions", call},
-    {HTTP_POST, "/generate", call},       {HTTP_POST, "/tokenize", call},
-    {HTTP_POST, "/detokenize", call},     {0, NULL, NULL},
+    {HTTP_POST, "/v1/completions", call},
+    {HTTP_POST, "/v1/chat/completions", call},
+    {HTTP_POST, API_MESSAGES_PATH, call},
+    {HTTP_POST, API_COUNT_TOKENS_PATH, call},
+    {HTTP_POST, API_RESPONSES_PATH, call},
+    {HTTP_POST, "/generate", call},
+    {HTTP_POST, "/tokenize", call},
+    {HTTP_POST, "/detokenize", call},
+    {0, NULL, NULL},
 };
 
 static bool is_call(struct str path) {

@@ -64,7 +64,11 @@ ARROWS = {
     "worker/grammar/core": "common/base",
     "worker/grammar/schema": "common/base common/text worker/grammar/core",
     "worker/grammar/notation": "common/base worker/grammar/core",
-    "worker/grammar": "common/base common/net common/text worker/grammar/core worker/grammar/schema worker/grammar/notation",
+    "worker/grammar/tags": "common/base common/text worker/grammar/core worker/grammar/schema worker/grammar/notation",
+    "worker/grammar": "common/base common/net common/text worker/grammar/core worker/grammar/schema worker/grammar/notation worker/grammar/tags",
+
+    "worker/output/arguments": "common/base common/text",
+    "worker/output": "common/base common/text worker/output/arguments",
 
     "worker/kv/block": "common/base",
     "worker/kv": "common/base common/text worker/kv/block",
@@ -78,12 +82,14 @@ ARROWS = {
     "worker/text": "common/base common/net worker/text/tokenizer",
     "worker/engine": COMMON + " kernels kernels/tp worker/kv worker/grammar worker/sched worker/model",
     "worker/metrics": COMMON + " worker/kv worker/kv/block worker/text worker/grammar worker/engine",
-    "worker/api/fields": "common/base common/text worker/grammar worker/sched worker/model worker/text worker/text/tokenizer",
+    "worker/api/fields": "common/base common/text worker/grammar worker/output worker/sched worker/model worker/text worker/text/tokenizer",
     "worker/api/events": "common/base common/net common/text common/protocol common/http",
-    "worker/api": COMMON + " kernels worker/grammar worker/sched worker/model worker/text worker/text/tokenizer worker/text/template "
-                  "worker/engine worker/metrics worker/api/fields worker/api/events",
-    "worker": COMMON + " kernels kernels/host kernels/tp worker/grammar worker/sched worker/model worker/text worker/text/tokenizer "
-              "worker/text/template worker/engine worker/metrics worker/api worker/api/events",
+    "worker/api/wires": "common/base common/text common/protocol worker/output",
+    "worker/api/shapes": "common/base common/http common/protocol common/text worker/output worker/text worker/text/tokenizer worker/api worker/api/wires",
+    "worker/api": COMMON + " kernels worker/grammar worker/output worker/sched worker/model worker/text worker/text/tokenizer worker/text/template "
+                  "worker/engine worker/metrics worker/api/fields worker/api/events worker/api/wires",
+    "worker": COMMON + " kernels kernels/host kernels/tp worker/grammar worker/output worker/sched worker/model worker/text worker/text/tokenizer "
+              "worker/text/template worker/engine worker/metrics worker/api worker/api/events worker/api/wires",
 }
 
 

@@ -28,7 +28,7 @@
 #define ONE_REPLICA    "a worker is one replica: incipit-router --launch N starts N of them"
 #define NO_EXPERTS     "experts are computed where the rest of the model is"
 #define TEXT_ONLY      "prompts are text: requests with images, audio or video are refused"
-#define NO_TOOLS       "tool calls and reasoning stay in the text"
+#define OWN_FORMATS    "see --tool-call-parser and --reasoning-parser"
 #define OWN_LOAD       "safetensors are read from the model's folder"
 #define OWN_LOG        "see --log-level and --log-format; each request has one line"
 #define OWN_METRICS    "GET /metrics is always served, under vLLM's names"
@@ -287,13 +287,12 @@ const struct option_compat worker_compat_flags[] = {
     COMPAT_IGNORED("stream-output,incremental-streaming-output", "every token is sent at once"),
 
     /* --- no effect: text -------------------------------------------------------------------*/
-    COMPAT_IGNORED("enable-auto-tool-choice,tool-call-parser=,tool-parser-plugin=,"
-                   "tool-call-parser-plugin=,tool-strict-level=,"
-                   "exclude-tools-when-tool-choice-none,reasoning-parser-plugin=,enable-reasoning,"
-                   "reasoning-config=,reasoning-effort-map=,enable-strict-thinking,"
+    COMPAT_IGNORED("enable-auto-tool-choice,tool-parser-plugin=,tool-call-parser-plugin=,"
+                   "tool-strict-level=,exclude-tools-when-tool-choice-none,"
+                   "reasoning-parser-plugin=,enable-reasoning,reasoning-config=,"
+                   "reasoning-effort-map=,enable-strict-thinking,"
                    "anthropic-disabled-thinking-effort=,cohere-is-reasoning-model,cohere-format=",
-                   NO_TOOLS),
-    COMPAT_FINE("reasoning-parser=", "none", NO_TOOLS),
+                   OWN_FORMATS),
     COMPAT_IGNORED("guided-decoding-backend=,grammar-backend=,structured-outputs-config=,"
                    "logits-processor-pattern=,disable-outlines-disk-cache,disable-jump-forward,"
                    "constrained-json-disable-any-whitespace,constrained-json-max-whitespace-cnt=,"

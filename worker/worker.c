@@ -30,6 +30,7 @@
 #include "worker/api/access.h"
 #include "worker/api/api.h"
 #include "worker/api/events/request_feed.h"
+#include "worker/api/wires/responses_store.h"
 #include "worker/engine/engine.h"
 #include "worker/loading.h"
 #include "worker/metrics/worker_metrics.h"
@@ -491,6 +492,19 @@ static void report_http(struct worker *w) {
     metrics_on_collect(w->metrics, on_collect, w);
 }
 
+/* How the model writes tool calls and reasoning. */
+static enum status find_formats(struct worker *w, struct error *err) {
+    struct str source = chat_template_source(w->chat_template);
+    enum status st = ST_OK;
+
+    w->api.output_model = worker_output_model(w->tokenizer, source);
+    if (w->options->keep_reasoning)
+        st = worker_keep_reasoning(&w->template_kwargs, source, w->log, err);
+    worker_output_formats(w->options, &w->api.output_model, w->log, &w->api.call_format,
+                          &w->api.reasoning_format);
+    return st;
+}
+
 static void build_api(struct worker *w, const char *name) {
     const struct option_list names = w->options->served_model_names;
     uint64_t seed, first_seed = w->options->seed;
@@ -503,6 +517,7 @@ static void build_api(struct worker *w, const char *name) {
     w->api.engine = w->engine;
     w->api.tokenizer = w->tokenizer;
     w->api.chat_template = w->chat_template;
+    w->api.takes_late_system = chat_template_takes_late_system(w->chat_template);
     w->api.text_thread = w->text_thread;
     w->api.grammar_thread = w->grammar_thread;
     w->api.defaults = &w->generation;
@@ -529,6 +544,20 @@ static void build_api(struct worker *w, const char *name) {
     api_keep_alive_set(&w->api, w->options->sse_keepalive_s);
     w->api.on_drain_asked = on_drain_asked;
     w->api.on_drain_asked_arg = w;
+}
+
+#define RESPONSES_TTL_US (24ull * 3600 * 1000000) /* what clients continue, they do within a day */
+
+static void open_responses(struct worker *w) {
+    uint64_t seed, mark;
+
+    if (w->options->responses_store_bytes == 0) return;
+    hash_random(&seed, sizeof(seed));
+    hash_random(&mark, sizeof(mark));
+    snprintf(w->api.response_mark, sizeof(w->api.response_mark), "%0*llx", API_MARK_CHARS,
+             (unsigned long long)(mark >> (64 - 4 * API_MARK_CHARS)));
+    w->api.responses =
+        responses_store_create(w->options->responses_store_bytes, RESPONSES_TTL_US, seed);
 }
 
 static void read_load(void *arg, struct wire_load *out) {
@@ -567,6 +596,8 @@ static void log_ready(struct worker *w, uint64_t began_us) {
               log_u64("block_size", info->block_size), log_u64("blocks", info->n_blocks),
               log_u64("kv_mib", (info->n_blocks * info->block_bytes) >> 20),
               log_u64("max_model_len", info->max_model_len),
+              log_z("tool_calls", call_format_name(w->api.call_format)),
+              log_z("reasoning", reasoning_format_name(w->api.reasoning_format)),
               log_f64("after_s", (double)(clock_now_us() - began_us) * 1e-6));
 }
 
@@ -605,6 +636,7 @@ enum status worker_create(struct worker **out, const struct worker_options *opti
     if (st == ST_OK) st = listen_first(w, err);
     if (st == ST_OK) st = worker_choose_device(options, &backend, &device, w->log, err);
     if (st == ST_OK) st = open_model(w, backend == &backend_sim, err);
+    if (st == ST_OK) st = find_formats(w, err);
     if (st == ST_OK)
         st = worker_generation_defaults(options, model_config(w->model), w->log, &w->generation,
                                         err);
@@ -627,6 +659,7 @@ enum status worker_create(struct worker **out, const struct worker_options *opti
                             dtype_long_name(engine_info(w->engine)->kv_dtype),
                             options->prefix_caching);
     build_api(w, name);
+    open_responses(w);
     if ((st = start_request_feed(w, err)) != ST_OK) goto fail;
     log_ready(w, began_us);
     *out = w;
@@ -647,6 +680,7 @@ void worker_destroy(struct worker *w) {
     if (w->api.loop) api_end_calls(&w->api);
     http_server_destroy(w->server);
     request_feed_destroy(w->api.request_feed);
+    responses_store_destroy(w->api.responses);
     tls_destroy(w->tls);
     engine_destroy(w->engine);
     (void)alarm(0);

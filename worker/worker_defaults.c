@@ -5,7 +5,9 @@
 
 #include "common/base/file.h"
 #include "common/base/mem.h"
+#include "common/telemetry/log.h"
 #include "common/text/json.h"
+#include "worker/text/tokenizer/tokenizer.h"
 
 #define FILE_MAX_BYTES ((size_t)1 << 20)
 
@@ -61,4 +63,89 @@ enum status worker_template_defaults(const struct worker_options *o, struct json
         *out = NULL;
     }
     return st == ST_OK ? ST_OK : error_prefix(err, "--default-chat-template-kwargs");
+}
+
+/* --- how answers are read --------------------------------------------------------------------- */
+
+static bool find_token(const void *arg, struct str text, uint32_t *id) {
+    return tokenizer_find(arg, text, id);
+}
+
+struct output_model worker_output_model(const struct tokenizer *tokenizer,
+                                        struct str chat_template) {
+    return (struct output_model){
+        .chat_template = chat_template, .arg = tokenizer, .find_token = find_token};
+}
+
+/* Command lines of other engines name formats of models that came after this worker: what the
+ * template has is then the best that can be known. */
+static void report_unknown(struct log *log, const char *option, const struct error *err) {
+    if (log)
+        log_event(log, LOG_WARN, "format_unknown", log_z("option", option),
+                  log_z("why", err->message));
+}
+
+void worker_output_formats(const struct worker_options *o, const struct output_model *model,
+                           struct log *log, const struct call_format **calls,
+                           const struct reasoning_format **reasoning) {
+    struct str call_name = str_of(o->tool_call_parser);
+    struct str reasoning_name = str_of(o->reasoning_parser);
+    bool is_auto = str_eq(call_name, STR("auto"));
+    struct error err = {0};
+
+    *calls = NULL;
+    *reasoning = NULL;
+    if (!is_auto && !str_eq(call_name, STR("none"))) {
+        *calls = call_format_find(call_name, &err);
+        is_auto = !*calls;
+        if (is_auto) report_unknown(log, "tool-call-parser", &err);
+    }
+    if (is_auto) *calls = call_format_detect(model);
+    is_auto = str_eq(reasoning_name, STR("auto"));
+    if (!is_auto && !str_eq(reasoning_name, STR("none"))) {
+        *reasoning = reasoning_format_find(reasoning_name, &err);
+        is_auto = !*reasoning;
+        if (is_auto) report_unknown(log, "reasoning-parser", &err);
+    }
+    if (is_auto) *reasoning = reasoning_format_detect(model);
+}
+
+/* Switches of published templates that drop the reasoning of earlier turns, and what keeps it. */
+static const struct {
+    const char *name; /* of the variable */
+    bool value;
+} reasoning_switches[] = {{"preserve_thinking", true},           /* Qwen */
+                          {"clear_thinking", false},             /* GLM */
+                          {"truncate_history_thinking", false}}; /* Nemotron, Granite */
+
+enum status worker_keep_reasoning(struct json **kwargs, struct str chat_template, struct log *log,
+                                  struct error *err) {
+    struct json_writer w;
+    struct buf text;
+    uint32_t n = 0;
+    enum status st = ST_OK;
+
+    buf_init(&text, 0);
+    json_writer_init(&w, &text);
+    json_begin_object(&w);
+    JSON_FOR_EACH(it, *kwargs) {
+        json_put_key_str(&w, json_key(it));
+        json_put_tree(&w, it);
+    }
+    for (size_t i = 0; i < ARRAY_LEN(reasoning_switches); i++) {
+        const char *name = reasoning_switches[i].name;
+
+        if (str_find(chat_template, str_of(name)) < 0) continue;
+        n++;
+        if (!json_get(*kwargs, name)) json_field_bool(&w, name, reasoning_switches[i].value);
+    }
+    json_end_object(&w);
+    if (n == 0) {
+        if (log) log_event(log, LOG_WARN, "reasoning_not_kept");
+    } else {
+        json_destroy(*kwargs);
+        st = json_parse(kwargs, buf_str(&text), NULL, err);
+    }
+    buf_fini(&text);
+    return st;
 }

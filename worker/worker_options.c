@@ -98,6 +98,24 @@ static const struct option_def rows[] = {
      .metavar = "JSON",
      .help = "Variables for the chat template, as {\"enable_thinking\": false}. The "
              "chat_template_kwargs of a request override these variables."},
+    {"tool-call-parser", OPT_STR, FIELD(tool_call_parser), .def = "auto", .group = "Model",
+     .metavar = "NAME",
+     .help =
+         "Format in which the model writes tool calls, as hermes or llama3_json. auto recognises "
+         "it from the chat template and the "
+         "vocabulary. none: tool calls stay in the text. An unknown name is logged with all names, "
+         "and auto is used."},
+    {"reasoning-parser", OPT_STR, FIELD(reasoning_parser), .def = "auto", .group = "Model",
+     .metavar = "NAME",
+     .help =
+         "Format in which the model writes its reasoning, as qwen3 or deepseek_r1. auto recognises "
+         "it from the chat template and the "
+         "vocabulary. none: reasoning stays in the text. An unknown name is logged with all names, "
+         "and auto is used."},
+    {"keep-reasoning", OPT_BOOL, FIELD(keep_reasoning), .group = "Model",
+     .help = "Keep the reasoning of earlier turns in the prompt where the chat template has a "
+             "switch for it, so that the next turn finds the whole conversation in the cache. "
+             "Many templates drop it, and every user turn then computes the last answer again."},
     {"generation-config", OPT_STR, FIELD(generation_config), .def = "auto", .group = "Model",
      .metavar = "DIR",
      .help = "Source of the default sampling parameters. auto: generation_config.json of the "
@@ -130,6 +148,12 @@ static const struct option_def rows[] = {
      .help = "Most open streams of GET /request_events, one for each router; further streams are "
              "answered 503. Higher admits more routers, each of which receives every event of a "
              "request."},
+    {"responses-store-bytes", OPT_BYTES, FIELD(responses_store_bytes), .def = "64MiB",
+     .max = "1TiB", .group = "Listening",
+     .help = "Memory for answers of /v1/responses that clients may continue by "
+             "previous_response_id, or get and delete by their id; those unused for longest go "
+             "first, and all after a day. More memory keeps more of them. 0 stores none: clients "
+             "then send the whole input."},
     {"api-key", OPT_LIST, FIELD(api_keys), .is_secret = true, .is_shown = true, .is_verbatim = true,
      .takes_many = true, .env = "VLLM_API_KEY", .group = "Listening", .metavar = "KEY",
      .help = "API keys, one of which a request must send as Authorization: Bearer KEY. Requests "

@@ -11,7 +11,9 @@
 struct worker_options {
     const char *model, *tokenizer;
     struct option_list served_model_names;
-    const char *chat_template, *chat_template_kwargs;     /* a file or Jinja; JSON */
+    const char *chat_template, *chat_template_kwargs; /* a file or Jinja; JSON */
+    const char *tool_call_parser, *reasoning_parser;  /* names, "auto" or "none" */
+    bool keep_reasoning;
     const char *generation_config, *generation_overrides; /* auto, vllm or a folder; JSON */
     uint64_t seed;                                        /* WORKER_SEED_RANDOM: none is given */
     const char *revision, *download_dir;
@@ -54,6 +56,7 @@ struct worker_options {
 
     bool trust_router;
     uint64_t request_events_bytes; /* 0: off */
+    uint64_t responses_store_bytes; /* 0: none are stored */
     uint32_t request_events_subscribers;
     uint64_t max_body_bytes, max_body_memory;
     uint32_t tokenizer_threads; /* 0: by the number of processors */

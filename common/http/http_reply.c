@@ -6,6 +6,7 @@
 #include <assert.h>
 
 #include "common/http/http_server_internal.h"
+#include "common/protocol/api.h"
 #include "common/protocol/openai.h"
 
 /* Lengths of chunks are written in front of the data they belong to. */
@@ -108,7 +109,7 @@ static void reply_error(struct exchange *x, enum status st, int code, const stru
     struct buf body;
 
     buf_init(&body, 0);
-    openai_append_error(&body, st, code, err);
+    api_append_error(&body, api_of(x->req.path), st, code, err);
     if (buf_status(&body) == ST_OK) {
         http_reply(&x->req, code, OPENAI_JSON, buf_str(&body));
     } else {

@@ -193,8 +193,8 @@ void http_add_header(struct http_request *req, struct str name, struct str value
  * body. */
 void http_reply(struct http_request *req, int code, const char *content_type, struct str body);
 
-/* Replies with the error in OpenAI's form (openai.h), with the code of `st`; ends the request. err
- * NULL: the status's name. */
+/* Replies with the error in the form of the path's API (api.h), with the code of `st`; ends the
+ * request. err NULL: the status's name. */
 void http_reply_error(struct http_request *req, enum status st, const struct error *err);
 
 /* --- answering as a stream -------------------------------------------------------------------- */

@@ -223,9 +223,12 @@ void wire_append_server_info(struct buf *out, const struct wire_server_info *inf
     if (info->kv_bytes_per_token)
         json_field_u64(&w, "kv_bytes_per_token", info->kv_bytes_per_token);
     if (info->schedule_policy[0]) json_field_z(&w, "schedule_policy", info->schedule_policy);
+    if (info->tool_calls[0]) json_field_z(&w, "tool_call_parser", info->tool_calls);
+    if (info->reasoning[0]) json_field_z(&w, "reasoning_parser", info->reasoning);
     if (info->chunk_tokens) json_field_u64(&w, "chunk_tokens", info->chunk_tokens);
     json_field_f64(&w, "itl_target_ms", info->itl_target_ms);
     json_field_z(&w, "generation", info->generation);
+    if (info->response_mark[0]) json_field_z(&w, "response_mark", info->response_mark);
     json_end_object(&w);
 }
 
@@ -334,11 +337,17 @@ static enum status read_info(const struct json *root, struct wire_server_info *i
     st = get_text(root, "schedule_policy", info->schedule_policy, sizeof(info->schedule_policy),
                   err);
     if (st != ST_OK) return st;
+    st = get_text(root, "tool_call_parser", info->tool_calls, sizeof(info->tool_calls), err);
+    if (st != ST_OK) return st;
+    st = get_text(root, "reasoning_parser", info->reasoning, sizeof(info->reasoning), err);
+    if (st != ST_OK) return st;
     st = json_get_u32(root, "chunk_tokens", 0, INT32_MAX, &info->chunk_tokens, NULL, err);
     if (st != ST_OK) return st;
     st = json_get_f64(root, "itl_target_ms", 0, huge, &info->itl_target_ms, NULL, err);
     if (st != ST_OK) return st;
-    return get_text(root, "generation", info->generation, sizeof(info->generation), err);
+    st = get_text(root, "generation", info->generation, sizeof(info->generation), err);
+    if (st != ST_OK) return st;
+    return get_text(root, "response_mark", info->response_mark, sizeof(info->response_mark), err);
 }
 
 enum status wire_parse_server_info(struct str json, struct wire_server_info *out,

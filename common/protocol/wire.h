@@ -19,6 +19,7 @@
 
 #include "common/base/buf.h"
 #include "common/base/status.h"
+#include "common/protocol/api.h"
 
 struct json_writer;
 
@@ -77,6 +78,7 @@ bool wire_is_salt(struct str value);
 #define WIRE_DTYPE_MAX      16
 #define WIRE_TIER_NAME_MAX  16
 #define WIRE_POLICY_MAX     32
+#define WIRE_FORMAT_MAX     32
 #define WIRE_TIERS_MAX      4
 
 /* Where a worker keeps KV blocks that have left its device: what is found there need not be
@@ -111,10 +113,13 @@ struct wire_server_info {
     double prefill_tokens_per_s; /* measured or estimated; 0: unknown */
     double attn_context;         /* tokens at which attention doubles the cost of one; 0: unknown */
     uint64_t kv_bytes_per_token; /* 0: unknown */
-    char schedule_policy[WIRE_POLICY_MAX]; /* "fcfs", "priority", "srpt"; "": not reported */
-    uint32_t chunk_tokens;                 /* most tokens of a step; 0: unknown */
-    double itl_target_ms;                  /* that steps with decoding requests keep to; 0: none */
-    char generation[WIRE_GENERATION_MAX];  /* new at each start of the worker */
+    char schedule_policy[WIRE_POLICY_MAX];  /* "fcfs", "priority", "srpt"; "": not reported */
+    char tool_calls[WIRE_FORMAT_MAX];       /* how they are read: "hermes", "none"; "": unknown */
+    char reasoning[WIRE_FORMAT_MAX];
+    uint32_t chunk_tokens;                  /* most tokens of a step; 0: unknown */
+    double itl_target_ms;                   /* that steps with decoding requests keep to; 0: none */
+    char generation[WIRE_GENERATION_MAX];   /* new at each start of the worker */
+    char response_mark[API_MARK_CHARS + 1]; /* of the responses that it stores (api.h); "": none */
 };
 
 /* Adds a name to a text of names; one that finds no room, or cannot stand in it, is left out. */

@@ -267,11 +267,12 @@ static const struct option_def rows[] = {
              "takes more memory on the server."},
 
     {"routing-key-headers", OPT_LIST, FIELD(session_headers),
-     .def = "x-smg-routing-key,x-session-id,x-aibrix-session-key",
+     .def = "x-smg-routing-key,x-session-id,x-aibrix-session-key,"
+            "x-claude-code-session-id,session-id",
      .aliases = "session-headers,session-key", .max = "8", .group = "Other policies",
      .metavar = "HEADER,...",
      .help = "Request headers that name a session. The first header that is present is used, else "
-             "prompt_cache_key or session_id of the body. Policy session."},
+             "prompt_cache_key, session_id or metadata.user_id of the body. Policy session."},
     {"cache-threshold", OPT_F64, LIVE_POLICY(cache_threshold), .def = "0.3", .min = "0", .max = "1",
      .aliases = "cache-match-threshold", .group = "Other policies",
      .help = "Least share of a prompt, 0 to 1, that a worker must hold cached to be chosen for it. "

@@ -27,35 +27,40 @@
 #define KEY_BYTES_MAX   256
 #define KEY_BYTES_SHOWN 40 /* in messages; below ERROR_PARAM_MAX */
 
-/* The wanted keys. No two share length and first two bytes, which the compiler checks. */
+/* The wanted keys. No two share length, second and third byte, which the compiler checks. */
 #define MAX_NEW_TOKENS BODY_KEY_COUNT /* in sampling_params */
 #define NAMES(X)                                                                                   \
-    X(BODY_MODEL, 'm', 'o', "model")                                                               \
-    X(BODY_MESSAGES, 'm', 'e', "messages")                                                         \
-    X(BODY_SYSTEM, 's', 'y', "system")                                                             \
-    X(BODY_PROMPT, 'p', 'r', "prompt")                                                             \
-    X(BODY_TEXT, 't', 'e', "text")                                                                 \
-    X(BODY_INPUT_IDS, 'i', 'n', "input_ids")                                                       \
-    X(BODY_TOOLS, 't', 'o', "tools")                                                               \
-    X(BODY_CACHE_SALT, 'c', 'a', "cache_salt")                                                     \
-    X(BODY_LORA_PATH, 'l', 'o', "lora_path")                                                       \
-    X(BODY_ADAPTER, 'a', 'd', "adapter")                                                           \
-    X(BODY_STREAM, 's', 't', "stream")                                                             \
-    X(BODY_MAX_TOKENS, 'm', 'a', "max_tokens")                                                     \
-    X(BODY_MAX_COMPLETION_TOKENS, 'm', 'a', "max_completion_tokens")                               \
-    X(BODY_SAMPLING_PARAMS, 's', 'a', "sampling_params")                                           \
-    X(BODY_PROMPT_CACHE_KEY, 'p', 'r', "prompt_cache_key")                                         \
-    X(BODY_SESSION_ID, 's', 'e', "session_id")                                                     \
-    X(BODY_USER, 'u', 's', "user")                                                                 \
-    X(BODY_EXTRA_KEY, 'e', 'x', "extra_key")                                                       \
-    X(BODY_PRIORITY, 'p', 'r', "priority")                                                         \
-    X(BODY_CACHE_EXPLAIN, 'c', 'a', "cache_explain")                                               \
-    X(BODY_KV_TRANSFER_PARAMS, 'k', 'v', "kv_transfer_params")                                     \
-    X(BODY_EC_TRANSFER_PARAMS, 'e', 'c', "ec_transfer_params")                                     \
-    X(BODY_BOOTSTRAP_HOST, 'b', 'o', "bootstrap_host")                                             \
-    X(BODY_SESSION_PARAMS, 's', 'e', "session_params")                                             \
-    X(BODY_CUSTOM_LOGIT_PROCESSOR, 'c', 'u', "custom_logit_processor")                             \
-    X(MAX_NEW_TOKENS, 'm', 'a', "max_new_tokens")
+    X(BODY_MODEL, 'o', 'd', "model")                                                               \
+    X(BODY_MESSAGES, 'e', 's', "messages")                                                         \
+    X(BODY_SYSTEM, 'y', 's', "system")                                                             \
+    X(BODY_PROMPT, 'r', 'o', "prompt")                                                             \
+    X(BODY_TEXT, 'e', 'x', "text")                                                                 \
+    X(BODY_INPUT_IDS, 'n', 'p', "input_ids")                                                       \
+    X(BODY_INPUT, 'n', 'p', "input")                                                               \
+    X(BODY_INSTRUCTIONS, 'n', 's', "instructions")                                                 \
+    X(BODY_PREVIOUS_RESPONSE_ID, 'r', 'e', "previous_response_id")                                 \
+    X(BODY_TOOLS, 'o', 'o', "tools")                                                               \
+    X(BODY_CACHE_SALT, 'a', 'c', "cache_salt")                                                     \
+    X(BODY_LORA_PATH, 'o', 'r', "lora_path")                                                       \
+    X(BODY_ADAPTER, 'd', 'a', "adapter")                                                           \
+    X(BODY_STREAM, 't', 'r', "stream")                                                             \
+    X(BODY_MAX_TOKENS, 'a', 'x', "max_tokens")                                                     \
+    X(BODY_MAX_COMPLETION_TOKENS, 'a', 'x', "max_completion_tokens")                               \
+    X(BODY_MAX_OUTPUT_TOKENS, 'a', 'x', "max_output_tokens")                                       \
+    X(BODY_SAMPLING_PARAMS, 'a', 'm', "sampling_params")                                           \
+    X(BODY_PROMPT_CACHE_KEY, 'r', 'o', "prompt_cache_key")                                         \
+    X(BODY_SESSION_ID, 'e', 's', "session_id")                                                     \
+    X(BODY_USER, 's', 'e', "user")                                                                 \
+    X(BODY_METADATA, 'e', 't', "metadata")                                                         \
+    X(BODY_EXTRA_KEY, 'x', 't', "extra_key")                                                       \
+    X(BODY_PRIORITY, 'r', 'i', "priority")                                                         \
+    X(BODY_CACHE_EXPLAIN, 'a', 'c', "cache_explain")                                               \
+    X(BODY_KV_TRANSFER_PARAMS, 'v', '_', "kv_transfer_params")                                     \
+    X(BODY_EC_TRANSFER_PARAMS, 'c', '_', "ec_transfer_params")                                     \
+    X(BODY_BOOTSTRAP_HOST, 'o', 'o', "bootstrap_host")                                             \
+    X(BODY_SESSION_PARAMS, 'e', 's', "session_params")                                             \
+    X(BODY_CUSTOM_LOGIT_PROCESSOR, 'u', 's', "custom_logit_processor")                             \
+    X(MAX_NEW_TOKENS, 'a', 'x', "max_new_tokens")
 
 struct walk {
     const uint8_t *body, *end;
@@ -186,12 +191,12 @@ static enum status key_twice(struct walk *k, const uint8_t *key, size_t n) {
 
 /* Which of the names it is, or -1. */
 static int32_t name_of(const uint8_t *key, size_t n) {
-#define SHAPE(len, first, second)                                                                  \
-    ((uint32_t)(len) << 16 | (uint32_t)(uint8_t)(first) << 8 | (uint8_t)(second))
-#define CASE(name, first, second, text)                                                            \
-    case SHAPE(sizeof(text) - 1, first, second):                                                   \
+#define SHAPE(len, second, third)                                                                  \
+    ((uint32_t)(len) << 16 | (uint32_t)(uint8_t)(second) << 8 | (uint8_t)(third))
+#define CASE(name, second, third, text)                                                            \
+    case SHAPE(sizeof(text) - 1, second, third):                                                   \
         return memcmp(key, text, sizeof(text) - 1) ? -1 : name;
-    switch (n > 1 ? SHAPE(n, key[0], key[1]) : 0) {
+    switch (n > 2 ? SHAPE(n, key[1], key[2]) : 0) {
         NAMES(CASE)
     default: return -1;
     }
@@ -461,6 +466,7 @@ enum status body_scan_with(struct str body, struct body_scan *out, const struct 
     out->is_stream = str_eq(k.spans[BODY_STREAM], STR("true"));
     out->max_output_tokens = to_count(k.spans[BODY_MAX_COMPLETION_TOKENS]);
     if (!out->max_output_tokens) out->max_output_tokens = to_count(k.spans[BODY_MAX_TOKENS]);
+    if (!out->max_output_tokens) out->max_output_tokens = to_count(k.spans[BODY_MAX_OUTPUT_TOKENS]);
     if (!out->max_output_tokens)
         out->max_output_tokens = count_in_sampling_params(k.spans[BODY_SAMPLING_PARAMS], text);
     return ST_OK;

@@ -22,6 +22,9 @@ enum body_key {
     BODY_PROMPT,
     BODY_TEXT,
     BODY_INPUT_IDS,
+    BODY_INPUT, /* of /v1/responses: a string or items; so is the next one: a string */
+    BODY_INSTRUCTIONS,
+    BODY_PREVIOUS_RESPONSE_ID,
     BODY_TOOLS,
     BODY_CACHE_SALT,
     BODY_LORA_PATH,
@@ -29,10 +32,12 @@ enum body_key {
     BODY_STREAM,
     BODY_MAX_TOKENS,
     BODY_MAX_COMPLETION_TOKENS,
+    BODY_MAX_OUTPUT_TOKENS,
     BODY_SAMPLING_PARAMS,
     BODY_PROMPT_CACHE_KEY,
     BODY_SESSION_ID,
     BODY_USER,
+    BODY_METADATA,
     BODY_EXTRA_KEY,
     BODY_PRIORITY,
     BODY_CACHE_EXPLAIN,
@@ -50,8 +55,8 @@ struct body_scan {
     struct str spans[BODY_KEY_COUNT];
     /* "stream": true */
     bool is_stream;
-    /* max_completion_tokens, max_tokens or sampling_params.max_new_tokens, the first that is a
-     * plain number above 0; else 0. */
+    /* max_completion_tokens, max_tokens, max_output_tokens or sampling_params.max_new_tokens, the
+     * first that is a plain number above 0; else 0. */
     uint32_t max_output_tokens;
     /* The model's name, escapes resolved; STR_NULL when it is absent or null. Points into the body
      * or to model_text: a copy of this struct points to the original's. */
@@ -62,8 +67,7 @@ struct body_scan {
 /* ST_INVALID: the message has what was found at which byte. */
 MUST_USE enum status body_scan(struct str body, struct body_scan *out, struct error *err);
 
-/* The prompt without `system`: messages, prompt, text or input_ids, the first that is there; or
- * empty. */
+/* OpenAI's prompt: messages, prompt, text or input_ids, the first that is there; or empty. */
 struct str body_scan_prompt(const struct body_scan *scan);
 
 /* The inside of a raw JSON string: without its quotes, escapes as they are; other values whole. */

@@ -5,14 +5,9 @@
 
 #include <string.h>
 
-#include "router/prompt/string_scan.h"
+#include "router/prompt/raw_json.h"
 
 #define SUFFIX_WINDOW 512 /* raw bytes of a text's end; the suffix has at most 366, all escaped */
-
-/* A part of the body that is read: NULL is what every function returns for the unexpected. */
-struct span {
-    const char *p, *end;
-};
 
 /* A text block of an array, or a plain string. */
 struct block {
@@ -27,111 +22,14 @@ struct prompt {
     uint32_t n;
 };
 
-/* --- tokens ----------------------------------------------------------------------------------- */
-
-static const char *skip_space(const char *p, const char *end) {
-    while (p < end && (*p == ' ' || *p == '\n' || *p == '\r' || *p == '\t'))
-        p++;
-    return p;
-}
-
-/* From an opening quote to behind the closing one. */
-static const char *skip_string(const char *p, const char *end) {
-    size_t n = (size_t)(end - p);
-    size_t at = string_scan_at(0)->end((const uint8_t *)p, n, 1).at;
-
-    return at < n && p[at] == '"' ? p + at + 1 : NULL;
-}
-
-static const char *skip_scalar(const char *p, const char *end) {
-    const char *start = p;
-
-    while (p < end && !strchr(",]} \t\r\n", *p))
-        p++;
-    return p > start ? p : NULL;
-}
-
-/* A string, a container with all it holds, or a scalar. */
-static const char *skip_value(const char *p, const char *end) {
-    uint32_t depth = 0;
-
-    while (p < end) {
-        char c = *p;
-
-        if (c == '"') {
-            p = skip_string(p, end);
-            if (!p) return NULL;
-        } else if (!depth && c != '{' && c != '[') {
-            return skip_scalar(p, end);
-        } else {
-            depth += c == '{' || c == '[';
-            depth -= c == '}' || c == ']';
-            p++;
-        }
-        if (!depth) return p;
-    }
-    return NULL;
-}
-
-static struct str str_between(const char *from, const char *to) {
-    return (struct str){from, (size_t)(to - from)};
-}
-
-static struct str unquoted(struct str raw) {
-    return raw.len && raw.ptr[0] == '"' ? body_unquote(raw) : STR_NULL;
-}
-
 /* --- text with escapes ------------------------------------------------------------------------ */
-
-/* Bytes of the character at p, and its value if it is ASCII, else 0. */
-static size_t read_char(const char *p, const char *end, char *value) {
-    static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
-    const char *at;
-    uint32_t code = 0;
-
-    *value = *p;
-    if (*p != '\\') return 1;
-    *value = 0;
-    if (end - p < 2) return 1;
-    at = memchr(from, p[1], sizeof(from) - 1);
-    if (at) *value = to[at - from];
-    if (p[1] != 'u' || end - p < 6) return 2;
-    for (int i = 2; i < 6; i++) {
-        int digit = str_hex_value((uint8_t)p[i]);
-
-        if (digit < 0) return 2;
-        code = code * 16 + (uint32_t)digit;
-    }
-    if (code < 0x80) *value = (char)code;
-    return 6;
-}
-
-/* Where `want` ends if the text at p begins with it. */
-static const char *match(const char *p, const char *end, const char *want) {
-    for (; *want; want++) {
-        char c;
-        size_t n;
-
-        if (p == end) return NULL;
-        n = read_char(p, end, &c);
-        if (c != *want) return NULL;
-        p += n;
-    }
-    return p;
-}
-
-static bool text_is(struct str text, const char *want) {
-    const char *end = text.ptr + text.len;
-
-    return text.ptr && match(text.ptr, end, want) == end;
-}
 
 static const char *match_digits(const char *p, const char *end) {
     const char *start = p;
 
     while (p < end) {
         char c;
-        size_t n = read_char(p, end, &c);
+        size_t n = raw_read_char(p, end, &c);
 
         if ((c < '0' || c > '9') && (c != ',' || p == start)) break;
         p += n;
@@ -143,7 +41,7 @@ static bool is_blank_to(const char *p, const char *end) {
     while (p < end) {
         char c;
 
-        p += read_char(p, end, &c);
+        p += raw_read_char(p, end, &c);
         if (c != ' ' && c != '\n' && c != '\r' && c != '\t') return false;
     }
     return true;
@@ -156,7 +54,7 @@ static const char *line_end(const char *p, const char *end) {
 
         p = memchr(p, '\\', (size_t)(end - p));
         if (!p) return end;
-        p += read_char(p, end, &c);
+        p += raw_read_char(p, end, &c);
         if (c == '\n') return p;
     }
     return end;
@@ -167,14 +65,14 @@ static struct str billing_line(struct str text) {
     const char *end = text.ptr + text.len, *p;
 
     if (!text.ptr) return STR_NULL;
-    p = match(text.ptr, end, "x-anthropic-billing-header:");
-    return p ? str_between(text.ptr, line_end(p, end)) : STR_NULL;
+    p = raw_match(text.ptr, end, "x-anthropic-billing-header:");
+    return p ? raw_between(text.ptr, line_end(p, end)) : STR_NULL;
 }
 
 static const char *match_total_tokens(const char *p, const char *end) {
-    p = match(p, end, "<total_tokens>");
+    p = raw_match(p, end, "<total_tokens>");
     if (p) p = match_digits(p, end);
-    return p ? match(p, end, " tokens left</total_tokens>") : NULL;
+    return p ? raw_match(p, end, " tokens left</total_tokens>") : NULL;
 }
 
 /* True when an even number of backslashes stands before p. */
@@ -196,52 +94,37 @@ static struct str total_tokens(struct str text) {
 
         if (*p != '<' && *p != '\\') continue;
         to = match_total_tokens(p, end);
-        if (to && is_blank_to(to, end) && is_char_start(text.ptr, p)) return str_between(p, to);
+        if (to && is_blank_to(to, end) && is_char_start(text.ptr, p)) return raw_between(p, to);
     }
     return STR_NULL;
 }
 
 /* --- blocks ----------------------------------------------------------------------------------- */
 
-/* The values of two keys of an object; `a` and `b` are empty if they are absent. NULL: a key is
- * there twice, or the object is not understood. Returns where it ends. */
-static const char *read_two(struct span s, const char *key_a, struct str *a, const char *key_b,
-                            struct str *b) {
-    const char *p = s.p + 1;
+/* The values of two keys of an object; `a` and `b` are empty if they are absent. False: a key is
+ * there twice, or the object is not understood. */
+static bool read_two(struct str object, const char *key_a, struct str *a, const char *key_b,
+                     struct str *b) {
+    struct raw_walk walk = raw_walk_of(object);
+    struct raw_member m;
 
     *a = *b = STR_NULL;
-    for (;;) {
-        const char *from;
-        struct str key, *to;
+    while (raw_next_member(&walk, &m)) {
+        struct str *to = raw_text_is(m.name, key_a) ? a : raw_text_is(m.name, key_b) ? b : NULL;
 
-        p = skip_space(p, s.end);
-        if (p < s.end && *p == '}') return p + 1;
-        if (p == s.end || *p != '"') return NULL;
-        from = p;
-        p = skip_string(p, s.end);
-        if (!p) return NULL;
-        key = unquoted(str_between(from, p));
-        p = skip_space(p, s.end);
-        if (p == s.end || *p != ':') return NULL;
-        from = skip_space(p + 1, s.end);
-        p = skip_value(from, s.end);
-        if (!p) return NULL;
-        to = text_is(key, key_a) ? a : text_is(key, key_b) ? b : NULL;
-        if (to && to->ptr) return NULL;
-        if (to) *to = str_between(from, p);
-        p = skip_space(p, s.end);
-        if (p < s.end && *p == ',') p++;
+        if (to && to->ptr) return false;
+        if (to) *to = m.value;
     }
+    return !walk.is_broken;
 }
 
 static struct block read_block(struct str whole) {
-    struct span s = {whole.ptr, whole.ptr + whole.len};
     struct block block = {.whole = whole};
     struct str type, text;
 
     if (!whole.len || whole.ptr[0] != '{') return block;
-    if (!read_two(s, "type", &type, "text", &text)) return block;
-    if (text_is(unquoted(type), "text")) block.text = unquoted(text);
+    if (!read_two(whole, "type", &type, "text", &text)) return block;
+    if (raw_text_is(raw_text(type), "text")) block.text = raw_text(text);
     return block;
 }
 
@@ -252,26 +135,26 @@ static bool read_array(struct str raw, struct prompt *out) {
     const char *after_first_comma = NULL, *before_last_comma = NULL;
 
     for (;; p++) { /* over a comma */
-        const char *from = skip_space(p, end);
+        const char *from = raw_skip_space(p, end);
 
         if (from == end) return false;
         if (*from == ']') break;
         if (out->n == 1) after_first_comma = from;
         before_last_comma = last_end;
         last = from;
-        last_end = p = skip_value(from, end);
+        last_end = p = raw_skip_value(from, end);
         if (!p) return false;
-        if (!first.ptr) first = str_between(from, p);
+        if (!first.ptr) first = raw_between(from, p);
         out->n++;
-        p = skip_space(p, end);
+        p = raw_skip_space(p, end);
         if (p == end || *p != ',') break;
     }
     if (!out->n) return false;
     out->first = read_block(first);
-    out->last = out->n > 1 ? read_block(str_between(last, last_end)) : out->first;
+    out->last = out->n > 1 ? read_block(raw_between(last, last_end)) : out->first;
     if (out->n > 1) {
-        out->first_and_comma = str_between(first.ptr, after_first_comma);
-        out->comma_and_last = str_between(before_last_comma, last_end);
+        out->first_and_comma = raw_between(first.ptr, after_first_comma);
+        out->comma_and_last = raw_between(before_last_comma, last_end);
     }
     return true;
 }
@@ -282,7 +165,7 @@ static bool read_prompt(struct str raw, struct prompt *out) {
     if (raw.ptr[0] == '[') return read_array(raw, out);
     if (raw.ptr[0] != '"') return false;
     out->n = 1;
-    out->first = out->last = (struct block){.whole = raw, .text = unquoted(raw)};
+    out->first = out->last = (struct block){.whole = raw, .text = raw_text(raw)};
     return true;
 }
 
@@ -327,11 +210,11 @@ static struct str first_system_content(struct str messages) {
     struct str role, content;
 
     if (!messages.len || messages.ptr[0] != '[') return STR_NULL;
-    p = skip_space(messages.ptr + 1, end);
+    p = raw_skip_space(messages.ptr + 1, end);
     if (p == end || *p != '{') return STR_NULL;
-    if (!read_two((struct span){p, end}, "role", &role, "content", &content)) return STR_NULL;
-    role = unquoted(role);
-    return text_is(role, "system") || text_is(role, "developer") ? content : STR_NULL;
+    if (!read_two(raw_between(p, end), "role", &role, "content", &content)) return STR_NULL;
+    role = raw_text(role);
+    return raw_text_is(role, "system") || raw_text_is(role, "developer") ? content : STR_NULL;
 }
 
 void client_noise_find(const struct body_scan *scan, struct client_noise *out) {

@@ -8,10 +8,9 @@
 #include "common/base/hash.h"
 #include "common/base/rng.h"
 #include "router/prompt/body_scan.h"
-#include "router/prompt/client_noise.h"
+#include "router/prompt/prompt_text.h"
 
-#define HASHING_VERSION 1   /* changes when equal bytes get different hashes */
-#define PIECE_BYTES     128 /* the longest that XXH3 hashes in one straight line */
+#define HASHING_VERSION 1 /* changes when equal bytes get different hashes */
 
 static struct str first_of(const struct body_scan *scan, enum body_key a, enum body_key b) {
     return scan->spans[a].ptr ? scan->spans[a] : scan->spans[b];
@@ -65,119 +64,105 @@ uint32_t prompt_hash_n_blocks(size_t n, uint32_t block_bytes, uint32_t max_block
     return (uint32_t)MIN(n_blocks, (size_t)max_blocks);
 }
 
-void prompt_hash_chain(struct str prompt, uint64_t seed, uint32_t block_bytes, uint64_t *chain,
-                       uint32_t n_blocks) {
-    const char *p = prompt.ptr;
-    struct hash_key key;
-    uint64_t h = seed;
+/* --- the chain -------------------------------------------------------------------------------- */
 
-    assert(prompt_hash_n_blocks(prompt.len, block_bytes, n_blocks) == n_blocks);
-    hash_key_from_seed(&key, seed);
-    for (uint32_t i = 0; i < n_blocks; i++) {
-        size_t left = MIN(prompt.len - (size_t)i * block_bytes, (size_t)block_bytes);
+void prompt_hasher_init(struct prompt_hasher *c, uint64_t seed, uint32_t block_bytes,
+                        uint64_t *chain, uint32_t n_max) {
+    hash_key_from_seed(&c->key, seed);
+    c->hash = seed;
+    c->chain = chain;
+    c->n_max = n_max;
+    c->block_bytes = block_bytes;
+    c->n_blocks = c->n_in_block = c->n_kept = 0;
+    c->n_bytes = 0;
+}
 
-        for (size_t n; left; left -= n, p += n) {
-            n = MIN(left, (size_t)PIECE_BYTES);
-            h = rng_mix(h ^ hash_keyed_64(&key, p, n));
+/* A piece, which ends with the block or before it. */
+static void add_piece(struct prompt_hasher *c, const char *p, uint32_t n) {
+    c->hash = rng_mix(c->hash ^ hash_keyed_64(&c->key, p, n));
+    c->n_in_block += n;
+    if (c->n_in_block < c->block_bytes) return;
+    c->chain[c->n_blocks++] = c->hash & PROMPT_HASH_MASK;
+    c->n_in_block = 0;
+}
+
+/* Whole blocks, where one begins: how many bytes of `bytes` they have. */
+static size_t add_blocks(struct prompt_hasher *c, struct str bytes) {
+    size_t n_whole = MIN(bytes.len / c->block_bytes, (size_t)(c->n_max - c->n_blocks));
+    const char *p = bytes.ptr;
+    uint64_t h = c->hash;
+
+    for (size_t i = 0; i < n_whole; i++) {
+        for (size_t left = c->block_bytes, n; left; left -= n, p += n) {
+            n = MIN(left, (size_t)PROMPT_PIECE_BYTES);
+            h = rng_mix(h ^ hash_keyed_64(&c->key, p, n));
         }
-        chain[i] = h & PROMPT_HASH_MASK;
+        c->chain[c->n_blocks++] = h & PROMPT_HASH_MASK;
     }
+    c->hash = h;
+    return n_whole * c->block_bytes;
 }
 
-/* --- a prompt in several parts ---------------------------------------------------------------- */
+/* Keeps bytes until a piece of `want` is whole. */
+static size_t keep_bytes(struct prompt_hasher *c, struct str bytes, uint32_t want) {
+    uint32_t n = (uint32_t)MIN(bytes.len, (size_t)(want - c->n_kept));
 
-_Static_assert(2 + CLIENT_NOISE_CUTS_MAX <= PROMPT_PARTS_MAX, "each cut makes one part more");
-
-static void add_part(struct prompt_text *out, const char *from, const char *to) {
-    if (from == to) return;
-    out->parts[out->n++] = (struct str){from, (size_t)(to - from)};
-    out->len += (size_t)(to - from);
-}
-
-/* The span without the cuts that lie in it. */
-static void add_span(struct prompt_text *out, struct str span, const struct client_noise *noise) {
-    const char *from = span.ptr, *end = span.ptr + span.len;
-
-    if (!span.ptr) return;
-    for (uint32_t i = 0; i < noise->n; i++) {
-        struct str cut = noise->cuts[i];
-
-        if (cut.ptr < from || cut.ptr >= end) continue;
-        add_part(out, from, cut.ptr);
-        from = cut.ptr + cut.len;
-    }
-    add_part(out, from, end);
-}
-
-void prompt_text_of(const struct body_scan *scan, const struct client_noise *noise,
-                    struct prompt_text *out) {
-    *out = (struct prompt_text){0};
-    add_span(out, scan->spans[BODY_SYSTEM], noise);
-    add_span(out, body_scan_prompt(scan), noise);
-}
-
-size_t prompt_text_within(const struct prompt_text *text, struct str span) {
-    size_t n = 0;
-
-    for (uint32_t i = 0; span.ptr && i < text->n; i++) {
-        struct str part = text->parts[i];
-
-        if (part.ptr >= span.ptr && part.ptr < span.ptr + span.len) n += part.len;
+    memcpy(c->kept + c->n_kept, bytes.ptr, n);
+    c->n_kept += n;
+    if (c->n_kept == want) {
+        c->n_kept = 0;
+        add_piece(c, c->kept, want);
     }
     return n;
 }
 
-/* Where the next bytes are. */
-struct part_cursor {
-    const struct prompt_text *text;
-    uint32_t part;
-    size_t at;
-};
+/* Some of the bytes, at least one: how many. */
+static size_t add_some(struct prompt_hasher *c, struct str bytes) {
+    uint32_t want = MIN(c->block_bytes - c->n_in_block, PROMPT_PIECE_BYTES);
 
-/* The next n bytes: where they are, or copied to `copy` if they lie in several parts. */
-static const char *next_bytes(struct part_cursor *c, size_t n, char *copy) {
-    struct str part = c->text->parts[c->part];
-    size_t n_copied = 0;
+    if (c->n_kept || bytes.len < want) return keep_bytes(c, bytes, want);
+    if (!c->n_in_block && bytes.len >= c->block_bytes) return add_blocks(c, bytes);
+    add_piece(c, bytes.ptr, want);
+    return want;
+}
 
-    if (part.len - c->at >= n) {
-        c->at += n;
-        return part.ptr + c->at - n;
+void prompt_hasher_add(struct prompt_hasher *c, struct str bytes) {
+    c->n_bytes += bytes.len;
+    while (bytes.len && c->n_blocks < c->n_max) {
+        size_t n = add_some(c, bytes);
+
+        bytes.ptr += n;
+        bytes.len -= n;
     }
-    while (n_copied < n) {
-        size_t piece;
+}
 
-        part = c->text->parts[c->part];
-        piece = MIN(n - n_copied, part.len - c->at);
-        memcpy(copy + n_copied, part.ptr + c->at, piece);
-        n_copied += piece;
-        c->at += piece;
-        if (c->at == part.len && c->part + 1 < c->text->n) {
-            c->part++;
-            c->at = 0;
-        }
-    }
-    return copy;
+uint32_t prompt_hasher_end(struct prompt_hasher *c) {
+    if (c->n_kept) c->hash = rng_mix(c->hash ^ hash_keyed_64(&c->key, c->kept, c->n_kept));
+    if (c->n_kept || c->n_in_block) c->chain[c->n_blocks++] = c->hash & PROMPT_HASH_MASK;
+    c->n_kept = c->n_in_block = 0;
+    return c->n_blocks;
+}
+
+void prompt_hash_chain(struct str prompt, uint64_t seed, uint32_t block_bytes, uint64_t *chain,
+                       uint32_t n_blocks) {
+    struct prompt_hasher c;
+
+    assert(prompt_hash_n_blocks(prompt.len, block_bytes, n_blocks) == n_blocks);
+    prompt_hasher_init(&c, seed, block_bytes, chain, n_blocks);
+    prompt_hasher_add(&c, prompt);
+    prompt_hasher_end(&c);
+}
+
+static void take_piece(void *arg, struct str piece) {
+    prompt_hasher_add(arg, piece);
 }
 
 void prompt_hash_text(const struct prompt_text *text, uint64_t seed, uint32_t block_bytes,
-                      uint64_t *chain, uint32_t n_blocks) {
-    struct part_cursor cursor = {.text = text};
-    struct hash_key key;
-    uint64_t h = seed;
-    char copy[PIECE_BYTES];
+                      uint64_t *chain, uint32_t n_max, struct prompt_hashed *out) {
+    struct prompt_hasher c;
 
-    if (text->n < 2) {
-        prompt_hash_chain(text->n ? text->parts[0] : STR(""), seed, block_bytes, chain, n_blocks);
-        return;
-    }
-    hash_key_from_seed(&key, seed);
-    for (uint32_t i = 0; i < n_blocks; i++) {
-        size_t left = MIN(text->len - (size_t)i * block_bytes, (size_t)block_bytes);
-
-        for (size_t n; left; left -= n) {
-            n = MIN(left, (size_t)PIECE_BYTES);
-            h = rng_mix(h ^ hash_keyed_64(&key, next_bytes(&cursor, n, copy), n));
-        }
-        chain[i] = h & PROMPT_HASH_MASK;
-    }
+    prompt_hasher_init(&c, seed, block_bytes, chain, n_max);
+    out->n_system = prompt_text_read(text, take_piece, &c);
+    out->n_blocks = prompt_hasher_end(&c);
+    out->n_bytes = c.n_bytes;
 }

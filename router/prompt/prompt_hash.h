@@ -12,30 +12,17 @@
  * ten cycles, is sequential. The 48 bits are what other routers receive
  * (common/protocol/request_events.h), and more than the index compares. Without the secret it is
  * infeasible to construct colliding pieces. The bytes are the raw JSON of the prompt, roles and
- * tool calls included. A last block shorter than block_bytes is hashed as it is. Bytes beyond
- * max_blocks are not hashed. Pure; any thread. */
+ * tool calls included (prompt_text.h). A last block shorter than block_bytes is hashed as it is.
+ * Bytes beyond max_blocks are not hashed. Pure; any thread. */
 #ifndef ROUTER_PROMPT_PROMPT_HASH_H
 #define ROUTER_PROMPT_PROMPT_HASH_H
 
 #include "common/base/base.h"
 #include "common/base/buf.h"
+#include "common/base/hash.h"
 
 struct body_scan;
-struct client_noise;
-
-/* The bytes that are hashed, in their order: those of `system` before the others, as engines read
- * them, without what clients write differently in each request. */
-#define PROMPT_PARTS_MAX 8
-struct prompt_text {
-    struct str parts[PROMPT_PARTS_MAX]; /* none is empty */
-    uint32_t n;
-    size_t len; /* of all */
-};
-void prompt_text_of(const struct body_scan *scan, const struct client_noise *noise,
-                    struct prompt_text *out);
-
-/* How many of the bytes lie in the span. */
-size_t prompt_text_within(const struct prompt_text *text, struct str span);
+struct prompt_text;
 
 /* Everything beside the prompt that must be equal for a cached block to be usable. Raw spans of the
  * body, or empty. */
@@ -74,8 +61,30 @@ uint32_t prompt_hash_n_blocks(size_t n, uint32_t block_bytes, uint32_t max_block
 void prompt_hash_chain(struct str prompt, uint64_t seed, uint32_t block_bytes, uint64_t *chain,
                        uint32_t n_blocks);
 
-/* As prompt_hash_chain of the parts one after the other. */
+/* The chain of bytes that come in pieces: the same as of all of them at once. `chain` has room for
+ * n_max blocks, those of the bytes or fewer; end returns how many there are. */
+#define PROMPT_PIECE_BYTES 128u /* the longest that XXH3 hashes in one straight line */
+struct prompt_hasher {
+    size_t n_bytes; /* of all pieces */
+    /* Private. */
+    struct hash_key key;
+    uint64_t hash, *chain;
+    uint32_t n_max, n_blocks, block_bytes;
+    uint32_t n_in_block, n_kept; /* bytes of the block at hand: hashed, and not yet */
+    char kept[PROMPT_PIECE_BYTES];
+};
+void prompt_hasher_init(struct prompt_hasher *c, uint64_t seed, uint32_t block_bytes,
+                        uint64_t *chain, uint32_t n_max);
+void prompt_hasher_add(struct prompt_hasher *c, struct str bytes);
+uint32_t prompt_hasher_end(struct prompt_hasher *c);
+
+/* Of a body's prompt. `chain` has room for n_max blocks, at least prompt_hash_n_blocks() of
+ * prompt_text_max(). */
+struct prompt_hashed {
+    size_t n_bytes, n_system; /* of the prompt; of these, as prompt_text_read has them */
+    uint32_t n_blocks;
+};
 void prompt_hash_text(const struct prompt_text *text, uint64_t seed, uint32_t block_bytes,
-                      uint64_t *chain, uint32_t n_blocks);
+                      uint64_t *chain, uint32_t n_max, struct prompt_hashed *out);
 
 #endif

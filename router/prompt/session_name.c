@@ -3,6 +3,19 @@
 
 #include "common/http/http_server.h"
 #include "router/prompt/body_scan.h"
+#include "router/prompt/raw_json.h"
+
+/* Of Messages: Claude Code writes its session there, others the user. */
+static struct str user_id_of(struct str metadata) {
+    struct raw_walk walk = raw_walk_of(metadata);
+    struct raw_member m;
+
+    if (!str_starts(metadata, STR("{"))) return STR_NULL;
+    while (raw_next_member(&walk, &m)) {
+        if (raw_text_is(m.name, "user_id")) return raw_text(m.value);
+    }
+    return STR_NULL;
+}
 
 struct str session_name(const struct http_request *req, const struct body_scan *scan,
                         const struct session_headers *headers) {
@@ -13,7 +26,8 @@ struct str session_name(const struct http_request *req, const struct body_scan *
     }
     if (scan->spans[BODY_PROMPT_CACHE_KEY].ptr)
         return body_unquote(scan->spans[BODY_PROMPT_CACHE_KEY]);
-    return body_unquote(scan->spans[BODY_SESSION_ID]);
+    if (scan->spans[BODY_SESSION_ID].ptr) return body_unquote(scan->spans[BODY_SESSION_ID]);
+    return user_id_of(scan->spans[BODY_METADATA]);
 }
 
 static const struct {

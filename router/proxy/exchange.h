@@ -35,6 +35,7 @@
 #include "common/http/http_parse.h"
 #include "common/http/http_server.h"
 #include "common/net/loop.h"
+#include "common/protocol/api.h"
 #include "router/access/isolation.h"
 #include "router/access/keys.h"
 #include "router/prompt/body_scan.h"
@@ -136,6 +137,7 @@ struct exchange {
     struct attempt try;        /* the current attempt, or the last one */
     struct http_request *req;  /* NULL once it is answered or abandoned */
     struct body_scan scan;
+    enum api_form api; /* of its path */
     uint64_t start_us;
     struct route_request rq; /* the registry's while QUEUED */
     struct loop_timer timeout, retry, queue_timer;
@@ -175,6 +177,7 @@ struct exchange {
     /* Facts of the request, which hold from OPEN to the end. */
     bool wants_explanation; /* in x-incipit-route */
     bool is_generation;     /* computes its prompt: what is read stays in the worker's cache */
+    bool is_light;          /* takes no place on its worker: see forward.h */
     bool is_safe;           /* may be sent twice: see forward.h */
     bool is_salted;         /* its tenant shares no cache with others */
     bool cuts_noise;        /* by --strip-client-noise, for its path */

@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "common/protocol/api.h"
+
 #define OURS   WORKER_KIND_BIT(WORKER_OURS)
 #define VLLM   WORKER_KIND_BIT(WORKER_VLLM)
 #define SGLANG WORKER_KIND_BIT(WORKER_SGLANG)
@@ -15,33 +17,33 @@
 static const struct {
     struct str path;
     uint32_t kinds;
-    bool computes; /* a prompt, through a prefix cache */
+    enum forward_work work;
 } calls[] = {
-    {STR("/v1/chat/completions"), ALL, true},
-    {STR("/v1/completions"), ALL, true},
-    {STR("/generate"), ALL, true},
-    {STR("/tokenize"), ALL, false},
-    {STR("/detokenize"), ALL, false},
-    {STR("/v1/responses"), OTHERS, true},
-    {STR("/v1/messages"), OTHERS, true},
-    {STR("/v1/messages/count_tokens"), OTHERS, false},
-    {STR("/v1/embeddings"), OTHERS, true},
-    {STR("/v1/rerank"), OTHERS, true},
-    {STR("/rerank"), OTHERS, true},
-    {STR("/v2/rerank"), VLLM | OTHER, true},
-    {STR("/v1/score"), VLLM | SGLANG, true},
-    {STR("/score"), VLLM, true},
-    {STR("/v1/classify"), SGLANG, true},
-    {STR("/classify"), VLLM | SGLANG, true},
-    {STR("/pooling"), VLLM, true},
-    {STR("/encode"), SGLANG, true},
-    {STR("/v1/moderations"), OTHER, true},
-    {STR("/v1/tokenize"), SGLANG, false},
-    {STR("/v1/detokenize"), SGLANG, false},
-    {STR("/v1/audio/speech"), VLLM | OTHER, false},
-    {STR("/v1/audio/transcriptions"), OTHERS, false},
-    {STR("/v1/audio/translations"), VLLM | OTHER, false},
-    {STR("/v1/images/generations"), OTHER, false},
+    {STR("/v1/chat/completions"), ALL, WORK_PROMPT},
+    {STR("/v1/completions"), ALL, WORK_PROMPT},
+    {STR("/generate"), ALL, WORK_PROMPT},
+    {STR("/tokenize"), ALL, WORK_TOKENS},
+    {STR("/detokenize"), ALL, WORK_TOKENS},
+    {STR(API_RESPONSES_PATH), ALL, WORK_PROMPT},
+    {STR(API_MESSAGES_PATH), ALL, WORK_PROMPT},
+    {STR(API_COUNT_TOKENS_PATH), ALL, WORK_TOKENS},
+    {STR("/v1/embeddings"), OTHERS, WORK_PROMPT},
+    {STR("/v1/rerank"), OTHERS, WORK_PROMPT},
+    {STR("/rerank"), OTHERS, WORK_PROMPT},
+    {STR("/v2/rerank"), VLLM | OTHER, WORK_PROMPT},
+    {STR("/v1/score"), VLLM | SGLANG, WORK_PROMPT},
+    {STR("/score"), VLLM, WORK_PROMPT},
+    {STR("/v1/classify"), SGLANG, WORK_PROMPT},
+    {STR("/classify"), VLLM | SGLANG, WORK_PROMPT},
+    {STR("/pooling"), VLLM, WORK_PROMPT},
+    {STR("/encode"), SGLANG, WORK_PROMPT},
+    {STR("/v1/moderations"), OTHER, WORK_PROMPT},
+    {STR("/v1/tokenize"), SGLANG, WORK_TOKENS},
+    {STR("/v1/detokenize"), SGLANG, WORK_TOKENS},
+    {STR("/v1/audio/speech"), VLLM | OTHER, WORK_OTHER},
+    {STR("/v1/audio/transcriptions"), OTHERS, WORK_OTHER},
+    {STR("/v1/audio/translations"), VLLM | OTHER, WORK_OTHER},
+    {STR("/v1/images/generations"), OTHER, WORK_OTHER},
 };
 
 static const struct {
@@ -77,14 +79,14 @@ static bool matches(struct str pattern, struct str path) {
 }
 
 struct forward_call forward_find(const struct forward *f, struct str path) {
-    struct forward_call call = {.computes = true}; /* an unknown call may compute a prompt */
+    struct forward_call call = {.work = WORK_PROMPT}; /* an unknown call may compute one */
 
     for (size_t i = 0; i < ARRAY_LEN(calls); i++) {
         if (!str_eq(path, calls[i].path)) continue;
-        call = (struct forward_call){calls[i].kinds, 0, true, calls[i].computes};
+        call = (struct forward_call){calls[i].kinds, 0, true, calls[i].work};
         break;
     }
-    if (str_eq(path, STR("/v1/messages"))) call.kinds_unsalted = VLLM | SGLANG;
+    if (str_eq(path, STR(API_MESSAGES_PATH))) call.kinds_unsalted = VLLM | SGLANG;
     for (uint32_t i = 0; i < f->paths.n && call.kinds != ALL; i++) {
         if (!matches(str_of(f->paths.items[i]), path)) continue;
         call.kinds = ALL;

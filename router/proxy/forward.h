@@ -26,6 +26,13 @@ struct forward {
 /* Checks both lists: ST_INVALID with a sentence. */
 MUST_USE enum status forward_check_options(const struct forward *f, struct error *err);
 
+/* What a call costs its worker. */
+enum forward_work {
+    WORK_PROMPT, /* it computes a prompt through a prefix cache */
+    WORK_TOKENS, /* the tokenizer's alone, no device: it waits for no place and takes none */
+    WORK_OTHER,
+};
+
 /* A POST to a path. Kinds of workers are a bit each. */
 struct forward_call {
     uint32_t kinds; /* that it is forwarded to; 0: none */
@@ -34,7 +41,7 @@ struct forward_call {
     uint32_t kinds_unsalted;
     bool is_listed; /* it changes nothing in the worker and may be sent twice; an added path may
                     * not */
-    bool computes;  /* it computes a prompt through a prefix cache */
+    enum forward_work work;
 };
 struct forward_call forward_find(const struct forward *f, struct str path);
 

@@ -31,6 +31,8 @@
 #include "common/telemetry/log.h"
 #include "router/metrics/router_metrics.h"
 #include "router/prompt/prompt_hash.h"
+#include "router/prompt/prompt_text.h"
+#include "router/prompt/raw_json.h"
 #include "router/proxy/forward.h"
 #include "router/proxy/poison.h"
 #include "router/proxy/proxy_internal.h"
@@ -441,7 +443,7 @@ static void reset_attempt(struct attempt *a, bool is_fresh) {
     a->outcome = OUTCOME_OK;
     a->first_byte = a->last_byte = '\0';
     a->feedback = (struct route_feedback){-1, -1};
-    sse_usage_init(&a->usage, false);
+    sse_usage_init(&a->usage, API_OPENAI, false);
     a->first_token_us = a->sent_bytes = a->seen_bytes = a->seen_us = a->hung_us = 0;
     a->n_interim = 0;
     http_response_init(&a->head, false);
@@ -545,44 +547,62 @@ static void find_noise(struct exchange *x) {
     x->noise.n = 0;
     if (rule == NOISE_KEPT || !x->is_generation) return;
     client_noise_find(&x->scan, &x->noise);
-    x->cuts_noise = rule == NOISE_CUT_FROM_ALL || str_eq(x->req->path, STR("/v1/messages"));
+    x->cuts_noise = rule == NOISE_CUT_FROM_ALL || x->api == API_MESSAGES;
     for (int i = 0; x->noise.n && i < NOISE_KIND_COUNT; i++) {
         if (x->noise.found[i])
             metric_inc(METRICS_GET(x->proxy->metrics, ROUTER_client_noise_total, names[i]));
     }
 }
 
+/* What a request of Responses continues is known to the worker that has stored it. */
+static void find_stored(struct exchange *x) {
+    struct str id = raw_text(x->scan.spans[BODY_PREVIOUS_RESPONSE_ID]);
+
+    if (!id.len) return;
+    x->rq.is_continued = true;
+    x->rq.stored_at = registry_find_mark(x->proxy->registry, api_mark_of(id));
+    x->rq.n_blocks = 0; /* of another prompt */
+    x->system_bytes = 0;
+}
+
 /* Chain, size and session, which routing uses. */
 static enum status hash_prompt(struct exchange *x, struct error *err) {
     const struct proxy_config *config = &x->proxy->config;
-    struct prompt_text prompt = {0};
+    struct prompt_text prompt = {&x->scan, &x->noise, x->api};
     struct str session = session_name(x->req, &x->scan, &config->session_headers);
     struct prompt_scope scope = prompt_scope_of(&x->scan);
-    uint32_t n;
+    struct prompt_hashed hashed = {0};
+    uint32_t n_max = 0;
 
     find_noise(x);
-    if (x->is_generation) prompt_text_of(&x->scan, &x->noise, &prompt);
-    x->system_bytes = prompt_text_within(&prompt, x->scan.spans[BODY_SYSTEM]);
-    n = prompt_hash_n_blocks(prompt.len, config->prefix_block_bytes, config->max_prefix_blocks);
+    if (x->is_generation)
+        n_max = prompt_hash_n_blocks(prompt_text_max(&x->scan, x->api), config->prefix_block_bytes,
+                                     config->max_prefix_blocks);
     if (x->is_salted) scope.tenant = x->tenant;
-    if (n > x->chain_cap) {
+    if (n_max > x->chain_cap) {
         uint64_t *chain = /* followed by the guesses */
-            mem_try_realloc(x->chain, n * sizeof(*chain) + (n + 1) * sizeof(*x->rq.guesses));
+            mem_try_realloc(x->chain,
+                            n_max * sizeof(*chain) + (n_max + 1) * sizeof(*x->rq.guesses));
 
         if (!chain) return error_set(err, ST_NOMEM, "out of memory for a prompt's hash chain");
         x->chain = chain;
-        x->chain_cap = n;
+        x->chain_cap = n_max;
     }
-    prompt_hash_text(&prompt, prompt_hash_seed_memo(&x->proxy->seed, &scope, config->hash_secret),
-                     config->prefix_block_bytes, x->chain, n);
+    if (n_max)
+        prompt_hash_text(&prompt,
+                         prompt_hash_seed_memo(&x->proxy->seed, &scope, config->hash_secret),
+                         config->prefix_block_bytes, x->chain, n_max, &hashed);
+    x->system_bytes = hashed.n_system;
     x->rq = (struct route_request){
         .chain = x->chain,
         .guesses = (uint32_t *)(x->chain + x->chain_cap),
-        .n_blocks = n,
-        .prompt_bytes = prompt.len,
+        .n_blocks = hashed.n_blocks,
+        .prompt_bytes = hashed.n_bytes,
         .max_output_tokens = x->scan.max_output_tokens,
         .session_key = session.len ? hash_64(session.ptr, session.len, config->hash_secret) : 0,
+        .is_light = x->is_light,
     };
+    if (x->api == API_RESPONSES) find_stored(x);
     return ST_OK;
 }
 

@@ -9,6 +9,7 @@
 #include "common/telemetry/log.h"
 #include "common/telemetry/metrics.h"
 #include "router/metrics/router_metrics.h"
+#include "router/prompt/prompt_text.h"
 #include "router/proxy/poison.h"
 #include "router/proxy/proxy_internal.h"
 
@@ -38,7 +39,7 @@ void proxy_count_failure(struct exchange *x, enum status st) {
 
 static enum status enter_by_key(struct exchange *x, struct error *err) {
     struct proxy *p = x->proxy;
-    double tokens = (double)body_scan_prompt(&x->scan).len / GUESSED_BYTES_PER_TOKEN;
+    double tokens = (double)prompt_text_max(&x->scan, x->api) / GUESSED_BYTES_PER_TOKEN;
     enum status st = keys_enter(p->config.keys, proxy_key_of(x->req), tokens, loop_now_us(p->loop),
                                 &x->key, &x->retry_after_us, err);
 
@@ -110,12 +111,15 @@ bool proxy_is_poison(struct exchange *x) {
     return verdict == POISON_SUSPECT;
 }
 
+#define POISON_MESSAGE                                                                             \
+    "Workers were lost while they computed this request: it is not retried, and is refused for "   \
+    "--poison-memory. Change the request, or check the workers' logs."
+
 void proxy_fail_poison(struct exchange *x, bool is_found) {
-    struct str body = STR(
-        "{\"error\":{\"message\":\"Workers were lost while they computed this request: it is not "
-        "retried, and is refused for --poison-memory. Change the request, or check the "
-        "workers' logs.\",\"type\":\"ServiceUnavailableError\",\"param\":null,\"code\":"
-        "\"poison_suspected\"}}");
+    struct str body = STR("{\"error\":{\"message\":\"" POISON_MESSAGE
+                          "\",\"type\":\"ServiceUnavailableError\",\"param\":null,\"code\":"
+                          "\"poison_suspected\"}}");
+    struct error err = {0};
     struct http_request *req = x->req;
 
     if (is_found) {
@@ -136,7 +140,12 @@ void proxy_fail_poison(struct exchange *x, bool is_found) {
     http_add_header(req, STR("x-request-id"), proxy_request_id(x));
     http_add_header(req, STR("x-should-retry"), STR("false")); /* for OpenAI's clients */
     proxy_close(x, 503);
-    http_reply(req, 503, OPENAI_JSON, body);
+    if (x->api == API_MESSAGES) {
+        error_set(&err, ST_UNAVAILABLE, POISON_MESSAGE);
+        http_reply_error(req, ST_UNAVAILABLE, &err);
+    } else {
+        http_reply(req, 503, OPENAI_JSON, body);
+    }
 }
 
 /* --- the body --------------------------------------------------------------------------------- */

@@ -10,7 +10,7 @@
  *      the worker's head is there        to every stream: the status is known to be 200
  *      nothing of a worker is there      only if the client asked (x-incipit-queue-comments: 1):
  *                                        with the first comment it gets a head with status 200, and
- *                                        any later error is an event (stream_error.h)
+ *                                        any later error is an event (api.h)
  *
  * Comments end nothing: until its client has more than them, a request may go to another worker,
  * and no first token is learned. A worker's own comments are passed on in the same way. An answer
@@ -145,7 +145,18 @@ void proxy_end_comment(struct exchange *x) {
     x->is_amid_comment = false;
 }
 
-/* --- errors behind comments ------------------------------------------------------------------- */
+/* --- errors behind what the client has -------------------------------------------------------- */
+
+struct api_stream proxy_stream(const struct exchange *x) {
+    const struct sse_usage *seen = &x->try.usage;
+    bool has_events = exchange_is_in(x, EXCHANGE_SENT);
+
+    return (struct api_stream){
+        .api = x->api,
+        .sequence = has_events ? (uint64_t)(seen->sequence + 1) : 0,
+        .id = has_events ? (struct str){seen->id, seen->n_id} : STR(""),
+    };
+}
 
 bool proxy_needs_event(const struct exchange *x) {
     return x->has_early_head && !x->try.is_stream;
@@ -161,10 +172,11 @@ void proxy_collect(struct exchange *x, struct str payload) {
 }
 
 void proxy_send_collected(struct exchange *x) {
+    struct api_stream stream = proxy_stream(x);
     struct buf event;
 
     buf_init(&event, 0);
-    stream_error_relay(&event, x->req->path, x->try.head.status_code, buf_str(&x->out));
+    stream_error_relay(&event, &stream, x->try.head.status_code, buf_str(&x->out));
     proxy_write_body(x, buf_str(&event));
     buf_fini(&event);
 }
@@ -181,19 +193,21 @@ static void end_with(struct exchange *x, int code, const struct buf *event) {
 }
 
 void proxy_fail_stream(struct exchange *x, enum status st, const struct error *err) {
+    struct api_stream stream = proxy_stream(x);
     struct buf event;
 
     buf_init(&event, 0);
-    stream_error_append(&event, x->req->path, st, status_http_code(st), err);
+    api_append_error_event(&event, &stream, st, status_http_code(st), err);
     end_with(x, status_http_code(st), &event);
     buf_fini(&event);
 }
 
 void proxy_fail_stream_json(struct exchange *x, int code, struct str json) {
+    struct api_stream stream = proxy_stream(x);
     struct buf event;
 
     buf_init(&event, 0);
-    stream_error_relay(&event, x->req->path, code, json);
+    stream_error_relay(&event, &stream, code, json);
     end_with(x, code, &event);
     buf_fini(&event);
 }

@@ -16,7 +16,7 @@
 #include "router/registry/registry_view.h"
 #include "router/registry/registry_workers.h"
 
-#define PROXY_N_PATHS 7   /* with a label of their own */
+#define PROXY_N_PATHS 10  /* with a label of their own */
 #define PROXY_N_CODES 600 /* above every status code */
 
 /* This loop's parts of the metrics that most exchanges count in, looked up once: field, name. */
@@ -173,6 +173,9 @@ void proxy_end_comment(struct exchange *x); /* that its worker has not ended */
 bool proxy_needs_event(const struct exchange *x);
 void proxy_collect(struct exchange *x, struct str payload);
 void proxy_send_collected(struct exchange *x);
+
+/* Where an error would stand in what the client has of a stream. */
+struct api_stream proxy_stream(const struct exchange *x);
 
 /* proxy_fail for a client with an early head: an event. `json`: or this error body. */
 void proxy_fail_stream(struct exchange *x, enum status st, const struct error *err);

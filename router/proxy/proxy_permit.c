@@ -68,9 +68,11 @@ enum status proxy_permit_call(struct exchange *x, struct error *err) {
     struct forward_call call = forward_find(lists_of(x), x->req->path);
 
     x->wants_explanation = route.ptr && !str_eq(route, STR("0"));
+    x->api = api_of(x->req->path);
     x->kinds = call.kinds;
     x->kinds_unsalted = x->proxy->config.isolation ? call.kinds_unsalted : 0;
-    x->is_generation = call.computes;
+    x->is_generation = call.work == WORK_PROMPT;
+    x->is_light = call.work == WORK_TOKENS;
     x->is_safe = call.is_listed;
     if (has_passed_here(x)) {
         error_set(

@@ -273,6 +273,12 @@ enum status proxy_route_or_queue(struct exchange *x, struct error *err) {
 
     x->rq.now_us = now_us;
     x->waiter.limit = NULL;
+    if (x->is_light) {
+        st =
+            registry_route(p->registry, x->scan.model, &x->rq, &x->try.ticket, &x->try.target, err);
+        if (st == ST_OK) exchange_move(x, EXCHANGE_SENDING);
+        if (st != ST_UNAVAILABLE) return st; /* else it waits until a worker is up */
+    }
     if (x->due.by_us) {
         st = proxy_judge_deadline(x, err);
         if (st != ST_OK) return st;

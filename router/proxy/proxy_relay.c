@@ -14,6 +14,7 @@
 #include "common/protocol/wire.h"
 #include "common/telemetry/log.h"
 #include "router/metrics/router_metrics.h"
+#include "router/proxy/answers/stream_error.h"
 #include "router/proxy/proxy_internal.h"
 
 #define HIGH_WATER_BYTES  (256 * 1024) /* waiting for a slow client: stop reading its worker */
@@ -220,32 +221,39 @@ static void finish(struct exchange *x) {
     http_raw_end(req, !x->will_close);
 }
 
-#define ERROR_EVENT(code, type, what, advice)                                                      \
-    STR("data: {\"error\":{\"message\":\"" what "; what was generated so far is above." advice     \
-        "\",\"type\":\"" type "\",\"param\":null,\"code\":\"" code "\"}}\n\n")
+static void send_break(struct exchange *x, const struct stream_break *why) {
+    struct api_stream stream = proxy_stream(x);
+    struct buf event;
+
+    buf_init(&event, 0);
+    stream_error_break(&event, &stream, why);
+    if (sse_usage_is_amid_event(&x->try.usage)) send_payload(x, STR("\n\n"));
+    send_payload(x, buf_str(&event));
+    buf_fini(&event);
+    if (x->is_chunked) http_raw_write(x->req, STR("0\r\n\r\n"));
+}
+
+#define BREAK(code, type, name, what, advice)                                                      \
+    { code, type, name, what "; what was generated so far is above." advice }
+#define AGAIN " Send the request again."
 
 void proxy_break_off(struct exchange *x, enum break_cause cause) {
     static const struct {
-        int code;
         enum registry_outcome outcome;
-        struct str event;
+        struct stream_break why;
     } causes[] = {
-        [BROKEN_WORKER_LOST] = {502, OUTCOME_BROKEN,
-                                ERROR_EVENT("worker_lost", "upstream_error",
-                                            "The worker that was answering was lost",
-                                            " Send the request again.")},
-        [BROKEN_IDLE] = {504, OUTCOME_BROKEN,
-                         ERROR_EVENT("worker_silent", "upstream_error",
-                                     "The worker that was answering has fallen silent",
-                                     " Send the request again.")},
-        [BROKEN_SHUTDOWN] = {503, OUTCOME_UNKNOWN,
-                             ERROR_EVENT("shutting_down", "ServiceUnavailableError",
-                                         "The router is shutting down",
-                                         " Send the request again.")},
-        [BROKEN_TIMEOUT] = {504, OUTCOME_UNKNOWN,
-                            ERROR_EVENT(
-                                "timeout", "TimeoutError",
-                                "The answer took longer than the router's --request-timeout", "")},
+        [BROKEN_WORKER_LOST] = {OUTCOME_BROKEN,
+                                BREAK(502, "upstream_error", "worker_lost",
+                                      "The worker that was answering was lost", AGAIN)},
+        [BROKEN_IDLE] = {OUTCOME_BROKEN,
+                         BREAK(504, "upstream_error", "worker_silent",
+                               "The worker that was answering has fallen silent", AGAIN)},
+        [BROKEN_SHUTDOWN] = {OUTCOME_UNKNOWN, BREAK(503, "ServiceUnavailableError", "shutting_down",
+                                                    "The router is shutting down", AGAIN)},
+        [BROKEN_TIMEOUT] = {OUTCOME_UNKNOWN,
+                            BREAK(504, "TimeoutError", "timeout",
+                                  "The answer took longer than the router's --request-timeout",
+                                  "")},
     };
     struct http_request *req = x->req;
     /* A declared length leaves no room for an event. */
@@ -254,12 +262,8 @@ void proxy_break_off(struct exchange *x, enum break_cause cause) {
     proxy_drop_upstream(x);
     proxy_account(x, true, causes[cause].outcome);
     if (causes[cause].outcome == OUTCOME_BROKEN) metric_inc(x->proxy->counts.streams_broken);
-    if (sends_event) {
-        if (sse_usage_is_amid_event(&x->try.usage)) send_payload(x, STR("\n\n"));
-        send_payload(x, causes[cause].event);
-        if (x->is_chunked) http_raw_write(req, STR("0\r\n\r\n"));
-    }
-    proxy_close(x, causes[cause].code);
+    if (sends_event) send_break(x, &causes[cause].why);
+    proxy_close(x, causes[cause].why.code);
     if (sends_event) {
         http_raw_end(req, false);
     } else {
@@ -351,7 +355,7 @@ static bool take_head(struct exchange *x, const char *data) {
     if (x->try.feedback.cached_tokens >= 0) read_tiers(x, data, &x->try.feedback);
     x->try.form = form_of(http_head_get(&x->try.head, data, HTTP_NAME_CONTENT_TYPE));
     x->try.is_stream = is_open_stream(x, data);
-    sse_usage_init(&x->try.usage, x->try.form == ANSWER_SSE);
+    sse_usage_init(&x->try.usage, x->api, x->try.form == ANSWER_SSE);
     if (x->has_early_head) {
         buf_clear(&x->out);
     } else {
@@ -404,7 +408,7 @@ static void take_payload(struct exchange *x, struct str payload) {
         proxy_collect(x, payload);
         return;
     }
-    if (!x->try.first_token_us && (x->try.form != ANSWER_SSE || x->try.usage.n_events > 0)) {
+    if (!x->try.first_token_us && (x->try.form != ANSWER_SSE || x->try.usage.n_token_events > 0)) {
         if (!x->try.target.is_third_party) learn_usage(x); /* it comes before its first event */
         on_first_token(x);
     }

@@ -18,13 +18,12 @@
 /* Counts a request by path and code. Paths come from clients: unknown ones share a label. Each
  * label is composed once. */
 static void count_request(struct proxy *p, struct str path, int code) {
-    static const struct str known[PROXY_N_PATHS] = {{"/v1/chat/completions", 20},
-                                                    {"/v1/completions", 15},
-                                                    {"/generate", 9},
-                                                    {"/v1/embeddings", 14},
-                                                    {"/tokenize", 9},
-                                                    {"/detokenize", 11},
-                                                    {"other", 5}};
+    static const struct str known[PROXY_N_PATHS] = {
+        {"/v1/chat/completions", 20}, {"/v1/completions", 15},
+        {API_MESSAGES_PATH, 12},      {API_RESPONSES_PATH, 13},
+        {API_COUNT_TOKENS_PATH, 25},  {"/generate", 9},
+        {"/v1/embeddings", 14},       {"/tokenize", 9},
+        {"/detokenize", 11},          {"other", 5}};
     struct metric **counter;
     char text[16];
     size_t i = 0;

@@ -12,6 +12,7 @@
 #include "router/prompt/body_scan.h"
 #include "router/prompt/client_noise.h"
 #include "router/prompt/prompt_hash.h"
+#include "router/prompt/prompt_text.h"
 #include "router/registry/registry_view.h"
 
 #define TIE_MARGIN 0.01 /* as policy/prefix.c has it */
@@ -138,26 +139,28 @@ static enum status prepare(const struct dry_run *d, struct http_request *req,
     enum status st = body_scan(req->body, scan, err);
     struct prompt_scope scope;
     struct client_noise noise = {0};
-    struct prompt_text prompt;
+    struct prompt_text prompt = {scan, &noise, API_OPENAI};
+    struct prompt_hashed hashed;
     struct str session;
-    uint32_t n;
+    uint32_t n_max;
 
     if (st != ST_OK) return st;
     scope = prompt_scope_of(scan);
     if (d->is_isolated) scope.tenant = http_request_header(req, STR("x-incipit-tenant"));
     if (!d->keeps_noise) client_noise_find(scan, &noise);
-    prompt_text_of(scan, &noise, &prompt);
+    prompt.api = prompt_api_of(scan);
     session = session_name(req, scan, &d->session_headers);
-    n = prompt_hash_n_blocks(prompt.len, d->prefix_block_bytes, d->max_prefix_blocks);
-    *chain = mem_try(MAX(n, 1u) * sizeof(**chain));
+    n_max = prompt_hash_n_blocks(prompt_text_max(scan, prompt.api), d->prefix_block_bytes,
+                                 d->max_prefix_blocks);
+    *chain = mem_try(MAX(n_max, 1u) * sizeof(**chain));
     if (!*chain)
         return error_set(err, ST_NOMEM, "out of memory for the prompt's hash chain: retry later");
     prompt_hash_text(&prompt, prompt_hash_seed(&scope, d->hash_secret), d->prefix_block_bytes,
-                     *chain, n);
+                     *chain, n_max, &hashed);
     *rq = (struct route_request){
         .chain = *chain,
-        .n_blocks = n,
-        .prompt_bytes = prompt.len,
+        .n_blocks = hashed.n_blocks,
+        .prompt_bytes = hashed.n_bytes,
         .max_output_tokens = scan->max_output_tokens,
         .session_key = session.len ? hash_64(session.ptr, session.len, d->hash_secret) : 0,
         .now_us = clock_now_us(),

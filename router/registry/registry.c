@@ -436,7 +436,7 @@ void registry_replace(struct registry *r, uint32_t id) {
             routing_slow_start(w->model->routing, id, r->now_us);
         }
         w->incarnation++;
-        w->info.generation[0] = '\0';
+        w->info.generation[0] = w->info.response_mark[0] = '\0';
         w->has_load = w->is_followed = false;
         w->kv = (struct registry_kv){0};
         w->reported = (struct registry_report){.running = -1, .waiting = -1, .kv_usage = -1};

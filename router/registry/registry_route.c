@@ -140,7 +140,7 @@ static void fill_target(struct registry *r, struct routing *routing,
     out->shared_id = 0;
     if (w->model->sessions)
         out->mark.sessions_wait_s = sessions_wait_s(w->model->sessions, ticket->load.sent_us);
-    if (r->origin && w->is_third_party) outbox_accepted(r, ticket, out);
+    if (r->origin && w->is_third_party && !ticket->load.is_light) outbox_accepted(r, ticket, out);
     if (w->breaker.state == BREAKER_HALF_OPEN) {
         breaker_sent(&w->breaker);
         worker_show_breaker(w, id);
@@ -693,6 +693,21 @@ uint32_t registry_keep_current(struct registry *r, uint32_t *ids, uint32_t *inca
     }
     pthread_mutex_unlock(&r->lock);
     return n_kept;
+}
+
+uint32_t registry_find_mark(struct registry *r, struct str mark) {
+    uint32_t found = WORKER_NONE;
+
+    if (!mark.len) return WORKER_NONE;
+    pthread_mutex_lock(&r->lock);
+    for (uint32_t id = 0; id < r->n_ids && found == WORKER_NONE; id++) {
+        const struct worker *w = &r->workers[id];
+
+        if (w->is_used && w->is_described && str_eq(str_of(w->info.response_mark), mark))
+            found = id;
+    }
+    pthread_mutex_unlock(&r->lock);
+    return found;
 }
 
 bool registry_has_other(struct registry *r, const struct registry_target *target,

@@ -155,6 +155,9 @@ void registry_note_draining(struct registry *r, const struct registry_target *ta
 uint32_t registry_keep_current(struct registry *r, uint32_t *ids, uint32_t *incarnations,
                                uint32_t n);
 
+/* The worker that has stored the responses with this mark (api.h), or WORKER_NONE. */
+uint32_t registry_find_mark(struct registry *r, struct str mark);
+
 /* True when a worker other than the target's and the excluded ones can take a request for its
  * model. */
 bool registry_has_other(struct registry *r, const struct registry_target *target,

@@ -451,7 +451,7 @@ bool load_has_room(const struct load *l, uint64_t now_us) {
 }
 
 double load_mean_in_flight(const struct load *l) {
-    return (double)l->n_open / MAX(l->n_eligible, 1u);
+    return (double)(l->n_open - l->n_light) / MAX(l->n_eligible, 1u);
 }
 
 /* --- tickets --------------------------------------------------------------------------------- */
@@ -484,6 +484,20 @@ void load_open(struct load *l, struct load_ticket *t, uint32_t w, double work_s,
     if (worker_mask_has(l->ramping.words, w) && has_ramped(l, w, now_us)) set_ramping(l, w, false);
     l->n_open++;
     note_admission(l, w);
+}
+
+void load_open_light(struct load *l, struct load_ticket *t, uint32_t w, uint64_t now_us) {
+    assert(w < l->n_workers && !t->is_open);
+    *t = (struct load_ticket){.worker = w, .is_open = true, .is_light = true, .sent_us = now_us};
+    l->n_open++;
+    l->n_light++;
+}
+
+static void close_light(struct load *l, struct load_ticket *t) {
+    assert(t->is_open && l->n_light && l->n_open);
+    t->is_open = false;
+    l->n_open--;
+    l->n_light--;
 }
 
 static void sort_again(const struct load_worker *k, struct sorted_work *sorted) {
@@ -532,6 +546,10 @@ void load_close(struct load *l, struct load_ticket *t, double output_tokens, boo
     struct load_worker *k = &l->workers[t->worker];
     bool had_first = !t->is_pending;
 
+    if (t->is_light) {
+        close_light(l, t);
+        return;
+    }
     assert(t->is_open && k->in_flight && l->n_open);
     count_quiet(k, now_us);
     if (t->is_pending) { /* aborted; the head is unchanged if another */
@@ -593,7 +611,7 @@ void load_check(const struct load *l) {
                (k->spec.max_in_flight && k->in_flight >= k->spec.max_in_flight));
         n_open += k->in_flight;
     }
-    assert(n_open == l->n_open);
+    assert(n_open + l->n_light == l->n_open);
     assert(l->speed.busy >= 0 && l->speed.busy <= l->speed.quiet && isfinite(l->speed.quiet));
     assert(l->n_eligible == worker_mask_count(l->eligible.words, l->n_words));
     assert(l->n_ramping == worker_mask_count(l->ramping.words, WORKER_MASK_WORDS));

@@ -4,7 +4,8 @@
  * all requests sent that have no first token yet; and the tokens that requests in flight hold in KV
  * memory. Tickets change all of them: a ticket is opened once, gets its first token at most once
  * and is closed once, and subtracts what it added. So the sum of the loads is the number of open
- * tickets, on every path; load_check() counts.
+ * tickets, on every path; load_check() counts. A light ticket, of a call that needs no device, is
+ * counted as open and adds no load to its worker.
  *
  *     load_open ──▶ pending ──load_first_token──▶ running ──load_close──▶ gone
  *                      └──────────────────────load_close──────────────────▶
@@ -83,7 +84,7 @@ struct load_worker {
 struct load_ticket {
     struct list link; /* on its worker's `pending` */
     uint32_t worker;
-    bool is_open, is_pending;
+    bool is_open, is_pending, is_light;
     double work_s;          /* predicted prefill seconds */
     double resident_tokens; /* what it added */
     uint64_t sent_us, first_us;
@@ -107,6 +108,7 @@ struct load {
     uint32_t n_workers; /* ids are below this */
     uint32_t n_words;   /* words of a mask up to the last worker ever eligible */
     uint32_t n_open;    /* open tickets of all workers */
+    uint32_t n_light;   /* of them, light ones */
     uint32_t n_eligible, n_ramping;
     struct worker_mask eligible; /* workers with no reason against them */
     struct worker_mask busy;     /* workers at enough_in_flight */
@@ -240,6 +242,7 @@ double load_mean_in_flight(const struct load *l);
 
 void load_open(struct load *l, struct load_ticket *t, uint32_t w, double work_s, double new_tokens,
                uint64_t now_us);
+void load_open_light(struct load *l, struct load_ticket *t, uint32_t w, uint64_t now_us);
 void load_first_token(struct load *l, struct load_ticket *t,
                       uint64_t now_us); /* a second call does nothing */
 /* Updates the means with output_tokens unless the request was aborted. Closing twice is a bug. */

@@ -19,6 +19,9 @@ struct route_request {
     uint64_t prompt_bytes;      /* length of the hashed prompt, beyond the chain's limit too */
     uint32_t max_output_tokens; /* what the client allows; 0: unknown */
     uint64_t session_key;       /* hash of a session header or key; 0: none */
+    bool is_light;              /* it needs no device (load.h): it is routed as if it were empty */
+    bool is_continued;  /* its prompt begins with what a worker has stored: only its end is here */
+    uint32_t stored_at; /* of those: which takes it if it can; WORKER_NONE: not known */
     uint64_t now_us;
     const uint32_t *exclude; /* workers already tried for this request */
     uint32_t n_exclude;

@@ -453,13 +453,20 @@ void routing_set_reason(struct routing *r, uint32_t w, uint32_t reasons, bool is
 /* --- requests -------------------------------------------------------------------------------- */
 
 /* Workers that are eligible, not excluded, within their slow start, and below their admission limit
- * unless all have reached it. The slow start is applied first: a new worker does not receive
+ * unless all have reached it; or the one that has stored what the request continues. The slow
+ * start is applied first: a new worker does not receive
  * everything because all others are full. */
 static bool find_candidates(const struct routing *r, const struct route_request *rq,
                             struct worker_mask *mask) {
     *mask = r->load.eligible;
     for (uint32_t i = 0; i < rq->n_exclude; i++) {
         if (rq->exclude[i] < r->load.n_workers) worker_mask_drop(mask->words, rq->exclude[i]);
+    }
+    if (rq->is_continued && rq->stored_at < r->load.n_workers &&
+        worker_mask_has(mask->words, rq->stored_at)) {
+        *mask = (struct worker_mask){0};
+        worker_mask_add(mask->words, rq->stored_at);
+        return true;
     }
     load_drop_ramping(&r->load, mask->words, rq->now_us);
     load_drop_full(&r->load, mask->words);
@@ -571,8 +578,16 @@ static uint32_t anonymous_blocks(struct routing *r, const struct route_ticket *t
 static void open_ticket(struct routing *r, uint32_t w, const struct route_request *rq,
                         const struct policy_view *view, struct route_ticket *t) {
     const struct load_worker *k = &r->load.workers[w];
-    struct policy_prefill p = policy_prefill(view, w);
-    double new_tokens = view->prompt_tokens - p.cached_tokens;
+    struct policy_prefill p;
+    double new_tokens;
+
+    if (rq->is_light) {
+        *t = (struct route_ticket){0};
+        load_open_light(&r->load, &t->load, w, rq->now_us);
+        return;
+    }
+    p = policy_prefill(view, w);
+    new_tokens = view->prompt_tokens - p.cached_tokens;
 
     *t = (struct route_ticket){
         .chain = rq->chain,
@@ -586,6 +601,7 @@ static void open_ticket(struct routing *r, uint32_t w, const struct route_reques
         .cached_tokens = p.cached_tokens,
         .below_tokens = p.below_tokens,
         .may_recompute = p.may_recompute,
+        .has_feedback = rq->is_continued, /* nothing follows from the length of a part */
     };
     load_open(&r->load, &t->load, w, p.work_s, new_tokens + p.below_tokens, rq->now_us);
     t->is_measured = speed_sent(&r->speeds[w], new_tokens, rq->now_us);
@@ -690,6 +706,7 @@ void routing_first_token(struct routing *r, struct route_ticket *t,
                          const struct route_feedback *feedback, uint64_t now_us) {
     uint32_t w = t->load.worker;
 
+    if (t->load.is_light) return;
     if (t->load.is_pending) {
         learn_delay(r, t, feedback != NULL, now_us);
         learn_speed(r, t, feedback, now_us);
@@ -709,6 +726,10 @@ void routing_ended(struct routing *r, struct route_ticket *t, const struct route
         end->output_tokens >= 0 ? (double)end->output_tokens : r->load.mean_output_tokens;
     bool was_pending;
 
+    if (t->load.is_light) {
+        load_close(&r->load, &t->load, 0, true, end->now_us);
+        return;
+    }
     output_tokens = MIN(output_tokens, OUTPUT_MAX);
     if (!end->is_aborted) routing_first_token(r, t, NULL, end->now_us);
     was_pending = t->load.is_pending;

@@ -1,12 +1,13 @@
 /* tests/fuzz/fuzz_body_scan.c - no input may crash the scan, and all versions must give the result
  * of the plain one, which is their definition. Without the noise of clients a body stays one, and
- * only its system prompt differs. */
+ * only its system prompt differs; in each API the prompt's text is that of the body without it. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "router/prompt/body_scan_internal.h"
 #include "router/prompt/client_noise.h"
 #include "router/prompt/prompt_hash.h"
+#include "router/prompt/prompt_text.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -27,9 +28,49 @@ static struct str cut_noise(struct str body, const struct client_noise *noise) {
     return (struct str){text, (size_t)(to - text)};
 }
 
+struct copy {
+    char *to;
+    size_t n, n_max;
+};
+
+static void take(void *arg, struct str piece) {
+    struct copy *copy = arg;
+
+    if (!piece.len || piece.len > copy->n_max - copy->n) abort();
+    memcpy(copy->to + copy->n, piece.ptr, piece.len);
+    copy->n += piece.len;
+}
+
+static struct copy copy_text(const struct body_scan *scan, const struct client_noise *noise,
+                             enum api_form api) {
+    const struct prompt_text text = {scan, noise, api};
+    struct copy copy = {.n_max = prompt_text_max(scan, api)};
+
+    copy.to = malloc(copy.n_max + 1);
+    if (prompt_text_read(&text, take, &copy) > copy.n) abort();
+    return copy;
+}
+
+/* What is left out as noise is what is cut from the body, and the chain is that of the text. */
+static void check_text(const struct body_scan *scan, const struct client_noise *noise,
+                       enum api_form api, const struct body_scan *after) {
+    static const struct client_noise none;
+    const struct prompt_text text = {scan, noise, api};
+    struct copy left_out = copy_text(scan, noise, api), cut = copy_text(after, &none, api);
+    uint64_t chain[8], whole[8];
+    struct prompt_hashed hashed;
+
+    if (left_out.n != cut.n || memcmp(left_out.to, cut.to, cut.n) != 0) abort();
+    prompt_hash_text(&text, 1, 16, chain, 8, &hashed);
+    if (hashed.n_bytes != cut.n || hashed.n_blocks != prompt_hash_n_blocks(cut.n, 16, 8)) abort();
+    prompt_hash_chain((struct str){cut.to, cut.n}, 1, 16, whole, hashed.n_blocks);
+    if (memcmp(chain, whole, hashed.n_blocks * sizeof(*chain)) != 0) abort();
+    free(left_out.to);
+    free(cut.to);
+}
+
 static void check_noise(struct str body, const struct body_scan *scan) {
     struct client_noise noise;
-    struct prompt_text text;
     struct body_scan after;
     struct str rest;
 
@@ -42,8 +83,9 @@ static void check_noise(struct str body, const struct body_scan *scan) {
         if (!scan->spans[i].ptr != !after.spans[i].ptr) abort();
         if (!may_differ && !str_eq(scan->spans[i], after.spans[i])) abort();
     }
-    prompt_text_of(scan, &noise, &text);
-    if (text.len != after.spans[BODY_SYSTEM].len + body_scan_prompt(&after).len) abort();
+    check_text(scan, &noise, API_OPENAI, &after);
+    check_text(scan, &noise, API_MESSAGES, &after);
+    check_text(scan, &noise, API_RESPONSES, &after);
     free((void *)(uintptr_t)rest.ptr);
 }
 

@@ -6,6 +6,8 @@
 #include "common/base/rng.h"
 #include "common/text/json.h"
 #include "worker/api/fields/params.h"
+#include "worker/api/fields/reasoning_fields.h"
+#include "worker/api/fields/tool_fields.h"
 #include "worker/model/config.h"
 #include "worker/text/tokenizer/tokenizer.h"
 
@@ -65,6 +67,25 @@ static void check(struct call_params *p, enum status st, const struct error *err
     }
 }
 
+static void check_tools(const struct json *root) {
+    struct reasoning_fields reasoning = {0};
+    struct tool_fields f = {0};
+    struct error err = {0};
+    enum status st = tool_fields_parse(&f, root, &err);
+
+    if (st == ST_OK) {
+        REQUIRE((f.choice == TOOLS_NONE) || json_first(f.callable));
+        REQUIRE(f.choice != TOOLS_NAMED || (f.is_single && json_count(f.callable) == 1));
+        REQUIRE(json_count(f.tools) <= TOOLS_MAX);
+    } else {
+        REQUIRE(st == ST_INVALID && err.message[0] && err.param[0]);
+    }
+    tool_fields_fini(&f);
+    err = (struct error){0};
+    st = reasoning_fields_parse(&reasoning, root, &err);
+    REQUIRE(st == ST_OK || (st == ST_INVALID && err.param[0]));
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static const struct generation_config defaults = {.has_top_p = true, .top_p = 0.9};
     struct params_context ctx = {.defaults = &defaults, .limits = &fuzz_limits};
@@ -83,6 +104,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     err = (struct error){0};
     st = call_params_parse_sglang(&p, root, json_get(root, "sampling_params"), &ctx, &err);
     check(&p, st, &err);
+    check_tools(root);
     json_destroy(root);
     return 0;
 }

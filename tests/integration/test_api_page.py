@@ -27,7 +27,8 @@ EXAMPLE = {
     "input_ids": [[97, 98], [[97], [98]]],
     "tools": [[{"type": "function", "function": {"name": "f", "parameters": {}}}]],
     "documents": [[{"title": "a", "text": "b"}]], "chat_template_kwargs": [{"enable_thinking": False}],
-    "tool_choice": ["auto", "none"], "function_call": ["auto", "none"], "truncation_side": ["left", "right"], "model": ["synthetic", "default"], "logit_bias": [{"97": -100, "98": 100}],
+    "tool_choice": ["auto", "none", "required", {"type": "function", "function": {"name": "f"}}], "reasoning_effort": ["none", "high"], "modalities": [["text"]],
+    "function_call": ["auto", "none"], "truncation_side": ["left", "right"], "model": ["synthetic", "default"], "logit_bias": [{"97": -100, "98": 100}],
     "allowed_token_ids": [[97, 98]], "bad_words": [["cat", "dog"]], "stop": ["x", ["x", "y"]], "stop_token_ids": [[97]],
     "stream_options": [{"include_usage": True}], "tokens": [[97, 98]],
     "early_stopping": [True, False, "never"], "sampling_params": [{"max_new_tokens": 1}], "seed": [-5, 2 ** 40],
@@ -35,16 +36,18 @@ EXAMPLE = {
     "structured_outputs": [{"json": {}}, {"regex": "a"}, {"choice": ["a"]}, {"grammar": "start: \"a\""}, {"json_object": True}],
     "guided_json": [{"type": "null"}, "{}"], "guided_choice": [["a", "b"]], "guided_grammar": ["root ::= \"a\"", "start: \"a\""],
     "json_schema": ["{}"], "ebnf": ["root ::= \"a\""],
+    "structural_tag": [{"format": {"type": "any_text"}}, "{\"format\":{\"type\":\"any_text\"}}"],
     "sampling_seed": [7], "priority": [0, -3, 7], "truncate_prompt_tokens": [-1, 1, 100],
 }
 # Beyond the column of the type.
 WRONG = {
-    "prompt": [[], [[]], [[10 ** 7]], ["a", 5]], "messages": [[], [{}], ["a"]], "tool_choice": ["required"],
+    "prompt": [[], [[]], [[10 ** 7]], ["a", 5]], "messages": [[], [{}], ["a"]], "tool_choice": ["any", {"type": "function", "function": {"name": "g"}}], "tools": [["f"], [{"type": "custom"}]], "modalities": [["audio"]],
+    "reasoning_effort": ["much"],
     "logit_bias": [{"x": 1}, {"97": 101}, {str(10 ** 7): 1}, {str(i): 1 for i in range(97, 97 + 301)}],
     "allowed_token_ids": [[], [10 ** 7]], "bad_words": [[""], ["x" * 257], ["w"] * 65],
     "stop": [["x"] * 65, [5], "x" * 1025],
     "stop_token_ids": [[10 ** 7], [97] * 65], "response_format": [{"type": "xml"}, {"type": "json_schema"}], "structured_outputs": [{}], "guided_json": [5],
-    "guided_choice": [[], [1]], "guided_regex": ["("], "guided_grammar": ["x"], "json_schema": ["{"], "regex": ["("], "ebnf": ["x"], "best_of": [129],
+    "guided_choice": [[], [1]], "guided_regex": ["("], "guided_grammar": ["x"], "json_schema": ["{"], "regex": ["("], "ebnf": ["x"], "structural_tag": [{}], "best_of": [129],
     "cache_salt": ["", "x" * 1025], "extra_key": [""], "truncate_prompt_tokens": [0], "early_stopping": ["soon"],
     "tokens": [[10 ** 7], ["a"]], "input_ids": [[10 ** 7]], "request_id": ["x" * 129], "rid": ["x" * 160],
 }
@@ -144,7 +147,7 @@ def ask(worker, call, name, value):
 @pytest.fixture(scope="module")
 def worker():
     worker = Worker("--backend", "sim", "--sim-speed", 1000, "--cache-explain", "position", "--max-model-len", 512, "--scheduling-policy",
-                    "priority").ready()
+                    "priority", "--tool-call-parser", "hermes", "--reasoning-parser", "qwen3").ready()
     yield worker
     assert worker.stop() == 0
 
@@ -199,7 +202,8 @@ def test_every_field_that_the_program_reads_is_on_the_page():
     read |= set(re.findall(r'"(\w+)"', refused))
     on_page = {name.split(".")[-1] for _, name, _ in EVERY} | set(names("Refused", "field"))
     elsewhere = {"rid", "abort_all",  # of /abort_request, in the table of small endpoints
-                 "type", "role", "content", "text",  # inside of others
+                 "type", "role", "content", "text", "function", "name", "parameters", "tool_calls", "allowed_tools", "mode",  # inside of others
+                 "web_search_options",  # refused by chat alone
                  "schema", "strict", "disable_any_whitespace", "disable_additional_properties", "whitespace_pattern"}
     assert len(read) > 60 and read - on_page - elsewhere == set()
     assert "abort_all" in section("The others")

@@ -130,12 +130,11 @@ enum status access_reload(struct access *a, struct error *err) {
     return st;
 }
 
-/* Behind "Bearer ", or STR_NULL. */
-static struct str key_of(const struct http_request *req) {
+struct str access_key_of(const struct http_request *req) {
     struct str value = http_request_header(req, STR("authorization")), scheme = STR("bearer ");
 
     if (value.len <= scheme.len || !str_eq_nocase((struct str){value.ptr, scheme.len}, scheme))
-        return STR_NULL;
+        return str_trim(http_request_header(req, STR("x-api-key")));
     return str_trim((struct str){value.ptr + scheme.len, value.len - scheme.len});
 }
 
@@ -149,12 +148,12 @@ enum status access_check(const struct access *a, const struct http_request *req,
     for (size_t i = 0; i < ARRAY_LEN(open_paths); i++) {
         if (str_eq(path, str_of(open_paths[i]))) return ST_OK;
     }
-    key = key_of(req);
+    key = access_key_of(req);
     digest_of(a, key, &digest);
     for (uint32_t i = 0; i < a->n; i++) /* all keys, even after a match */
         is_known |= hash_equal(a->digests[i].bytes, digest.bytes, SHA256_BYTES);
     if (is_known && key.len) return ST_OK;
     return error_set(err, ST_DENIED,
-                     key.len ? "the API key is unknown: check the Authorization header"
+                     key.len ? "the API key is unknown: check the header authorization or x-api-key"
                              : "an API key is required: send \"Authorization: Bearer KEY\"");
 }

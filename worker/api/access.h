@@ -24,6 +24,10 @@ void access_destroy(struct access *a); /* NULL is fine */
 /* Reads the file again. On failure the keys stay as they were. */
 MUST_USE enum status access_reload(struct access *a, struct error *err);
 
+/* The key that a request has, behind "Bearer " in `authorization`, or in `x-api-key`; else
+ * empty. */
+struct str access_key_of(const struct http_request *req);
+
 /* Is the request authorized for that path? ST_DENIED with what to send. `a` NULL: always. */
 MUST_USE enum status access_check(const struct access *a, const struct http_request *req,
                                   struct str path, struct error *err);

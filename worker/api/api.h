@@ -7,8 +7,10 @@
 #include "common/base/rng.h"
 #include "common/net/loop.h"
 #include "common/options/options.h"
+#include "common/protocol/api.h"
 #include "worker/engine/engine.h"
 #include "worker/model/config.h"
+#include "worker/output/output_format.h"
 
 struct access;
 struct chat_template;
@@ -18,6 +20,7 @@ struct json;
 struct log;
 struct metrics;
 struct request_feed;
+struct responses_store;
 struct text_thread;
 struct tokenizer;
 struct wire_load;
@@ -35,28 +38,34 @@ struct api {
     struct text_thread *text_thread;
     struct grammar_thread *grammar_thread;
     const struct generation_config *defaults;
-    const struct json *template_kwargs; /* variables of the chat template; NULL */
-    const char *model_name;             /* as clients call it, and as answers have it */
-    const char *quantization;           /* of the checkpoint: "gptq", "none" */
-    struct option_list other_names;     /* that clients may call it too */
-    bool tokens_as_ids;                 /* in logprobs, where a request is silent */
-    const struct access *access;        /* keys that requests must have; NULL: none */
-    struct str root_path;               /* beginning of paths that is passed over */
-    const char *model_root;             /* its folder, or the name again */
-    uint64_t created_s;                 /* of the model list */
-    uint32_t max_num_seqs;              /* as reported to routers */
-    bool trusts_router;                 /* x-incipit-salt is trusted */
-    struct rng rng;                     /* ids */
-    struct rng seeds;                   /* of requests without one */
-    bool is_draining;                   /* nothing new is accepted */
-    bool awaits_tokenized;              /* before the engine is drained: api_drain */
-    uint32_t n_tokenizing;              /* calls that the engine has not got yet */
-    void (*on_drain_asked)(void *arg);  /* POST /admin/drain */
+    bool takes_late_system; /* by the template: a message of the system after the user */
+    const struct json *template_kwargs;    /* variables of the chat template; NULL */
+    struct output_model output_model;      /* what formats are found in */
+    const struct call_format *call_format; /* how the model writes tool calls; NULL: as text */
+    const struct reasoning_format *reasoning_format; /* and its reasoning; NULL: as text */
+    const char *model_name;            /* as clients call it, and as answers have it */
+    const char *quantization;          /* of the checkpoint: "gptq", "none" */
+    struct option_list other_names;    /* that clients may call it too */
+    bool tokens_as_ids;                /* in logprobs, where a request is silent */
+    const struct access *access;       /* keys that requests must have; NULL: none */
+    struct str root_path;              /* beginning of paths that is passed over */
+    const char *model_root;            /* its folder, or the name again */
+    uint64_t created_s;                /* of the model list */
+    uint32_t max_num_seqs;             /* as reported to routers */
+    bool trusts_router;                /* x-incipit-salt is trusted */
+    struct rng rng;                    /* ids */
+    struct rng seeds;                  /* of requests without one */
+    bool is_draining;                  /* nothing new is accepted */
+    bool awaits_tokenized;             /* before the engine is drained: api_drain */
+    uint32_t n_tokenizing;             /* calls that the engine has not got yet */
+    void (*on_drain_asked)(void *arg); /* POST /admin/drain */
     void *on_drain_asked_arg;
-    struct list calls;                 /* open ones */
-    struct request_feed *request_feed; /* publishes them to routers; NULL: disabled */
-    struct kv_event_log *kv_events;    /* NULL: switched off */
-    struct list kv_streams;            /* its streams */
+    struct list calls;                      /* open ones */
+    struct request_feed *request_feed;      /* publishes them to routers; NULL: disabled */
+    struct kv_event_log *kv_events;         /* NULL: switched off */
+    struct responses_store *responses;      /* stored ones; NULL: none are */
+    char response_mark[API_MARK_CHARS + 1]; /* in their ids, for routers; else "" */
+    struct list kv_streams;                 /* its streams */
     uint32_t n_kv_streams, max_kv_streams;
     enum cache_explain cache_explain;
     uint64_t keepalive_us;        /* of streams that wait for a first token; 0: none */

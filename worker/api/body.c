@@ -7,12 +7,16 @@
 #include "common/http/http_server.h"
 #include "common/text/json.h"
 #include "worker/api/api.h"
+#include "worker/api/wires/messages_request.h"
 #include "worker/text/template/chat_template.h"
 
 #define MESSAGES_MAX 10000
 
 /* Schemas of 64 levels have twice as many in JSON. */
 #define BODY_MAX_DEPTH 192u
+
+/* What a translation puts around values of the body. */
+#define TRANSLATED_MORE_DEPTH 8u
 
 static enum status check_model(const struct api *api, const struct json *root, struct error *err) {
     struct str model;
@@ -136,6 +140,20 @@ static enum status read_ending(const struct json *body, struct chat_input *in, b
     return ST_OK;
 }
 
+static enum status read_effort(const struct json *body, struct str *effort, struct error *err) {
+    static const char *const words[] = {"none", "minimal", "low", "medium", "high", "xhigh", "max"};
+    bool is_present;
+    enum status st = json_get_str(body, "reasoning_effort", 64, effort, &is_present, err);
+
+    if (st != ST_OK || !is_present) return st;
+    for (size_t i = 0; i < ARRAY_LEN(words); i++)
+        if (str_eq(*effort, str_of(words[i]))) return ST_OK;
+    return error_set_param(err, ST_INVALID, "reasoning_effort",
+                           "unsupported reasoning_effort \"%.*s\": supported are \"none\", "
+                           "\"minimal\", \"low\", \"medium\", \"high\", \"xhigh\" and \"max\"",
+                           STR_ARG(*effort));
+}
+
 enum status body_render_chat(const struct api *api, const struct json *body, struct buf *text,
                              struct error *err) {
     struct chat_input in = {.add_generation_prompt = true,
@@ -148,6 +166,7 @@ enum status body_render_chat(const struct api *api, const struct json *body, str
     if (st == ST_OK) st = json_get_array(body, "tools", &in.tools, err);
     if (st == ST_OK) st = json_get_array(body, "documents", &in.documents, err);
     if (st == ST_OK) st = json_get_object(body, "chat_template_kwargs", &in.kwargs, err);
+    if (st == ST_OK) st = read_effort(body, &in.effort, err);
     if (st == ST_OK) st = read_ending(body, &in, &continues, err);
     if (st == ST_OK && !json_is_null(json_get(body, "chat_template"))) {
         st = error_set_param(
@@ -156,5 +175,29 @@ enum status body_render_chat(const struct api *api, const struct json *body, str
     }
     if (st == ST_OK) st = chat_template_render(api->chat_template, &in, text, err);
     if (st == ST_OK && continues) st = cut_after_final(in.messages, text, err);
+    return st;
+}
+
+enum status body_translated(struct json **out, const struct buf *chat, struct error *err) {
+    struct json_limits limits = {.max_bytes = buf_len(chat) + 1,
+                                 .max_depth = BODY_MAX_DEPTH + TRANSLATED_MORE_DEPTH};
+
+    return json_parse(out, buf_str(chat), &limits, err);
+}
+
+enum status body_from_messages(struct json **out, const struct api *api, const struct json *body,
+                               bool is_count, struct error *err) {
+    struct messages_asked asked = {
+        .is_count = is_count,
+        .takes_late_system = api->takes_late_system,
+        .limits_thinking = api->reasoning_format && reasoning_format_end(api->reasoning_format).len,
+    };
+    struct buf chat;
+    enum status st;
+
+    buf_init(&chat, 0);
+    st = messages_to_chat(body, &asked, &chat, err);
+    if (st == ST_OK) st = body_translated(out, &chat, err);
+    buf_fini(&chat);
     return st;
 }

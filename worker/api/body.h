@@ -19,4 +19,12 @@ MUST_USE enum status body_parse(struct json **out, const struct api *api,
 MUST_USE enum status body_render_chat(const struct api *api, const struct json *body,
                                       struct buf *text, struct error *err);
 
+/* The body of a message as that of a chat (wires/messages_request.h). Free *out with
+ * json_destroy. */
+MUST_USE enum status body_from_messages(struct json **out, const struct api *api,
+                                        const struct json *body, bool is_count, struct error *err);
+
+/* Parses the text of a translated body. */
+MUST_USE enum status body_translated(struct json **out, const struct buf *chat, struct error *err);
+
 #endif

@@ -18,9 +18,8 @@
  *      : {"prompt_tokens":1201,"cached_tokens":1184}
  *      data: {"choices": ...
  *
- * A *shape* is how one kind of call writes its answers; there are three (completions.c, chat.c,
- * generate.c). A call frees itself when it is answered, or when the client left and the engine and
- * the text thread have let go. Thread: worker loop. */
+ * A *shape* is how one kind of call writes its answers (shapes/). A call frees itself when it is
+ * answered, or when the client left and the engine and the text thread have let go. Thread: worker loop. */
 #ifndef WORKER_API_CALL_H
 #define WORKER_API_CALL_H
 
@@ -28,7 +27,11 @@
 #include "common/protocol/wire.h"
 #include "worker/api/api.h"
 #include "worker/api/fields/params.h"
+#include "worker/api/fields/reasoning_fields.h"
+#include "worker/api/fields/tool_fields.h"
 #include "worker/grammar/grammar_thread.h"
+#include "worker/output/answer.h"
+#include "worker/output/reader.h"
 #include "worker/text/detokenize.h"
 #include "worker/text/stop.h"
 #include "worker/text/text_thread.h"
@@ -46,11 +49,15 @@ struct choice {
     struct request *request; /* one reference; NULL before submission */
     struct detokenizer detokenizer;
     struct stop_matcher stop;
-    struct buf text;     /* all of it so far: whole answers, and cumulative streams */
-    struct buf delta;    /* since the last chunk */
-    uint32_t n_used;     /* output tokens that count: up to a stop string */
-    uint32_t n_reported; /* of these, in earlier chunks (logprobs, ids) */
-    size_t text_offset;  /* characters of prompt and output before the next logprob */
+    struct buf text;       /* all of it so far: whole answers, and cumulative streams */
+    struct buf delta;      /* since the last chunk */
+    struct reader *reader; /* of shapes with reads_answer, instead of text: into `answer` */
+    struct answer answer;
+    struct answer_mark sent; /* of the answer, to a stream */
+    uint32_t n_used;         /* output tokens that count: up to a stop string */
+    uint32_t n_reasoning;    /* of these, inside of reasoning; its markers aside */
+    uint32_t n_reported;     /* of these, in earlier chunks (logprobs, ids) */
+    size_t text_offset;      /* characters of prompt and output before the next logprob */
     bool is_done, is_engine_done, has_begun;
     bool is_echoed; /* an earlier chunk held the prompt */
     enum finish_reason finish;
@@ -67,10 +74,14 @@ struct call_shape {
     const char *id_prefix;                   /* "cmpl-" */
     const char *prompt_field, *length_field; /* as this kind of call names them, for errors */
     bool is_cumulative;                      /* chunks carry all text and tokens so far (SGLang) */
+    bool reads_answer; /* choices have a reader, set up by call->output, and an answer */
+    bool names_events; /* and writes the whole of them; no [DONE] follows */
     void (*open_stream)(
         struct call *c); /* sends what comes before the first chunks; NULL: nothing */
     /* Appends the JSON of one event for ch: its delta, and the finish reason when it is done. */
     void (*chunk)(struct call *c, struct choice *ch, struct buf *out);
+    /* Instead of chunk: sends any number of events. The last call is for a choice that is done. */
+    void (*send)(struct call *c, struct choice *ch);
     void (*usage_chunk)(struct call *c, struct buf *out); /* NULL: none */
     void (*body)(struct call *c, struct buf *out);        /* the whole answer */
 };
@@ -80,7 +91,8 @@ struct call {
     struct api *api;
     struct http_request *req; /* NULL once answered or abandoned */
     const struct call_shape *shape;
-    struct json *json; /* the request; params point into it */
+    struct json *json;  /* the request; params point into it */
+    struct json *asked; /* what the client sent, where `json` is its translation to chat; or NULL */
     struct call_params params;
     char id[CALL_ID_MAX];
     uint64_t created_s, arrival_us;
@@ -88,12 +100,17 @@ struct call {
         event_id; /* of its request events (request_feed.h); 0: none, or the end is published */
     struct prompt *prompts;
     struct grammar_job grammar; /* what constrains its answers, while it is compiled and then */
+    struct tool_fields tools;   /* of shapes with reads_answer, as the next two */
+    struct reasoning_fields reasoning;
+    struct reader_setup output; /* of shapes with reads_answer */
     struct choice *choices;
     uint32_t *shown; /* the choices in the answer, in its order; NULL: all, in theirs */
     uint32_t n_prompts, n_choices, n_open;
     uint32_t n_unready; /* prompts that are tokenized, and a grammar that is compiled */
     struct buf out;
     uint64_t comment_us; /* of the latest comment */
+    uint64_t n_events;   /* of names_events: sent so far, where they are numbered */
+    uint32_t n_blocks;   /* of names_events: parts begun so far, as the stream numbers them */
     bool has_head;
     bool has_begun;                 /* its first token is there */
     bool is_incomplete;             /* out of memory: something of the answer is lost */
@@ -118,8 +135,9 @@ typedef enum status call_read_fn(struct call *c, const struct json *root, struct
 MUST_USE struct call *call_open(struct api *api, struct http_request *req,
                                 const struct call_shape *shape, call_read_fn *read);
 
-/* Reads the fields that all calls but SGLang's share. */
-MUST_USE enum status call_read_params(struct call *c, struct error *err);
+/* Reads the fields that all calls but SGLang's share. `reads_answer`: those of reasoning are the
+ * caller's to read. */
+MUST_USE enum status call_read_params(struct call *c, bool reads_answer, struct error *err);
 struct params_context call_params_context(struct api *api);
 
 /* ST_NOMEM, or ST_INVALID over the limit on prompts. Text is copied. */
@@ -129,6 +147,10 @@ MUST_USE enum status call_prompt_text(struct call *c, uint32_t i, struct str tex
                                       struct error *err);
 MUST_USE enum status call_prompt_ids(struct call *c, uint32_t i, const struct json *ids,
                                      struct error *err);
+
+/* For whom a request is: the tenant that a router names by its salt; without one the holder of the
+ * API key, where keys are required. 0: no one. */
+uint64_t call_holder(const struct api *api, const struct http_request *req);
 
 /* Ends the open calls of that id, or all: each answers with what it has, "abort" as its reason. */
 uint32_t api_abort_calls(struct api *api, struct str id, bool all);
@@ -147,10 +169,16 @@ void call_release(struct call *c); /* it is answered: frees it, at once or when 
 struct call_usage {
     const struct call *explained; /* its cache explanation goes into the response; NULL: none */
     uint64_t prompt_tokens, completion_tokens, cached_tokens;
-    uint64_t host_tokens; /* of the cached ones, brought back from host memory: */
-    bool has_host;        /* which this worker has */
+    uint64_t host_tokens;      /* of the cached ones, brought back from host memory: */
+    bool has_host;             /* which this worker has */
+    uint64_t reasoning_tokens; /* of the completion */
+    bool has_reasoning;        /* which is read from these answers */
 };
 struct call_usage call_usage(const struct call *c);
+
+/* Sends c->out as an event, or as the events that it is, and clears it. */
+void call_send_event(struct call *c);
+void call_send_events(struct call *c);
 
 struct json_writer;
 void call_put_usage(struct json_writer *w, const struct call_usage *usage); /* with its key */

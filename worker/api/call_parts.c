@@ -6,6 +6,7 @@
 
 struct call_usage call_usage(const struct call *c) {
     struct call_usage u = {.explained = c->params.request.explains_cache ? c : NULL,
+                           .has_reasoning = c->output.reasoning != NULL,
                            .has_host = engine_info(c->api->engine)->n_cached_host_blocks > 0};
     const struct prompt *counted = NULL;
 
@@ -13,6 +14,7 @@ struct call_usage call_usage(const struct call *c) {
         const struct choice *ch = &c->choices[i];
 
         u.completion_tokens += ch->n_used;
+        u.reasoning_tokens += ch->n_reasoning;
         if (i % c->params.n == 0) u.prompt_tokens += ch->request->n_prompt;
         if (!ch->has_begun || call_prompt_of(ch) == counted) continue;
         counted = call_prompt_of(ch); /* samples share their prompt: the first to begin counts */
@@ -34,6 +36,12 @@ void call_put_usage(struct json_writer *w, const struct call_usage *u) {
     if (u->has_host) json_field_u64(w, "host_tokens", u->host_tokens);
     if (u->explained) cache_explain_put(w, u->explained);
     json_end_object(w);
+    if (u->has_reasoning) {
+        json_put_key(w, "completion_tokens_details");
+        json_begin_object(w);
+        json_field_u64(w, "reasoning_tokens", u->reasoning_tokens);
+        json_end_object(w);
+    }
     json_end_object(w);
 }
 

@@ -14,8 +14,13 @@ struct json;
 void completions_post(struct http_request *req, void *api);
 void chat_post(struct http_request *req, void *api);
 void generate_post(struct http_request *req, void *api);
+void messages_post(struct http_request *req, void *api);
 void tokenize_post(struct http_request *req, void *api);
 void detokenize_post(struct http_request *req, void *api);
+void responses_post(struct http_request *req, void *api);
+void response_get(struct http_request *req, void *api);
+void response_delete(struct http_request *req, void *api);
+void count_tokens_post(struct http_request *req, void *api);
 void models_get(struct http_request *req, void *api);
 
 /* Logs a change by a client: one line, at any log level. `code`: of the response. */

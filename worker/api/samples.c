@@ -51,8 +51,9 @@ static void choice_init(struct call *c, struct choice *ch, uint32_t index) {
     detokenizer_init_after(&ch->detokenizer, c->api->tokenizer, c->params.skip_special);
     stop_matcher_init(&ch->stop, c->params.stops, c->params.include_stop);
     buf_init(&ch->text, CALL_OUT_LIMIT);
-    if (!c->params.stream) buf_append_str(&ch->text, c->echo);
     buf_init(&ch->delta, CALL_OUT_LIMIT);
+    answer_init(&ch->answer, CALL_OUT_LIMIT);
+    if (c->shape->reads_answer) ch->reader = reader_create(&c->output, &ch->answer);
     ch->is_engine_done = true; /* it has not got it yet */
 }
 

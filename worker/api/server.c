@@ -5,6 +5,7 @@
 #include "common/base/buf.h"
 #include "common/base/mem.h"
 #include "common/http/http_server.h"
+#include "common/protocol/api.h"
 #include "common/protocol/openai.h"
 #include "common/protocol/wire.h"
 #include "common/telemetry/log.h"
@@ -16,6 +17,7 @@
 #include "worker/api/api.h"
 #include "worker/api/events/request_feed.h"
 #include "worker/api/handlers.h"
+#include "worker/api/wires/responses_store.h"
 #include "worker/metrics/worker_metrics.h"
 
 static void health_get(struct http_request *req, void *arg) {
@@ -67,6 +69,16 @@ static void collect_request_events(const struct api *api) {
     metric_set(metrics_at(m, WORKER_request_events_subscribers), s.n_followers);
 }
 
+static void collect_responses(const struct api *api) {
+    struct responses_store_stats s = {0};
+    struct metrics *m = api->metrics;
+
+    if (api->responses) s = responses_store_stats(api->responses);
+    metric_set(metrics_at(m, WORKER_responses_stored), (double)s.n);
+    metric_set(metrics_at(m, WORKER_responses_stored_bytes), (double)s.bytes);
+    metric_reach(metrics_at(m, WORKER_responses_evicted_total), s.n_evicted);
+}
+
 static void metrics_get_page(struct http_request *req, void *arg) {
     const struct api *api = arg;
     struct buf page;
@@ -76,6 +88,7 @@ static void metrics_get_page(struct http_request *req, void *arg) {
     worker_metrics_collect_text(api->metrics, api->text_thread);
     worker_metrics_collect_grammars(api->metrics, api->grammar_thread);
     collect_request_events(api);
+    collect_responses(api);
     metrics_write(api->metrics, &page);
     process_stats_write(&page);
     http_reply(req, 200, METRICS_CONTENT_TYPE, buf_str(&page));
@@ -192,12 +205,16 @@ static void server_info_get(struct http_request *req, void *arg) {
     snprintf(wire.backend, sizeof(wire.backend), "%s", info->backend);
     snprintf(wire.schedule_policy, sizeof(wire.schedule_policy), "%s",
              scheduler_policy_name(info->policy));
+    snprintf(wire.tool_calls, sizeof(wire.tool_calls), "%s", call_format_name(api->call_format));
+    snprintf(wire.reasoning, sizeof(wire.reasoning), "%s",
+             reasoning_format_name(api->reasoning_format));
     snprintf(wire.path, sizeof(wire.path), "%s", info->device.path);
     snprintf(wire.dtype, sizeof(wire.dtype), "%s", dtype_long_name(info->weight_dtype));
     snprintf(wire.quantization, sizeof(wire.quantization), "%s", api->quantization);
     snprintf(wire.kv_dtype, sizeof(wire.kv_dtype), "%s", dtype_long_name(info->kv_dtype));
     snprintf(wire.device, sizeof(wire.device), "%s", info->device.device);
     snprintf(wire.uuid, sizeof(wire.uuid), "%s", info->device.uuid);
+    snprintf(wire.response_mark, sizeof(wire.response_mark), "%s", api->response_mark);
     snprintf(wire.generation, sizeof(wire.generation), "%016llx",
              (unsigned long long)info->generation);
     buf_init(&body, 0);
@@ -273,6 +290,11 @@ static void request_events_get(struct http_request *req, void *arg) {
 static const struct http_route routes[] = {
     {HTTP_POST, "/v1/completions", completions_post},
     {HTTP_POST, "/v1/chat/completions", chat_post},
+    {HTTP_POST, API_MESSAGES_PATH, messages_post},
+    {HTTP_POST, API_COUNT_TOKENS_PATH, count_tokens_post},
+    {HTTP_POST, API_RESPONSES_PATH, responses_post},
+    {HTTP_GET, API_RESPONSES_PATH "/*", response_get},
+    {HTTP_DELETE, API_RESPONSES_PATH "/*", response_delete},
     {HTTP_POST, "/generate", generate_post},
     {HTTP_POST, "/tokenize", tokenize_post},
     {HTTP_POST, "/detokenize", detokenize_post},

@@ -1,4 +1,4 @@
-/* worker/api/tokenize.c - POST /tokenize and /detokenize.
+/* worker/api/tokenize.c - POST /tokenize, /detokenize and /v1/messages/count_tokens.
  *
  * A text may be as long as a body may be, so it goes through the text thread like a prompt; the
  * job outlives a client that leaves. */
@@ -35,6 +35,7 @@ struct tokenize {
     struct http_request *req; /* NULL when the client left */
     struct buf text;
     bool wants_strings;
+    bool is_count; /* of a message: the number alone */
 };
 
 static void tokenize_free(struct tokenize *t) {
@@ -63,6 +64,15 @@ static void put_token_strings(struct json_writer *w, const struct api *api,
     }
     json_end_array(w);
     buf_fini(&text);
+}
+
+static void put_count(const struct tokenize *t, struct buf *out) {
+    struct json_writer w;
+
+    json_writer_init(&w, out);
+    json_begin_object(&w);
+    json_field_u64(&w, "input_tokens", t->job.tokens.n);
+    json_end_object(&w);
 }
 
 static void put_tokens(const struct tokenize *t, struct buf *out) {
@@ -97,7 +107,7 @@ static void on_tokenized(struct text_job *job) {
         http_reply_error(t->req, job->status, &job->err);
     } else if (t->req) {
         buf_init(&out, 0);
-        put_tokens(t, &out);
+        t->is_count ? put_count(t, &out) : put_tokens(t, &out);
         reply(t->req, &out);
         buf_fini(&out);
     }
@@ -131,8 +141,17 @@ static enum status read_text(struct tokenize *t, const struct json *root, struct
     return st;
 }
 
-void tokenize_post(struct http_request *req, void *arg) {
-    const struct api *api = arg;
+/* The prompt of a message: no device computes anything. */
+static enum status read_message(struct tokenize *t, const struct json *root, struct error *err) {
+    struct json *chat = NULL;
+    enum status st = body_from_messages(&chat, t->api, root, true, err);
+
+    if (st == ST_OK) st = read_text(t, chat, err);
+    json_destroy(chat);
+    return st;
+}
+
+static void start(struct http_request *req, const struct api *api, bool is_count) {
     struct json *root = NULL;
     struct error err = {0};
     struct tokenize *t;
@@ -144,9 +163,10 @@ void tokenize_post(struct http_request *req, void *arg) {
     }
     t = mem_zalloc(sizeof(*t));
     t->api = api;
+    t->is_count = is_count;
     t->job.on_done = on_tokenized;
     buf_init(&t->text, TEXT_MAX);
-    st = read_text(t, root, &err);
+    st = is_count ? read_message(t, root, &err) : read_text(t, root, &err);
     json_destroy(root);
     if (st != ST_OK) {
         http_reply_error(req, st, &err);
@@ -157,6 +177,14 @@ void tokenize_post(struct http_request *req, void *arg) {
     req->user = t;
     req->on_abort = on_abort;
     text_thread_submit(api->text_thread, &t->job);
+}
+
+void tokenize_post(struct http_request *req, void *arg) {
+    start(req, arg, false);
+}
+
+void count_tokens_post(struct http_request *req, void *arg) {
+    start(req, arg, true);
 }
 
 /* --- /detokenize ------------------------------------------------------------------------------ */

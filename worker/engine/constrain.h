@@ -1,4 +1,5 @@
-/* worker/engine/constrain.h - the grammar of a request, step by step: its mask, then its token.
+/* worker/engine/constrain.h - the constraint of a request, a grammar or a limit on its reasoning,
+ * step by step: its mask, then its token.
  *
  * A request with a grammar has a matcher from its submission to its end, wherever it waits
  * meanwhile: preemption and swapping do not touch it. Before each of its outputs the mask of the
@@ -11,9 +12,12 @@
  * leaves out are taken from the mask; if none is left, the request ends with an error that names
  * the field.
  *
- * LIMITS. A request with a grammar is not computed ahead of its sampled token (scheduler.h): where
- * fewer than one in eight rows have one, they take part in every second step of a device that has
- * two in flight.
+ * Where the budget of a request's reasoning is used up, its mask is the next token of the marker
+ * that ends reasoning, whatever else would be allowed (sched/thinking.h).
+ *
+ * LIMITS. A constrained request is not computed ahead of its sampled token (scheduler.h): where
+ * fewer than one in eight rows are constrained, they take part in every second step of a device
+ * that has two in flight.
  * Thread: engine. */
 #ifndef WORKER_ENGINE_CONSTRAIN_H
 #define WORKER_ENGINE_CONSTRAIN_H
@@ -35,6 +39,9 @@ struct constrain_stats {
 
 void constrain_begin(struct request *r); /* at its submission; nothing without a grammar */
 void constrain_end(struct request *r);   /* once it has ended */
+
+/* Is there a mask for its next token? */
+bool constrain_has_mask(const struct request *r);
 
 /* The mask of the request's next token. On a failure the mask is empty and r->error set: the
  * request ends with the outcome of this step. */

@@ -6,8 +6,8 @@
  *      engine   schedule n+1 | wait | take n, report | schedule n+2 | wait | take n+1, report | ...
  *      device   ...... n ...........|  n+1 .............................|  n+2 .............
  *
- * When a step samples for requests with a grammar, one in GRAMMAR_SHARE or more, none is queued
- * behind it (waits_for_grammars).
+ * When a step samples for constrained requests, one in GRAMMAR_SHARE or more, none is queued
+ * behind it (waits_for_constrained).
  *
  * What happens to a request meanwhile (its end, a cancel, preemption) does not touch steps that are
  * under way: their outputs are dropped, or kept by a request that waits again. Blocks and rows may
@@ -203,8 +203,8 @@ static void take_error(struct engine *e, const struct schedule_entry *entry, uin
     (void)scheduler_take(e->sched, entry, 0, now_us);
 }
 
-/* The token of a request whose grammar has been followed. A complete answer ends here, even where
- * its length would end it too. */
+/* The token of a request whose constraint has been followed. A complete answer ends here, even
+ * where its length would end it too. */
 static void take_token(struct engine *e, const struct schedule_entry *entry, uint32_t token,
                        uint64_t now_us) {
     struct request *r = entry->request;
@@ -218,11 +218,11 @@ static void take_token(struct engine *e, const struct schedule_entry *entry, uin
     scheduler_end(e->sched, r, FINISH_STOP, now_us);
 }
 
-static enum status follow_grammar(struct engine *e, const struct schedule_entry *entry,
-                                  uint32_t token) {
+static enum status follow_constraint(struct engine *e, const struct schedule_entry *entry,
+                                     uint32_t token) {
     const struct constrain_ends ends = {e->eos_ids, e->options.scheduler.n_eos};
 
-    if (!entry->request->params.grammar || !entry->is_sampled) return ST_OK;
+    if (!request_is_constrained(entry->request) || !entry->is_sampled) return ST_OK;
     return constrain_take(entry->request, &ends, token);
 }
 
@@ -243,7 +243,7 @@ static void take_row(struct engine *e, const struct batch_step *step, struct bat
             take_beam(e, &step->stage, row, now_us);
             return;
         }
-        if (follow_grammar(e, entry, token) == ST_OK) {
+        if (follow_constraint(e, entry, token) == ST_OK) {
             if (entry->is_sampled) count_token(e, r, now_us);
             take_token(e, entry, token, now_us);
         } else {
@@ -369,16 +369,16 @@ static void land(struct engine *e) {
     engine_fail(e, &err);
 }
 
-/* Requests with a grammar cannot be computed ahead of their sampled token: in a step behind the one
+/* Constrained requests cannot be computed ahead of their sampled token: in a step behind the one
  * that samples it they have no part, and so run at half the rate of others. Where they are many it
  * is better for all to wait for the outcome, which costs the host's time between two steps. */
-static bool waits_for_grammars(const struct engine *e) {
+static bool waits_for_constrained(const struct engine *e) {
     const struct schedule *s = &e->flight[e->oldest].schedule;
     uint32_t n = 0;
 
-    if (e->n_flights == 0 || e->masks.n_new + e->masks.n_known == 0) return false;
+    if (e->n_flights == 0) return false;
     for (uint32_t i = 0; i < s->n_entries; i++)
-        n += s->entry[i].is_sampled && s->entry[i].request->params.grammar != NULL;
+        n += s->entry[i].is_sampled && request_is_constrained(s->entry[i].request);
     return n > 0 && n * GRAMMAR_SHARE >= s->n_entries;
 }
 
@@ -386,7 +386,7 @@ static bool waits_for_grammars(const struct engine *e) {
 void engine_turn(struct engine *e) {
     if (e->is_starved) land(e);
     if (e->n_flights < e->limits.n_slots) {
-        bool is_fed = scheduler_has_work(e->sched) && !waits_for_grammars(e) && launch(e);
+        bool is_fed = scheduler_has_work(e->sched) && !waits_for_constrained(e) && launch(e);
 
         e->is_starved = !is_fed && e->n_flights > 0;
     }

@@ -39,11 +39,12 @@ static void fill_mask(struct batch_step *b, struct request *r, uint32_t output,
     size_t n_words = CEIL_DIV(vocab, 32);
     uint32_t *mask = b->stage.mask + b->counts.n_masks * n_words;
 
-    if (!r->params.allowed && !r->params.grammar) return;
-    if (r->params.grammar) {
+    if (constrain_has_mask(r)) {
         constrain_fill(r, ends, mask, vocab, stats);
-    } else {
+    } else if (r->params.allowed) {
         memcpy(mask, r->params.allowed, n_words * sizeof(*mask));
+    } else {
+        return;
     }
     b->stage.output[output].mask = share_mask(b, n_words);
     b->counts.n_masks += b->stage.output[output].mask == b->counts.n_masks;

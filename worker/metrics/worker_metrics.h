@@ -120,6 +120,12 @@ struct engine;
       "Bytes of request events kept for routers that reconnect.")                                  \
     X(GAUGE, request_events_subscribers, "",                                                       \
       "Routers that follow this worker's request events (open streams of GET /request_events).")   \
+    X(GAUGE, responses_stored, "",                                                                 \
+      "Answers of /v1/responses that are stored for previous_response_id and GET.")                \
+    X(GAUGE, responses_stored_bytes, "",                                                           \
+      "Bytes of stored answers of /v1/responses, of at most --responses-store-bytes.")             \
+    X(COUNTER, responses_evicted_total, "",                                                        \
+      "Stored answers of /v1/responses dropped for want of room or after a day.")                  \
     X(GAUGE, tokenizer_queue_texts, "", "Texts waiting for a tokenizer thread.")                   \
     X(GAUGE, tokenizer_queue_bytes, "", "Bytes of the texts waiting for a tokenizer thread.")      \
     X(HISTOGRAM, tokenizer_wait_seconds, "",                                                       \

@@ -248,6 +248,7 @@ enum status request_create(struct request **out, const struct request_params *pa
     r->row = REQUEST_NO_ROW;
     r->beam = REQUEST_NO_ROW;
     r->stop_token = REQUEST_NO_TOKEN;
+    thinking_init(&r->thinking, &params->thinking);
     atomic_init(&r->refs, 1);
     st = kv_seq_init(&r->kv, limits->kv, n_max,
                      block_extras_is_empty(&r->extras) ? NULL : &r->extras, request_is_scored(r),

@@ -32,6 +32,7 @@
 #include "worker/grammar/grammar.h"
 #include "worker/kv/kv_manager.h"
 #include "worker/sched/fair_order.h"
+#include "worker/sched/thinking.h"
 
 #define REQUEST_LOGPROBS_MAX  20u /* what the chat API permits */
 #define REQUEST_STOP_IDS_MAX  64u
@@ -73,9 +74,10 @@ struct request_params {
     uint64_t tenant;        /* who shares the device fairly with others, under srpt; 0: no one's */
     const char *cache_salt; /* requests share cached blocks only with equals; "" or NULL: none */
     size_t cache_salt_len;
-    const char *lora_name;   /* NULL: the base model */
-    struct grammar *grammar; /* of the answer, a reference is taken; NULL: any answer */
-    bool explains_cache;     /* fill in `explanation` when it is admitted */
+    const char *lora_name;          /* NULL: the base model */
+    struct grammar *grammar;        /* of the answer, a reference is taken; NULL: any answer */
+    struct thinking_limit thinking; /* zero: none */
+    bool explains_cache;            /* fill in `explanation` when it is admitted */
 };
 extern const struct request_params request_params_default; /* temperature 1, 16 tokens */
 
@@ -134,6 +136,7 @@ struct request {
     uint32_t n_remote; /* tokens that the other store has promised */
     uint32_t beam;     /* number in its search, or BEAM_ANSWER */
     struct grammar_matcher matcher; /* where the output stands in the grammar */
+    struct thinking thinking;       /* where it stands in its reasoning, if that is limited */
     struct kv_seq kv;               /* block table and hash chain */
     struct block_extras extras;     /* what the hashes depend on besides tokens */
     uint32_t n_tokens;              /* prompt and output so far */
@@ -209,6 +212,11 @@ static inline uint32_t request_n_output(const struct request *r) {
 /* The next token that would complete a bad word behind the output so far; *at is 0 before the first
  * call. False: there is none. */
 bool request_next_banned(const struct request *r, uint32_t *at, uint32_t *token);
+
+/* Does its next token depend on the one before by more than what the model computes? */
+static inline bool request_is_constrained(const struct request *r) {
+    return r->params.grammar != NULL || r->thinking.phase != THINKING_AFTER;
+}
 
 /* Are the logprobs of the prompt's tokens requested? */
 static inline bool request_is_scored(const struct request *r) {

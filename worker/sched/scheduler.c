@@ -142,8 +142,9 @@ static uint32_t count_scores(const struct request *r, uint32_t first, uint32_t n
  * before, that one too, unless the answer may not grow behind it. */
 uint32_t scheduler_count_ready(const struct scheduler *s, const struct request *r, uint32_t first) {
     if (first < r->n_tokens) return r->n_tokens - first;
-    return s->options.async && !r->group && r->params.n_bad_words == 0 && !r->params.grammar &&
-           r->n_pending == 1 && r->step + 1 == s->n_steps && r->n_tokens + 2 <= r->n_max;
+    return s->options.async && !r->group && r->params.n_bad_words == 0 &&
+           !request_is_constrained(r) && r->n_pending == 1 && r->step + 1 == s->n_steps &&
+           r->n_tokens + 2 <= r->n_max;
 }
 
 /* At the first prompt of a step: what the ITL target leaves for all of them. */

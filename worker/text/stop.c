@@ -4,6 +4,8 @@
  * need not be stored: it is the beginning of the longest partial match. */
 #include "worker/text/stop.h"
 
+#include <string.h>
+
 #include "common/base/mem.h"
 
 struct stop_string {
@@ -175,4 +177,5 @@ void stop_matcher_pass(struct stop_matcher *m, struct str text, struct buf *out)
 void stop_matcher_finish(struct stop_matcher *m, struct buf *out) {
     buf_append_str(out, m->held);
     m->held = STR_NULL;
+    if (m->progress) memset(m->progress, 0, m->set->n * sizeof(*m->progress));
 }

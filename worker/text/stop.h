@@ -48,7 +48,8 @@ bool stop_matcher_push(struct stop_matcher *m, struct str text, struct buf *out)
  * one that begins in it may end later. */
 void stop_matcher_pass(struct stop_matcher *m, struct str text, struct buf *out);
 
-/* The sequence ended for another reason: what was held back was text after all. */
+/* The text ended for another reason: what was held back was text after all. Text pushed later is
+ * another one: no stop string is in both. */
 void stop_matcher_finish(struct stop_matcher *m, struct buf *out);
 
 #endif

@@ -29,6 +29,8 @@ bool answer_is_error(struct str beginning) {
     struct str value = behind(behind(in, STR("\"error\"")), STR(":"));
 
     if (value.len) return value.ptr[0] != 'n'; /* null: no error */
+    value = behind(behind(in, STR("\"type\"")), STR(":"));
+    if (value.len) return str_starts(value, STR("\"error\""));
     value = behind(behind(in, STR("\"object\"")), STR(":"));
     return value.len && str_starts(value, STR("\"error\""));
 }
@@ -38,7 +40,8 @@ bool answer_blames_request(struct str error) {
     ptrdiff_t at;
 
     error.len = MIN(error.len, (size_t)ERROR_BYTES);
-    if (str_find(error, STR("BadRequest")) >= 0 || str_find(error, STR("invalid_request")) >= 0)
+    if (str_find(error, STR("BadRequest")) >= 0 || str_find(error, STR("invalid_request")) >= 0 ||
+        str_find(error, STR("\"invalid_prompt\"")) >= 0)
         return true;
     at = str_find(error, STR("\"code\""));
     if (at < 0) return false;

@@ -11,15 +11,20 @@
 #define BLANKS_MAX 4
 #define DIGITS_MAX 10 /* so that a name, its blanks and its number are shorter than the carry */
 
-void sse_usage_init(struct sse_usage *t, bool is_stream) {
+void sse_usage_init(struct sse_usage *t, enum api_form api, bool is_stream) {
     memset(t, 0, offsetof(struct sse_usage, head)); /* n_head and n_carry give the rest */
-    t->prompt_tokens = t->cached_tokens = t->completion_tokens = -1;
+    t->prompt_tokens = t->cached_tokens = t->completion_tokens = t->sequence = -1;
+    t->input_tokens = t->cache_read_tokens = t->cache_creation_tokens = -1;
+    t->api = api;
     t->is_stream = is_stream;
 }
 
 int64_t sse_usage_tokens(const struct sse_usage *t) {
-    if (t->completion_tokens >= 0) return t->completion_tokens;
-    return t->n_events ? (int64_t)t->n_events : -1;
+    int64_t n_seen = t->n_token_events ? (int64_t)t->n_token_events : -1;
+
+    if (t->api == API_MESSAGES && t->is_stream && !t->has_done)
+        return MAX(t->completion_tokens, n_seen);
+    return t->completion_tokens >= 0 ? t->completion_tokens : n_seen;
 }
 
 bool sse_usage_is_amid_event(const struct sse_usage *t) {
@@ -63,20 +68,74 @@ static void read_number(struct str s, size_t i, int64_t *out) {
     if (i > begin) *out = MIN(value, INT32_MAX);
 }
 
+#define TOKENS STR("_tokens\"")
+
+static bool stands_at(struct str s, size_t at, struct str what) {
+    return s.len - at >= what.len && memcmp(s.ptr + at, what.ptr, what.len) == 0;
+}
+
+/* OpenAI's, before their end at `at`. */
+static void read_usage(struct sse_usage *t, struct str s, size_t at, char before) {
+    if (name_ends_at(s, at, STR("\"prompt"), before)) {
+        read_number(s, at + TOKENS.len, &t->prompt_tokens);
+    } else if (name_ends_at(s, at, STR("\"completion"), before)) {
+        read_number(s, at + TOKENS.len, &t->completion_tokens);
+    } else if (name_ends_at(s, at, STR("\"cached"), before)) {
+        read_number(s, at + TOKENS.len, &t->cached_tokens);
+    }
+}
+
+/* Those of the two other APIs. */
+static void read_other_usage(struct sse_usage *t, struct str s, size_t at, char before) {
+    if (name_ends_at(s, at, STR("\"input"), before)) {
+        read_number(s, at + TOKENS.len, &t->input_tokens);
+    } else if (name_ends_at(s, at, STR("\"output"), before)) {
+        read_number(s, at + TOKENS.len, &t->completion_tokens);
+    } else if (name_ends_at(s, at, STR("\"cached"), before)) {
+        read_number(s, at + TOKENS.len, &t->cached_tokens);
+    } else if (name_ends_at(s, at, STR("\"cache_read_input"), before)) {
+        read_number(s, at + TOKENS.len, &t->cache_read_tokens);
+    } else if (name_ends_at(s, at, STR("\"cache_creation_input"), before)) {
+        read_number(s, at + TOKENS.len, &t->cache_creation_tokens);
+    }
+    if (t->input_tokens >= 0)
+        t->prompt_tokens =
+            t->input_tokens + MAX(t->cache_read_tokens, 0) + MAX(t->cache_creation_tokens, 0);
+    if (t->cache_read_tokens >= 0) t->cached_tokens = t->cache_read_tokens;
+}
+
+/* The first id, "resp_...", with its end; its '_' is at `at`. */
+static void read_id(struct sse_usage *t, struct str s, size_t at, char before) {
+    const char *from, *to;
+
+    if (t->n_id || !name_ends_at(s, at, STR("\"resp"), before)) return;
+    from = s.ptr + at - STR("resp").len;
+    to = memchr(from, '"', MIN((size_t)(s.ptr + s.len - from), (size_t)SSE_USAGE_ID_MAX));
+    if (!to || memchr(from, '\\', (size_t)(to - from))) return;
+    t->n_id = (uint8_t)(to - from);
+    memcpy(t->id, from, t->n_id);
+}
+
+static void read_place(struct sse_usage *t, struct str s, size_t at, char before) {
+    if (stands_at(s, at, STR("_number\"")) && name_ends_at(s, at, STR("\"sequence"), before)) {
+        read_number(s, at + STR("_number\"").len, &t->sequence);
+    } else {
+        read_id(t, s, at, before);
+    }
+}
+
 static void find_numbers(struct sse_usage *t, struct str s, char before) {
-    static const struct str end = {"_tokens\"", 8};
     const char *p = s.ptr, *last = s.ptr + s.len;
 
     while ((p = memchr(p, '_', (size_t)(last - p))) != NULL) {
         size_t at = (size_t)(p++ - s.ptr);
 
-        if (s.len - at < end.len || memcmp(s.ptr + at, end.ptr, end.len) != 0) continue;
-        if (name_ends_at(s, at, STR("\"prompt"), before)) {
-            read_number(s, at + end.len, &t->prompt_tokens);
-        } else if (name_ends_at(s, at, STR("\"completion"), before)) {
-            read_number(s, at + end.len, &t->completion_tokens);
-        } else if (name_ends_at(s, at, STR("\"cached"), before)) {
-            read_number(s, at + end.len, &t->cached_tokens);
+        if (!stands_at(s, at, TOKENS)) {
+            if (t->api == API_RESPONSES) read_place(t, s, at, before);
+        } else if (t->api == API_OPENAI) {
+            read_usage(t, s, at, before);
+        } else {
+            read_other_usage(t, s, at, before);
         }
     }
 }
@@ -125,19 +184,34 @@ static bool field_value(struct str line, struct str name, struct str *value) {
     return true;
 }
 
-/* Both forms of an engine's error within a stream. */
+/* The forms of an engine's error within a stream. */
 static bool is_error_data(struct str data) {
-    return str_starts(data, STR("{\"error\"")) || str_starts(data, STR("{\"object\":\"error\""));
+    return str_starts(data, STR("{\"error\"")) || str_starts(data, STR("{\"object\":\"error\"")) ||
+           str_starts(data, STR("{\"type\":\"error\""));
+}
+
+static bool ends_with(struct str s, struct str end) {
+    return s.len >= end.len && memcmp(s.ptr + s.len - end.len, end.ptr, end.len) == 0;
+}
+
+/* By its name, which OpenAI's have for errors alone. */
+static void take_event(struct sse_usage *t, struct str name) {
+    t->is_error = str_eq(name, STR("error")) || str_eq(name, STR("response.failed"));
+    t->is_token = ends_with(name, STR("delta")) && !str_eq(name, STR("message_delta"));
+    t->is_end = str_eq(name, STR("message_stop")) || str_eq(name, STR("response.completed")) ||
+                str_eq(name, STR("response.incomplete")) || str_eq(name, STR("response.failed"));
 }
 
 static void take_data(struct sse_usage *t, struct str data) {
     if (data.len == 0) return;
+    if (t->is_end) t->has_done = true;
     if (str_eq(data, STR("[DONE]"))) {
         t->has_done = true;
     } else if (t->is_error || is_error_data(data)) {
         t->has_error = true;
     } else if (!t->has_data) {
         t->n_events++;
+        t->n_token_events += t->api == API_OPENAI || t->is_token;
         t->has_data = true;
     }
 }
@@ -148,7 +222,7 @@ static void take_line(struct sse_usage *t, struct str line) {
 
     if (line.len && line.ptr[line.len - 1] == '\r') line.len--;
     if (line.len == 0) {
-        t->has_lines = t->has_data = t->is_error = false;
+        t->has_lines = t->has_data = t->is_error = t->is_token = t->is_end = false;
         return;
     }
     t->has_lines = true;
@@ -156,7 +230,7 @@ static void take_line(struct sse_usage *t, struct str line) {
     if (field_value(line, STR("data"), &value)) {
         take_data(t, value);
     } else if (field_value(line, STR("event"), &value)) {
-        t->is_error = str_eq(value, STR("error"));
+        take_event(t, value);
     }
 }
 

@@ -13,6 +13,12 @@
  * Numbers are found by name, in events and whole JSON answers: in `usage` (OpenAI, vLLM) and in
  * `meta_info` (SGLang); the last of several counts. A name inside a text has escaped quotes.
  *
+ * Messages and Responses name their events. Those whose name ends in "delta" have tokens, but
+ * message_delta; those before (message_start, response.created) say that the request has arrived.
+ * message_stop, response.completed, .incomplete and .failed end the stream. A prompt's tokens are
+ * input_tokens, in Messages with cache_read_input_tokens and cache_creation_input_tokens beside
+ * them; the output_tokens of message_start are none of the answer's.
+ *
  * Two or three memchr per byte, no allocation. Pure; one loop.
  *
  * LIMITS. At most 4 blanks on each side of a number's colon; numbers stop at 2^31 - 1. Lines end
@@ -21,32 +27,41 @@
 #define ROUTER_PROXY_SSE_USAGE_H
 
 #include "common/base/buf.h"
+#include "common/protocol/api.h"
 
-#define SSE_USAGE_CARRY_BYTES 48 /* longest name, colon, blanks and number together, and to spare */
-#define SSE_USAGE_HEAD_BYTES  32 /* of a line: enough for its kind */
+#define SSE_USAGE_CARRY_BYTES 64 /* longest name, colon, blanks and number together, and to spare */
+#define SSE_USAGE_HEAD_BYTES  64 /* of a line: enough for its kind */
+#define SSE_USAGE_ID_MAX      48 /* of a response; a longer one is not kept */
 
 struct sse_usage {
-    uint64_t n_events;         /* with data, comments and [DONE] aside: about one per token */
+    uint64_t n_events;         /* with data, comments and [DONE] aside */
+    uint64_t n_token_events;   /* of these, with a part of the answer: about one per token */
     int64_t prompt_tokens;     /* as reported; -1: not seen */
     int64_t cached_tokens;     /* as reported; -1: not seen */
     int64_t completion_tokens; /* as reported; -1: not seen */
-    bool has_done;             /* [DONE] was seen: nothing is missing */
+    bool has_done;             /* [DONE] or its like was seen: nothing is missing */
     bool has_error;            /* an event was an error, not a token */
+    int64_t sequence;          /* of Responses' last event; -1: not seen */
+    uint8_t n_id;
+    char id[SSE_USAGE_ID_MAX]; /* of the response, n_id bytes */
 
     /* Private. */
+    enum api_form api;
+    int64_t input_tokens, cache_read_tokens, cache_creation_tokens;
     bool is_stream;
-    bool has_fields;                    /* a line that is neither blank nor a comment */
-    bool has_lines, has_data, is_error; /* of the event at hand: since the last blank line */
+    bool has_fields;          /* a line that is neither blank nor a comment */
+    bool has_lines, has_data; /* of the event at hand: since the last blank line */
+    bool is_error, is_token, is_end;
     uint8_t n_head, n_carry;
     char head[SSE_USAGE_HEAD_BYTES];   /* of a line that is not complete yet */
     char carry[SSE_USAGE_CARRY_BYTES]; /* what came last: a number may be cut in two */
 };
 
 /* `is_stream`: server-sent events; otherwise only numbers are looked for. */
-void sse_usage_init(struct sse_usage *t, bool is_stream);
+void sse_usage_init(struct sse_usage *t, enum api_form api, bool is_stream);
 void sse_usage_feed(struct sse_usage *t, struct str payload);
 
-/* Tokens of the answer: as reported, else the number of events, else -1. */
+/* Tokens of the answer: as reported, else the number of events with tokens, else -1. */
 int64_t sse_usage_tokens(const struct sse_usage *t);
 
 /* An event is incomplete: a blank line must end it before another can begin. */

@@ -1,82 +1,9 @@
-/* router/proxy/answers/stream_error.c - three forms of one error. */
+/* router/proxy/answers/stream_error.c - see stream_error.h. */
 #include "router/proxy/answers/stream_error.h"
 
 #include <stdio.h>
 
-#include "common/protocol/openai.h"
 #include "common/text/json.h"
-
-static bool is_messages(struct str path) {
-    return str_eq(path, STR("/v1/messages"));
-}
-
-static bool is_responses(struct str path) {
-    return str_eq(path, STR("/v1/responses"));
-}
-
-static void begin_event(struct buf *out, struct str path) {
-    if (is_messages(path) || is_responses(path)) buf_append_str(out, STR("event: error\n"));
-    buf_append_str(out, STR("data: "));
-}
-
-static void end_event(struct buf *out, struct str path) {
-    buf_append_str(out, STR("\n\n"));
-    if (!is_messages(path) && !is_responses(path)) buf_append_str(out, STR("data: [DONE]\n\n"));
-}
-
-/* As Anthropic's API names them. */
-static const char *messages_type(int code) {
-    switch (code) {
-    case 400: return "invalid_request_error";
-    case 401: return "authentication_error";
-    case 403: return "permission_error";
-    case 404: return "not_found_error";
-    case 413: return "request_too_large";
-    case 429: return "rate_limit_error";
-    case 503: return "overloaded_error";
-    default: return "api_error";
-    }
-}
-
-static void put_messages(struct json_writer *w, int code, const char *message) {
-    json_begin_object(w);
-    json_field_z(w, "type", "error");
-    json_put_key(w, "error");
-    json_begin_object(w);
-    json_field_z(w, "type", messages_type(code));
-    json_field_z(w, "message", message);
-    json_end_object(w);
-    json_end_object(w);
-}
-
-static void put_responses(struct json_writer *w, int code, const char *message) {
-    char text[16];
-
-    snprintf(text, sizeof(text), "%d", code);
-    json_begin_object(w);
-    json_field_z(w, "type", "error");
-    json_field_z(w, "code", text);
-    json_field_z(w, "message", message);
-    json_field_null(w, "param");
-    json_end_object(w);
-}
-
-void stream_error_append(struct buf *out, struct str path, enum status st, int code,
-                         const struct error *err) {
-    const char *message = err && err->message[0] ? err->message : status_name(st);
-    struct json_writer w;
-
-    begin_event(out, path);
-    json_writer_init(&w, out);
-    if (is_messages(path)) {
-        put_messages(&w, code, message);
-    } else if (is_responses(path)) {
-        put_responses(&w, code, message);
-    } else {
-        openai_append_error(out, st, code, err);
-    }
-    end_event(out, path);
-}
 
 static enum status status_of(int code) {
     switch (code) {
@@ -113,19 +40,56 @@ static void append_on_one_line(struct buf *out, struct str json) {
     }
 }
 
-void stream_error_relay(struct buf *out, struct str path, int code, struct str body) {
+/* The message of a body in any of the APIs: error.message. False: it has none. */
+static bool read_message(struct str body, enum status st, struct error *err) {
+    struct json *root = NULL;
+    const struct json *error;
+    struct str message = STR_NULL;
+
+    if (json_parse(&root, body, NULL, NULL) != ST_OK) return false;
+    error = json_type(root) == JSON_OBJECT ? json_get(root, "error") : NULL;
+    if (error && json_type(error) == JSON_OBJECT && json_get(error, "message"))
+        (void)!json_to_str(json_get(error, "message"), &message);
+    if (message.len) error_set(err, st, "%.*s", (int)MIN(message.len, 400), message.ptr);
+    json_destroy(root);
+    return err->message[0] != '\0';
+}
+
+void stream_error_break(struct buf *out, const struct api_stream *stream,
+                        const struct stream_break *why) {
+    struct error err = {0};
+
+    error_set(&err, ST_BAD_GATEWAY, "%s", why->message);
+    if (stream->api != API_OPENAI) {
+        api_append_error_event(out, stream, ST_BAD_GATEWAY, why->code, &err);
+        return;
+    }
+    buf_appendf(out,
+                "data: {\"error\":{\"message\":\"%s\",\"type\":\"%s\",\"param\":null,"
+                "\"code\":\"%s\"}}\n\n",
+                why->message, why->type, why->name);
+}
+
+void stream_error_relay(struct buf *out, const struct api_stream *stream, int code,
+                        struct str body) {
     enum status st = status_of(code);
     struct error err = {0};
 
     body = without_blanks(body);
     if (body.len >= 2 && body.ptr[0] == '{' && body.ptr[body.len - 1] == '}') {
-        begin_event(out, path);
-        append_on_one_line(out, body);
-        end_event(out, path);
-        return;
+        if (stream->api == API_OPENAI) {
+            buf_append_str(out, STR("data: "));
+            append_on_one_line(out, body);
+            buf_append_str(out, STR("\n\ndata: [DONE]\n\n"));
+            return;
+        }
+        if (read_message(body, st, &err)) {
+            api_append_error_event(out, stream, st, code, &err);
+            return;
+        }
     }
     error_set(&err, st, "the worker answered %d %s", code,
               code < 400 ? "and no stream: send the request without x-incipit-queue-comments"
                          : "without a reason that could be passed on: send the request again");
-    stream_error_append(out, path, st, code < 400 ? 502 : code, &err);
+    api_append_error_event(out, stream, st, code < 400 ? 502 : code, &err);
 }

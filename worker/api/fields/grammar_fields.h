@@ -1,10 +1,11 @@
 /* worker/api/fields/grammar_fields.h - the fields that constrain an answer, under the names of
  * OpenAI, vLLM and SGLang.
  *
- *      response_format                 {"type": "json_object" | "json_schema", "json_schema": {...}}
- *      structured_outputs              {"json" | "regex" | "choice" | "grammar" | "json_object": ...}
+ *      response_format     {"type": "json_object" | "json_schema" | "structural_tag", ...}
+ *      structured_outputs  {"json" | "regex" | "choice" | "grammar" | "json_object" |
+ *                           "structural_tag": ...}
  *      guided_json, _regex, _choice, _grammar, _whitespace_pattern
- *      json_schema, regex, ebnf
+ *      json_schema, regex, ebnf, structural_tag
  *
  * One of them at most. What they hold is checked when it is compiled (worker/grammar), on a thread
  * of its own; here only their shape is. Thread: worker loop. */
@@ -27,6 +28,14 @@ struct grammar_fields {
  * ST_INVALID names the field. */
 MUST_USE enum status grammar_fields_parse(struct grammar_fields *f, const struct json *o,
                                           struct error *err);
+
+/* The constraint as a format of a structural tag, JSON, appended to `out`. Needs `field`. */
+void grammar_fields_put_format(const struct grammar_fields *f, struct buf *out);
+
+/* Puts a structural tag in the place of what was there. `field`: that errors name, if there was
+ * none; constant. ST_INVALID if it is too long. */
+MUST_USE enum status grammar_fields_set_tag(struct grammar_fields *f, const char *field,
+                                            struct str json, struct error *err);
 void grammar_fields_fini(struct grammar_fields *f);
 
 #endif

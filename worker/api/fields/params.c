@@ -127,15 +127,13 @@ static enum status check_function_call(const struct json *o, struct error *err) 
 }
 
 /* Fields that would change the answer and are unsupported. */
-static enum status refuse_unsupported(const struct json *o, struct error *err) {
+static enum status refuse_unsupported(const struct json *o, bool reads_answer, struct error *err) {
     static const char *const fields[] = {"prompt_embeds",
                                          "input_embeds",
-                                         "structural_tag",
                                          "suffix",
                                          "image_data",
                                          "audio_data",
                                          "video_data",
-                                         "thinking_token_budget",
                                          "logprob_token_ids",
                                          "token_ids_logprob",
                                          "return_hidden_states",
@@ -143,9 +141,10 @@ static enum status refuse_unsupported(const struct json *o, struct error *err) {
                                          "functions",
                                          "audio",
                                          "kv_transfer_params",
-                                         "lora_request"};
+                                         "lora_request",
+                                         "thinking_token_budget"};
 
-    for (size_t i = 0; i < ARRAY_LEN(fields); i++) {
+    for (size_t i = 0; i < ARRAY_LEN(fields) - reads_answer; i++) { /* the last: of reasoning */
         if (is_unset(json_get(o, fields[i]))) continue;
         return error_set_param(err, ST_INVALID, fields[i],
                                "%s is not supported by this worker: leave it out", fields[i]);
@@ -209,7 +208,7 @@ static enum status get_stream(struct call_params *p, const struct json *o, struc
 
 static enum status get_common(struct call_params *p, const struct json *o,
                               const struct params_context *ctx, struct error *err) {
-    enum status st = refuse_unsupported(o, err);
+    enum status st = refuse_unsupported(o, ctx->reads_answer, err);
 
     if (st == ST_OK) st = grammar_fields_parse(&p->grammar, o, err);
     if (st == ST_OK) st = get_sampling(p, o, ctx->defaults, err);
@@ -445,7 +444,7 @@ enum status call_params_parse_sglang(struct call_params *p, const struct json *b
 
     params_init(p);
     p->request.max_tokens = 128;
-    st = refuse_unsupported(body, err);
+    st = refuse_unsupported(body, false, err);
     if (st == ST_OK)
         st = grammar_fields_parse(&p->grammar, body, err); /* there too: never ignored */
     if (st == ST_OK) st = get_common(p, sampling, ctx, err);

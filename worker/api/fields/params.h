@@ -50,6 +50,7 @@ struct params_context {
     const struct tokenizer *tokenizer;
     bool tokens_as_ids; /* in logprobs, where the request is silent */
     struct rng *seeds;  /* draws the seed when none is given */
+    bool reads_answer;  /* reasoning is read from answers: its fields are not refused */
 };
 
 MUST_USE enum status call_params_parse(struct call_params *out, const struct json *body,

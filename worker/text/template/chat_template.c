@@ -22,6 +22,7 @@
 
 struct chat_template {
     struct jinja_program *program;
+    char *source;
     bool has_developer;               /* it names the role `developer` */
     struct chat_template *with_tools; /* the one named "tool_use", where a model has two; or NULL */
     char *bos, *eos;                  /* NULL: not defined */
@@ -50,6 +51,7 @@ enum status chat_template_compile(struct chat_template **out, struct str source,
     }
     t = mem_zalloc(sizeof(*t));
     t->program = program;
+    t->source = mem_strndup(source.ptr, source.len);
     t->has_developer = str_find(source, STR("developer")) >= 0;
     *out = t;
     return ST_OK;
@@ -67,6 +69,7 @@ void chat_template_destroy(struct chat_template *t) {
     if (!t) return;
     chat_template_destroy(t->with_tools);
     jinja_destroy(t->program);
+    mem_free(t->source);
     mem_free(t->bos);
     mem_free(t->eos);
     mem_free(t);
@@ -153,6 +156,10 @@ static enum status open_all(struct chat_template **out, const char *folder,
                          config, "tool_use", err);
 }
 
+struct str chat_template_source(const struct chat_template *t) {
+    return str_of(t->with_tools ? t->with_tools->source : t->source);
+}
+
 /* A template on a command line has no line ends: \\n stands for one. */
 static char *unescape(const char *text, size_t *n) {
     char *out = mem_alloc(strlen(text) + 1);
@@ -230,6 +237,16 @@ static enum status set_members(struct chat_conversion *c, const struct json *obj
     return st;
 }
 
+/* "none" turns reasoning off, under the names that templates have for it. */
+static enum status set_effort(struct chat_conversion *c, struct str effort) {
+    bool is_off = str_eq(effort, STR("none"));
+    enum status st = jinja_run_set(c->run, "reasoning_effort", jv_string(effort));
+
+    if (st == ST_OK && is_off) st = jinja_run_set(c->run, "enable_thinking", jv_bool(false));
+    if (st == ST_OK && is_off) st = jinja_run_set(c->run, "thinking", jv_bool(false));
+    return st;
+}
+
 static enum status set_variables(const struct chat_template *t, struct chat_conversion *c,
                                  const struct chat_input *in) {
     const struct {
@@ -250,6 +267,7 @@ static enum status set_variables(const struct chat_template *t, struct chat_conv
     if (st == ST_OK && t->bos) st = jinja_run_set(c->run, "bos_token", jv_string(str_of(t->bos)));
     if (st == ST_OK && t->eos) st = jinja_run_set(c->run, "eos_token", jv_string(str_of(t->eos)));
     if (st == ST_OK) st = set_members(c, in->defaults);
+    if (st == ST_OK && in->effort.ptr) st = set_effort(c, in->effort);
     return st == ST_OK ? set_members(c, in->kwargs) : st;
 }
 
@@ -292,4 +310,24 @@ enum status chat_template_render(const struct chat_template *t, const struct cha
     if (err) *err = (struct error){0};
     c.is_plain = true;
     return render_once(t, in, &c, out);
+}
+
+bool chat_template_takes_late_system(const struct chat_template *t) {
+    static const char messages[] = "[{\"role\":\"system\",\"content\":\"probe 1\"},"
+                                   "{\"role\":\"user\",\"content\":\"probe 2\"},"
+                                   "{\"role\":\"system\",\"content\":\"probe 3\"},"
+                                   "{\"role\":\"user\",\"content\":\"probe 4\"}]";
+    struct chat_input in = {.add_generation_prompt = true};
+    struct json *root = NULL;
+    struct buf text;
+    bool takes;
+
+    buf_init(&text, 0);
+    takes = json_parse(&root, str_of(messages), NULL, NULL) == ST_OK;
+    in.messages = root;
+    takes = takes && chat_template_render(t, &in, &text, NULL) == ST_OK &&
+            str_find(buf_str(&text), STR("probe 3")) >= 0;
+    json_destroy(root);
+    buf_fini(&text);
+    return takes;
 }

@@ -37,6 +37,9 @@ MUST_USE enum status chat_template_open(struct chat_template **out, const char *
 struct chat_template *chat_template_builtin(const char *name);
 void chat_template_destroy(struct chat_template *t); /* NULL is fine */
 
+/* The text it was compiled from; of two, that of the one for requests with tools. */
+struct str chat_template_source(const struct chat_template *t);
+
 /* The variables of a template. */
 struct chat_input {
     const struct json *messages;  /* array, required */
@@ -44,6 +47,7 @@ struct chat_input {
     const struct json *documents; /* array or NULL */
     const struct json *defaults;  /* object: variables that kwargs win over; NULL */
     const struct json *kwargs;    /* object: chat_template_kwargs; NULL */
+    struct str effort;            /* reasoning_effort; STR_NULL */
     bool add_generation_prompt;
     int64_t now_s; /* for strftime_now; UTC */
 };
@@ -54,5 +58,9 @@ struct chat_input {
 MUST_USE enum status chat_template_render(const struct chat_template *t,
                                           const struct chat_input *in, struct buf *out,
                                           struct error *err);
+
+/* Does it print a message of the system that comes after one of the user? It renders one such
+ * conversation to see; some templates raise an exception, others print the first message alone. */
+bool chat_template_takes_late_system(const struct chat_template *t);
 
 #endif

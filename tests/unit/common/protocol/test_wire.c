@@ -101,9 +101,12 @@ static void server_info_reads_as_written(void **state) {
         .prefill_tokens_per_s = 1234.5,
         .attn_context = 8192,
         .schedule_policy = "srpt",
+        .tool_calls = "hermes",
+        .reasoning = "none",
         .chunk_tokens = 8192,
         .itl_target_ms = 75.5,
         .generation = "0123456789abcdef",
+        .response_mark = "0123456789ab",
     };
     struct wire_server_info b = {0};
     struct error err = {0};
@@ -121,7 +124,10 @@ static void server_info_reads_as_written(void **state) {
     assert_string_equal(a.quantization, b.quantization);
     assert_string_equal(a.kv_dtype, b.kv_dtype);
     assert_string_equal(a.generation, b.generation);
+    assert_string_equal(a.response_mark, b.response_mark);
     assert_string_equal(a.schedule_policy, b.schedule_policy);
+    assert_string_equal(a.tool_calls, b.tool_calls);
+    assert_string_equal(a.reasoning, b.reasoning);
     assert_int_equal(b.n_tiers, 2);
     assert_string_equal(b.tiers[1].name, "file");
     assert_int_equal(wire_tier_blocks(&b), UINT64_C(6000007000));

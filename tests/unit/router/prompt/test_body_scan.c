@@ -136,6 +136,23 @@ static void spans_are_the_raw_values(void **state) {
     assert_int_equal(body_unquote(s.spans[BODY_CACHE_SALT]).len, 1);
 }
 
+static void fields_of_messages_and_responses_are_found(void **state) {
+    (void)state;
+    struct body_scan s = scan_ok("{\"instructions\":\"i\",\"input\":[{}],\"max_output_tokens\":9,"
+                                 "\"previous_response_id\":\"resp_1\",\"metadata\":{\"a\":1}}");
+
+    assert_span(s, BODY_INSTRUCTIONS, "\"i\"");
+    assert_span(s, BODY_INPUT, "[{}]");
+    assert_span(s, BODY_PREVIOUS_RESPONSE_ID, "\"resp_1\"");
+    assert_span(s, BODY_METADATA, "{\"a\":1}");
+    assert_int_equal(s.max_output_tokens, 9);
+    assert_null(s.spans[BODY_MESSAGES].ptr);
+    s = scan_ok("{\"system\":[],\"messages\":[],\"max_tokens\":7}");
+    assert_span(s, BODY_SYSTEM, "[]");
+    assert_null(s.spans[BODY_METADATA].ptr);
+    assert_int_equal(s.max_output_tokens, 7);
+}
+
 static void a_model_is_its_name_however_it_is_spelt(void **state) {
     static const struct {
         const char *body, *model;
@@ -469,6 +486,7 @@ static void all_versions_judge_each_pair_of_bytes(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(spans_are_the_raw_values),
+        cmocka_unit_test(fields_of_messages_and_responses_are_found),
         cmocka_unit_test(a_model_is_its_name_however_it_is_spelt),
         cmocka_unit_test(a_model_too_long_for_a_name_stays_as_it_is),
         cmocka_unit_test(only_the_top_level_is_searched),

@@ -7,6 +7,7 @@
 #include "common/base/rng.h"
 #include "router/prompt/client_noise.h"
 #include "router/prompt/prompt_hash.h"
+#include "router/prompt/prompt_text.h"
 #include "tests/support/cm.h"
 
 #define H        "x-anthropic-billing-header: cc_version=2.1; cch=0a1b2;"
@@ -214,43 +215,16 @@ static void the_hash_is_that_of_the_prompt_without_noise(void **state) {
     for (int i = 0; i < 3; i++) {
         struct body_scan scan;
         struct client_noise noise = find(str_of(bodies[i]), &scan);
-        struct prompt_text text;
+        struct prompt_text text = {&scan, &noise, API_OPENAI};
+        struct prompt_hashed hashed;
 
-        prompt_text_of(&scan, &noise, &text);
-        n[i] = prompt_hash_n_blocks(text.len, 16, 64);
-        prompt_hash_text(&text, 3, 16, chains[i], n[i]);
+        prompt_hash_text(&text, 3, 16, chains[i], 64, &hashed);
+        n[i] = hashed.n_blocks;
     }
     assert_int_equal(n[0], n[2]);
     assert_int_equal(n[1], n[2]);
     assert_memory_equal(chains[0], chains[2], n[0] * sizeof(uint64_t));
     assert_memory_equal(chains[1], chains[2], n[0] * sizeof(uint64_t));
-}
-
-static void parts_hash_as_their_concatenation(void **state) {
-    static char bytes[4096];
-    struct rng rng;
-    (void)state;
-
-    rng_seed(&rng, 11);
-    for (size_t i = 0; i < sizeof(bytes); i++)
-        bytes[i] = (char)rng_u64(&rng);
-    for (int round = 0; round < 3000; round++) {
-        uint32_t block = 16 + (uint32_t)(rng_u64(&rng) % 400), n_blocks;
-        uint64_t whole[300], parts[300];
-        struct prompt_text text = {0};
-        uint32_t want = 1 + (uint32_t)(rng_u64(&rng) % PROMPT_PARTS_MAX);
-
-        for (; text.n < want; text.n++) {
-            size_t n = 1 + rng_u64(&rng) % (round % 2 ? 500 : 9);
-
-            text.parts[text.n] = (struct str){bytes + text.len, n};
-            text.len += n;
-        }
-        n_blocks = prompt_hash_n_blocks(text.len, block, 1 + (uint32_t)(rng_u64(&rng) % 300));
-        prompt_hash_chain((struct str){bytes, text.len}, 5, block, whole, n_blocks);
-        prompt_hash_text(&text, 5, block, parts, n_blocks);
-        assert_memory_equal(whole, parts, n_blocks * sizeof(*whole));
-    }
 }
 
 int main(void) {
@@ -264,7 +238,6 @@ int main(void) {
         cmocka_unit_test(large_and_hostile_prompts_are_read_once),
         cmocka_unit_test(unterminated_spans_are_not_read_beyond),
         cmocka_unit_test(the_hash_is_that_of_the_prompt_without_noise),
-        cmocka_unit_test(parts_hash_as_their_concatenation),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -141,6 +141,54 @@ static void a_remembered_seed_is_the_computed_one(void **state) {
         assert_true(prompt_hash_seed_memo(&memo, &scopes[i], 9) == prompt_hash_seed(&scopes[i], 9));
 }
 
+/* The definition, in prompt_hash.h's own words. */
+static void hash_plainly(const char *p, size_t n, uint64_t seed, uint32_t block, uint64_t *chain,
+                         uint32_t n_blocks) {
+    struct hash_key key;
+    uint64_t h = seed;
+
+    hash_key_from_seed(&key, seed);
+    for (uint32_t i = 0; i < n_blocks; i++) {
+        size_t end = MIN(n, (size_t)(i + 1) * block);
+
+        for (size_t at = (size_t)i * block; at < end; at += 128)
+            h = rng_mix(h ^ hash_keyed_64(&key, p + at, MIN(end - at, (size_t)128)));
+        chain[i] = h & PROMPT_HASH_MASK;
+    }
+}
+
+static void pieces_hash_as_their_concatenation(void **state) {
+    static char bytes[8192];
+    struct rng rng;
+    (void)state;
+
+    rng_seed(&rng, 11);
+    for (size_t i = 0; i < sizeof(bytes); i++)
+        bytes[i] = (char)rng_u64(&rng);
+    for (int round = 0; round < 3000; round++) {
+        static const uint32_t longest[] = {3, 9, 130, 700};
+        uint32_t block = 16 + rng_below(&rng, 400), n_max = 1 + rng_below(&rng, 300), n_blocks;
+        uint64_t whole[300], pieces[300], plain[300];
+        struct prompt_hasher hasher;
+        size_t n = 0;
+
+        prompt_hasher_init(&hasher, 5, block, pieces, n_max);
+        for (uint32_t i = rng_below(&rng, 12); i > 0; i--) {
+            size_t piece = rng_below(&rng, longest[round % 4]);
+
+            prompt_hasher_add(&hasher, (struct str){bytes + n, piece});
+            n += piece;
+        }
+        n_blocks = prompt_hash_n_blocks(n, block, n_max);
+        assert_int_equal(hasher.n_bytes, n);
+        assert_int_equal(prompt_hasher_end(&hasher), n_blocks);
+        prompt_hash_chain((struct str){bytes, n}, 5, block, whole, n_blocks);
+        hash_plainly(bytes, n, 5, block, plain, n_blocks);
+        assert_memory_equal(whole, plain, n_blocks * sizeof(*whole));
+        assert_memory_equal(pieces, plain, n_blocks * sizeof(*whole));
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(equal_openings_share_hashes),
@@ -148,6 +196,7 @@ int main(void) {
         cmocka_unit_test(schemes_differ_by_secret_and_block_size),
         cmocka_unit_test(equal_hashes_imply_equal_openings),
         cmocka_unit_test(a_short_block_is_not_a_long_one),
+        cmocka_unit_test(pieces_hash_as_their_concatenation),
         cmocka_unit_test(each_field_of_the_scope_counts),
         cmocka_unit_test(a_remembered_seed_is_the_computed_one),
     };

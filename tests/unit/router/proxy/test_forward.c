@@ -12,12 +12,24 @@
 static const struct forward none = {{NULL, 0}, {NULL, 0}};
 
 static void calls_of_every_worker_go_to_all(void **state) {
-    static const char *const paths[] = {"/v1/completions", "/v1/chat/completions", "/generate",
-                                        "/tokenize", "/detokenize"};
+    static const char *const paths[] = {
+        "/v1/completions", "/v1/chat/completions",      "/generate",    "/tokenize", "/detokenize",
+        "/v1/messages",    "/v1/messages/count_tokens", "/v1/responses"};
 
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(paths); i++)
         assert_int_equal(forward_find(&none, str_of(paths[i])).kinds, ALL);
+}
+
+static void calls_differ_in_their_work(void **state) {
+    (void)state;
+    assert_int_equal(forward_find(&none, STR("/v1/messages")).work, WORK_PROMPT);
+    assert_int_equal(forward_find(&none, STR("/v1/responses")).work, WORK_PROMPT);
+    assert_int_equal(forward_find(&none, STR("/v1/embeddings")).work, WORK_PROMPT);
+    assert_int_equal(forward_find(&none, STR("/v1/messages/count_tokens")).work, WORK_TOKENS);
+    assert_int_equal(forward_find(&none, STR("/tokenize")).work, WORK_TOKENS);
+    assert_int_equal(forward_find(&none, STR("/v1/audio/speech")).work, WORK_OTHER);
+    assert_true(forward_find(&none, STR("/v1/messages")).is_listed);
 }
 
 static void calls_of_some_go_to_those(void **state) {
@@ -119,6 +131,7 @@ static void only_listed_paths_may_be_sent_twice(void **state) {
 int main(void) {
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(calls_of_every_worker_go_to_all),
+        cmocka_unit_test(calls_differ_in_their_work),
         cmocka_unit_test(calls_of_some_go_to_those),
         cmocka_unit_test(a_path_in_another_spelling_is_not_forwarded),
         cmocka_unit_test(the_operator_adds_paths),

@@ -640,9 +640,52 @@ static void a_cache_that_events_clear_leaves_the_index(void **state) {
     registry_destroy(r);
 }
 
+static void responses_are_found_by_their_mark(void **state) {
+    struct registry *r = create(4);
+    struct wire_server_info info = {.wire = 1, .model = "m", .block_size = 16, .n_blocks = 500};
+    uint32_t a = add(r, 7001, "m"), b = add(r, 7002, "m");
+    (void)state;
+
+    assert_int_equal(registry_find_mark(r, STR("0123456789ab")), WORKER_NONE);
+    assert_int_equal(registry_find_mark(r, STR_NULL), WORKER_NONE); /* nor those without one */
+    strcpy(info.response_mark, "0123456789ab");
+    assert_int_equal(registry_describe(r, b, &info, false, NULL), ST_OK);
+    strcpy(info.response_mark, "ba9876543210");
+    assert_int_equal(registry_describe(r, a, &info, false, NULL), ST_OK);
+    assert_int_equal(registry_find_mark(r, STR("0123456789ab")), b);
+    assert_int_equal(registry_find_mark(r, STR("ba9876543210")), a);
+    registry_replace(r, b); /* another process */
+    assert_int_equal(registry_find_mark(r, STR("0123456789ab")), WORKER_NONE);
+    registry_destroy(r);
+}
+
+/* A model may go while a light request, which no worker counts, is open. */
+static void a_light_request_is_open_until_it_ends(void **state) {
+    struct registry *r = create(2);
+    uint32_t id = add(r, 7001, "m");
+    struct open_request q = {0};
+    struct route_request rq = {.is_light = true};
+    struct registry_totals s;
+    (void)state;
+
+    assert_int_equal(registry_route(r, STR("m"), &rq, &q.ticket, &q.target, NULL), ST_OK);
+    assert_int_equal(registry_remove(r, id), ST_OK);
+    add(r, 7002, "other");
+    registry_totals(r, &s);
+    assert_int_equal(s.n_open, 1);
+    registry_check(r);
+    end_at(r, &q, OUTCOME_OK, SECOND);
+    registry_check(r);
+    registry_totals(r, &s);
+    assert_int_equal(s.n_open, 0);
+    registry_destroy(r);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_worker_is_picked_once_it_is_identified),
+        cmocka_unit_test(responses_are_found_by_their_mark),
+        cmocka_unit_test(a_light_request_is_open_until_it_ends),
         cmocka_unit_test(urls_are_checked_and_kept_whole),
         cmocka_unit_test(an_id_is_used_again_when_nothing_of_the_old_one_is_open),
         cmocka_unit_test(a_restart_clears_blocks_and_failures),

@@ -599,6 +599,82 @@ static void strange_requests_are_adopted_all_the_same(void **state) {
     routing_destroy(r);
 }
 
+static void a_light_request_adds_no_load(void **state) {
+    struct routing *r = fleet(2, "prefix");
+    struct prompt p = prompt_of(5, 20, 0, 20);
+    struct route_request light = {.is_light = true, .now_us = SECOND};
+    struct route_ticket lights[40] = {0}, t = {0};
+    uint32_t w = send(r, &p, &t, 0);
+    struct routing_stats s;
+    (void)state;
+
+    for (int i = 0; i < 40; i++)
+        assert_int_equal(routing_route(r, &light, &lights[i], NULL), ST_OK);
+    for (uint32_t k = 0; k < 2; k++) {
+        assert_int_equal(routing_load(r)->workers[k].in_flight, k == w);
+        assert_int_equal(routing_load(r)->workers[k].n_pending, k == w);
+    }
+    routing_stats(r, &s);
+    assert_int_equal(s.n_open, 41);
+    assert_true(load_mean_in_flight(routing_load(r)) == 0.5);
+    routing_check(r);
+    for (int i = 0; i < 40; i++) {
+        if (i % 2) routing_first_token(r, &lights[i], NULL, SECOND);
+        give_up(r, &lights[i], SECOND);
+        routing_check(r);
+    }
+    finish(r, &t, SECOND);
+    assert_int_equal(routing_load(r)->n_open, 0);
+    routing_destroy(r);
+}
+
+static void what_is_stored_is_continued_where_it_is(void **state) {
+    struct routing *r = fleet(3, "prefix");
+    struct prompt p = prompt_of(5, 20, 0, 20);
+    struct route_request rq = {
+        .prompt_bytes = 100, .is_continued = true, .stored_at = 2, .now_us = SECOND};
+    struct route_ticket t = {0}, busy[20] = {0};
+    struct routing_stats before, after;
+    uint32_t tried = 2;
+    (void)state;
+
+    routing_worker_up(r, 2,
+                      &(struct worker_spec){.identity = 1002,
+                                            .generation = 1,
+                                            .block_size = 16,
+                                            .n_blocks = 4000,
+                                            .prefill_tokens_per_s = 10000,
+                                            .max_in_flight = 3});
+    for (int i = 0; i < 20; i++) { /* full, and others are not */
+        assert_int_equal(routing_route(r, &rq, &busy[i], NULL), ST_OK);
+        assert_int_equal(busy[i].load.worker, 2);
+    }
+    routing_stats(r, &before);
+    assert_int_equal(routing_route(r, &rq, &t, NULL), ST_OK);
+    routing_first_token(r, &t, &(struct route_feedback){5000, 4900, -1, false}, SECOND);
+    finish(r, &t, SECOND);
+    routing_stats(r, &after);
+    assert_true(before.bytes_per_token ==
+                after.bytes_per_token); /* 100 bytes are not 5,000 tokens */
+    rq.exclude = &tried;                /* it has failed there */
+    rq.n_exclude = 1;
+    assert_int_equal(routing_route(r, &rq, &t, NULL), ST_OK);
+    assert_true(t.load.worker != 2);
+    finish(r, &t, SECOND);
+    rq.n_exclude = 0;
+    routing_set_reason(r, 2, WORKER_UNHEALTHY, true);
+    assert_int_equal(routing_route(r, &rq, &t, NULL), ST_OK);
+    assert_true(t.load.worker != 2);
+    finish(r, &t, SECOND);
+    rq.stored_at = WORKER_NONE;
+    assert_true(send(r, &p, &t, SECOND) != 2);
+    finish(r, &t, SECOND);
+    for (int i = 0; i < 20; i++)
+        give_up(r, &busy[i], SECOND);
+    routing_check(r);
+    routing_destroy(r);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_same_prompt_sticks),
@@ -617,6 +693,8 @@ int main(void) {
         cmocka_unit_test(no_worker_goes_far_above_the_mean),
         cmocka_unit_test(round_robin_takes_each_in_turn),
         cmocka_unit_test(least_load_rotates_among_equals),
+        cmocka_unit_test(a_light_request_adds_no_load),
+        cmocka_unit_test(what_is_stored_is_continued_where_it_is),
         cmocka_unit_test(options_are_checked),
         cmocka_unit_test(random_traffic_keeps_the_invariants),
         cmocka_unit_test(adopting_requests_gives_equal_load_tables),

@@ -184,6 +184,33 @@ static void masks_are_counted_by_where_they_come_from(void **state) {
     setup_close(&s);
 }
 
+static void budget_forces_the_end_of_reasoning_and_nothing_else(void **state) {
+    for (uint32_t budget = 0; budget < 4; budget++) {
+        struct request_params p = request_params_default;
+        struct setup s;
+
+        (void)state;
+        p.thinking = (struct thinking_limit){
+            .budget = budget, .is_open = true, .n_end = 2, .end = {'<', '>'}};
+        setup_open(&s, "[a-z]*<>[0-9]", p);
+        for (uint32_t i = 0; i < budget; i++) {
+            fill(&s);
+            assert_true(n_allowed(&s) > 1);
+            take(&s, "a");
+        }
+        for (uint32_t i = 0; i < 2; i++) {
+            const char *want = i == 0 ? "<" : ">";
+
+            fill(&s);
+            assert_int_equal(n_allowed(&s), 1);
+            take(&s, want);
+        }
+        fill(&s);
+        assert_true(n_allowed(&s) >= 10); /* the digits: nothing is forced any more */
+        setup_close(&s);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ends_are_allowed_exactly_where_the_answer_may_end),
@@ -192,6 +219,7 @@ int main(void) {
         cmocka_unit_test(what_is_banned_is_left_out_and_nothing_left_is_an_error),
         cmocka_unit_test(a_token_outside_is_an_error_of_the_device),
         cmocka_unit_test(masks_are_counted_by_where_they_come_from),
+        cmocka_unit_test(budget_forces_the_end_of_reasoning_and_nothing_else),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -194,6 +194,25 @@ static void any_pieces_give_what_a_search_gives(void **state) {
     buf_fini(&out);
 }
 
+static void text_after_the_end_is_another_one(void **state) {
+    struct stop_set *set = set_of((struct str[]){STR("ab"), STR("aab")}, 2);
+    struct stop_matcher m;
+    struct buf out;
+
+    (void)state;
+    buf_init(&out, 0);
+    stop_matcher_init(&m, set, false);
+    assert_false(stop_matcher_push(&m, STR("xaa"), &out));
+    stop_matcher_finish(&m, &out);
+    assert_false(stop_matcher_push(&m, STR("b"), &out));
+    assert_true(str_eq(buf_str(&out), STR("xaab")));
+    assert_true(stop_matcher_push(&m, STR("yab"), &out));
+    assert_true(str_eq(buf_str(&out), STR("xaaby")));
+    stop_matcher_fini(&m);
+    stop_set_destroy(set);
+    buf_fini(&out);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_possible_beginning_is_held_back),
@@ -203,6 +222,7 @@ int main(void) {
         cmocka_unit_test(the_first_in_the_list_wins_among_those_of_a_token),
         cmocka_unit_test(a_string_that_begins_in_passed_text_is_found),
         cmocka_unit_test(any_pieces_give_what_a_search_gives),
+        cmocka_unit_test(text_after_the_end_is_another_one),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -25,7 +25,7 @@ static void assert_usage(const struct sse_usage *t, const struct expected *e) {
 static struct sse_usage fed(struct str s, size_t first, size_t second, bool is_stream) {
     struct sse_usage t;
 
-    sse_usage_init(&t, is_stream);
+    sse_usage_init(&t, API_OPENAI, is_stream);
     sse_usage_feed(&t, (struct str){s.ptr, first});
     sse_usage_feed(&t, (struct str){s.ptr + first, second - first});
     sse_usage_feed(&t, (struct str){s.ptr + second, s.len - second});
@@ -42,7 +42,7 @@ static void assert_learned(struct str s, bool is_stream, const struct expected *
             assert_usage(&t, e);
         }
     }
-    sse_usage_init(&t, is_stream);
+    sse_usage_init(&t, API_OPENAI, is_stream);
     for (size_t i = 0; i < s.len; i++)
         sse_usage_feed(&t, (struct str){s.ptr + i, 1});
     assert_usage(&t, e);
@@ -120,7 +120,7 @@ static void it_detects_a_partial_event(void **state) {
     struct sse_usage t;
 
     (void)state;
-    sse_usage_init(&t, true);
+    sse_usage_init(&t, API_OPENAI, true);
     assert_false(sse_usage_is_amid_event(&t));
     sse_usage_feed(&t, STR("da"));
     assert_true(sse_usage_is_amid_event(&t));
@@ -196,13 +196,13 @@ static void random_pieces_of_random_answers_give_equal_usage(void **state) {
             n += strlen(word);
             if (n > sizeof(bytes) - 64) break;
         }
-        sse_usage_init(&whole, true);
+        sse_usage_init(&whole, API_OPENAI, true);
         sse_usage_feed(&whole, (struct str){bytes, n});
         reference((struct str){bytes, n}, &e);
         assert_int_equal(whole.prompt_tokens, e.prompt);
         assert_int_equal(whole.cached_tokens, e.cached);
         assert_int_equal(whole.completion_tokens, e.completion);
-        sse_usage_init(&pieces, true);
+        sse_usage_init(&pieces, API_OPENAI, true);
         for (size_t at = 0, step; at < n; at += step) {
             step = 1 + rng_below(&rng, 70);
             step = MIN(step, n - at);
@@ -218,7 +218,7 @@ static void random_pieces_of_random_answers_give_equal_usage(void **state) {
 static int64_t tokens_of(const char *usage) {
     struct sse_usage t;
 
-    sse_usage_init(&t, true);
+    sse_usage_init(&t, API_OPENAI, true);
     sse_usage_feed(&t, str_of(usage));
     return sse_usage_tokens(&t);
 }
@@ -231,12 +231,110 @@ static void tokens_are_as_reported_or_as_many_as_events(void **state) {
     assert_int_equal(tokens_of("data: {}\n\ndata: {\"usage\":{\"completion_tokens\":0}}\n\n"), 0);
 }
 
+/* --- the two other APIs ----------------------------------------------------------------------- */
+
+#define EVENT(name, data) "event: " name "\ndata: {\"type\":\"" name "\"" data "}\n\n"
+
+static const char messages_stream[] = EVENT(
+    "message_start",
+    ",\"message\":{\"id\":\"msg_1\",\"usage\":{\"input_tokens\":12,"
+    "\"cache_creation_input_tokens\":100,\"cache_read_input_tokens\":700,\"output_tokens\":1}}")
+    EVENT("content_block_start", ",\"index\":0") EVENT("ping", "")
+        EVENT("content_block_delta", ",\"delta\":{\"text\":\"\\\"output_tokens\\\": 9\"}")
+            EVENT("content_block_delta", "") EVENT("content_block_stop", "")
+                EVENT("message_delta", ",\"usage\":{\"output_tokens\": 41}")
+                    EVENT("message_stop", "");
+
+static const char responses_stream[] = EVENT(
+    "response.created", ",\"sequence_number\":0,\"response\":{\"id\":\"resp_0123456789abcdef\","
+                        "\"usage\":null,\"max_output_tokens\":5}")
+    EVENT("response.in_progress", ",\"sequence_number\":1") EVENT("response.output_item.added",
+                                                                  ",\"sequence_number\":2")
+        EVENT("response.output_text.delta", ",\"sequence_number\":3")
+            EVENT("response.function_call_arguments.delta", ",\"sequence_number\":4")
+                EVENT("response.output_item.done", ",\"sequence_number\":5")
+                    EVENT("response.completed",
+                          ",\"sequence_number\":6,\"response\":{\"usage\":{\"input_tokens\":812,"
+                          "\"input_tokens_details\":{\"cached_tokens\":700},"
+                          "\"output_tokens\":41,\"total_tokens\":853}}");
+
+/* In pieces of each length. */
+static void assert_stream(enum api_form api, struct str s, const struct expected *e,
+                          uint64_t n_tokens) {
+    for (size_t piece = 1; piece <= s.len; piece++) {
+        struct sse_usage t;
+
+        sse_usage_init(&t, api, true);
+        for (size_t at = 0; at < s.len; at += piece)
+            sse_usage_feed(&t, (struct str){s.ptr + at, MIN(piece, s.len - at)});
+        assert_usage(&t, e);
+        assert_int_equal(t.n_token_events, n_tokens);
+    }
+}
+
+static void streams_of_messages_and_responses_are_read(void **state) {
+    (void)state;
+    assert_stream(API_MESSAGES, str_of(messages_stream),
+                  &(struct expected){8, 812, 700, 41, true, false}, 2);
+    assert_stream(API_RESPONSES, str_of(responses_stream),
+                  &(struct expected){7, 812, 700, 41, true, false}, 2);
+    assert_stream(API_MESSAGES, STR(EVENT("message_start", "") EVENT("error", ",\"error\":{}")),
+                  &(struct expected){1, -1, -1, -1, false, true}, 0);
+    assert_stream(API_RESPONSES, STR(EVENT("response.failed", "")),
+                  &(struct expected){0, -1, -1, -1, true, true}, 0);
+}
+
+static void a_message_that_is_cut_has_as_many_tokens_as_deltas(void **state) {
+    size_t n = (size_t)(strstr(messages_stream, "event: content_block_stop") - messages_stream);
+    struct sse_usage t;
+
+    (void)state;
+    sse_usage_init(&t, API_MESSAGES, true);
+    sse_usage_feed(&t, (struct str){messages_stream, n});
+    assert_int_equal(sse_usage_tokens(&t), 2);
+    sse_usage_feed(&t, (struct str){messages_stream + n, sizeof(messages_stream) - 1 - n});
+    assert_int_equal(sse_usage_tokens(&t), 41);
+}
+
+static void a_response_has_an_id_and_a_sequence(void **state) {
+    struct sse_usage t;
+
+    (void)state;
+    sse_usage_init(&t, API_RESPONSES, true);
+    assert_int_equal(t.sequence, -1);
+    sse_usage_feed(&t,
+                   STR("event: response.created\ndata: {\"sequence_number\":0,\"response\":{\"id\":"
+                       "\"resp_01234"));
+    assert_int_equal(t.n_id, 0);
+    sse_usage_feed(&t, STR("5\",\"previous_response_id\":\"resp_other\"}}\n\n"));
+    assert_true(str_eq((struct str){t.id, t.n_id}, STR("resp_012345")));
+    assert_int_equal(t.sequence, 0);
+    sse_usage_feed(&t, STR("data: {\"sequence_number\":12}\n\n"));
+    assert_int_equal(t.sequence, 12);
+}
+
+static void whole_answers_of_both_are_read(void **state) {
+    struct sse_usage t;
+
+    (void)state;
+    sse_usage_init(&t, API_MESSAGES, false);
+    sse_usage_feed(
+        &t, STR("{\"type\":\"message\",\"usage\":{\"input_tokens\":5,\"output_tokens\":3}}"));
+    assert_usage(&t, &(struct expected){0, 5, -1, 3, false, false});
+    assert_int_equal(sse_usage_tokens(&t), 3);
+    sse_usage_init(&t, API_RESPONSES, false);
+    sse_usage_feed(
+        &t, STR("{\"usage\":{\"input_tokens\":5,\"input_tokens_details\":{\"cached_tokens\":4},"
+                "\"output_tokens\":3}}"));
+    assert_usage(&t, &(struct expected){0, 5, 4, 3, false, false});
+}
+
 static bool begins(struct str s) {
     struct sse_usage pieces, whole;
     bool has_begun = false;
 
-    sse_usage_init(&pieces, true);
-    sse_usage_init(&whole, true);
+    sse_usage_init(&pieces, API_OPENAI, true);
+    sse_usage_init(&whole, API_OPENAI, true);
     for (size_t i = 0; i < s.len; i++) {
         sse_usage_feed(&pieces, (struct str){s.ptr + i, 1});
         assert_true(sse_usage_has_begun(&pieces) || !has_begun); /* for good */
@@ -262,6 +360,10 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_stock_vllm_stream_is_read),
         cmocka_unit_test(comments_and_blank_lines_are_no_beginning),
+        cmocka_unit_test(streams_of_messages_and_responses_are_read),
+        cmocka_unit_test(a_message_that_is_cut_has_as_many_tokens_as_deltas),
+        cmocka_unit_test(a_response_has_an_id_and_a_sequence),
+        cmocka_unit_test(whole_answers_of_both_are_read),
         cmocka_unit_test(a_usage_event_is_read),
         cmocka_unit_test(an_sglang_stream_counts_up),
         cmocka_unit_test(whole_answers_are_read_with_usage_at_any_position),

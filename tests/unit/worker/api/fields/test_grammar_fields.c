@@ -51,6 +51,12 @@ static void each_field_becomes_its_kind_of_grammar(void **state) {
          GRAMMAR_REGEX, "a"},
         {"{\"structured_outputs\":{\"json_object\":true}}", "structured_outputs.json_object",
          GRAMMAR_JSON_SCHEMA, "{\"type\":\"object\"}"},
+        {"{\"structured_outputs\":{\"structural_tag\":\"{}\"}}",
+         "structured_outputs.structural_tag", GRAMMAR_TAG, "{}"},
+        {"{\"structural_tag\":{\"format\":{\"type\":\"any_text\"}}}", "structural_tag", GRAMMAR_TAG,
+         "{\"format\":{\"type\":\"any_text\"}}"},
+        {"{\"response_format\":{\"type\":\"structural_tag\",\"structures\":[]}}", "response_format",
+         GRAMMAR_TAG, "{\"type\":\"structural_tag\",\"structures\":[]}"},
     };
 
     (void)state;
@@ -117,7 +123,10 @@ static void a_wrong_value_names_its_field(void **state) {
         {"{\"structured_outputs\":{}}", "structured_outputs"},
         {"{\"structured_outputs\":{\"json_object\":false}}", "structured_outputs.json_object"},
         {"{\"structured_outputs\":{\"grammar\":\"\"}}", "structured_outputs.grammar"},
-        {"{\"structured_outputs\":{\"json\":{},\"structural_tag\":\"x\"}}", "structured_outputs"},
+        {"{\"structured_outputs\":{\"json\":{},\"structural_tag\":\"x\"}}",
+         "structured_outputs.structural_tag"},
+        {"{\"structured_outputs\":{\"structural_tag\":5}}", "structured_outputs.structural_tag"},
+        {"{\"structural_tag\":true}", "structural_tag"},
         {"{\"structured_outputs\":{\"json\":{},\"choice\":[\"a\"]}}", "structured_outputs.choice"},
         {"{\"regex\":\"a\",\"ebnf\":\"root ::= x\"}", "ebnf"},
         {"{\"guided_json\":{},\"guided_whitespace_pattern\":5}", "guided_whitespace_pattern"},
@@ -150,6 +159,51 @@ static void a_spec_over_the_limit_is_refused(void **state) {
     buf_fini(&body);
 }
 
+static void constraint_becomes_a_format_of_a_tag(void **state) {
+    static const struct {
+        const char *body, *format;
+    } cases[] = {
+        {"{\"guided_json\":{\"type\":\"null\"}}",
+         "{\"type\":\"json_schema\",\"json_schema\":{\"type\":\"null\"}}"},
+        {"{\"guided_regex\":\"a\\n\"}", "{\"type\":\"regex\",\"pattern\":\"a\\n\"}"},
+        {"{\"guided_choice\":[\"a\",\"b\"]}",
+         "{\"type\":\"or\",\"elements\":[{\"type\":\"const_string\",\"value\":\"a\"},"
+         "{\"type\":\"const_string\",\"value\":\"b\"}]}"},
+        {"{\"guided_grammar\":\"start: x\"}", "{\"type\":\"grammar\",\"grammar\":\"start: x\"}"},
+        {"{\"ebnf\":\"root ::= x\"}", "{\"type\":\"grammar\",\"grammar\":\"root ::= x\"}"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        struct parsed p = parse(cases[i].body);
+        struct buf out;
+
+        buf_init(&out, 0);
+        grammar_fields_put_format(&p.f, &out);
+        buf_append(&out, "", 1);
+        assert_string_equal(buf_str(&out).ptr, cases[i].format);
+        buf_fini(&out);
+        finish(&p);
+    }
+}
+
+static void tag_takes_the_place_of_a_constraint_and_keeps_its_field(void **state) {
+    static const struct {
+        const char *body, *field;
+    } cases[] = {{"{}", "tools"}, {"{\"guided_regex\":\"a\"}", "guided_regex"}};
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        struct parsed p = parse(cases[i].body);
+
+        assert_int_equal(grammar_fields_set_tag(&p.f, "tools", STR("{}"), &p.err), ST_OK);
+        assert_string_equal(p.f.field, cases[i].field);
+        assert_int_equal(p.f.spec.kind, GRAMMAR_TAG);
+        assert_true(str_eq(p.f.spec.text, STR("{}")));
+        finish(&p);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_field_becomes_its_kind_of_grammar),
@@ -157,6 +211,8 @@ int main(void) {
         cmocka_unit_test(nothing_asks_for_nothing),
         cmocka_unit_test(a_wrong_value_names_its_field),
         cmocka_unit_test(a_spec_over_the_limit_is_refused),
+        cmocka_unit_test(constraint_becomes_a_format_of_a_tag),
+        cmocka_unit_test(tag_takes_the_place_of_a_constraint_and_keeps_its_field),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -36,7 +36,7 @@ static struct parsed parse_with(const char *text, const struct generation_config
     struct rng rng;
 
     rng_seed(&rng, 1);
-    ctx = (struct params_context){defaults, &fuzz_limits, fuzz_tokenizer(), false, &rng};
+    ctx = (struct params_context){defaults, &fuzz_limits, fuzz_tokenizer(), false, &rng, false};
     c.st = call_params_parse(&c.p, c.json, &ctx, &c.err);
     return c;
 }
@@ -54,7 +54,7 @@ static struct parsed parse_sglang(const char *text) {
     struct rng rng;
 
     rng_seed(&rng, 1);
-    ctx = (struct params_context){&none, &fuzz_limits, fuzz_tokenizer(), false, &rng};
+    ctx = (struct params_context){&none, &fuzz_limits, fuzz_tokenizer(), false, &rng, false};
     c.st =
         call_params_parse_sglang(&c.p, c.json, json_get(c.json, "sampling_params"), &ctx, &c.err);
     return c;
@@ -284,9 +284,8 @@ static void stream_options_need_a_stream(void **state) {
 }
 
 static void unsupported_fields_that_change_the_answer_are_refused(void **state) {
-    static const char *const fields[] = {
-        "prompt_embeds",     "structural_tag", "suffix",    "thinking_token_budget",
-        "logprob_token_ids", "functions",      "image_data"};
+    static const char *const fields[] = {"prompt_embeds",     "suffix",    "thinking_token_budget",
+                                         "logprob_token_ids", "functions", "image_data"};
     static const char *const nothing[] = {"false", "\"\"", "[]", "{}", "null"};
     static const char *const something[] = {"true", "\"x\"", "[1]", "{\"a\":1}", "0"};
     char text[100];
@@ -396,7 +395,7 @@ static void a_seed_is_drawn_when_none_is_given(void **state) {
     static const struct generation_config none;
     struct call_params a, b;
     struct rng rng;
-    const struct params_context ctx = {&none, &fuzz_limits, fuzz_tokenizer(), false, &rng};
+    const struct params_context ctx = {&none, &fuzz_limits, fuzz_tokenizer(), false, &rng, false};
 
     (void)state;
     rng_seed(&rng, 1);
@@ -453,7 +452,10 @@ static void mutated_bodies_never_break_it(void **state) {
         "\"stop_token_ids\":[1,2],\"logit_bias\":{\"5\":-100,\"6\":1.5},\"cache_salt\":\"s\","
         "\"stream\":"
         "true,\"stream_options\":{\"include_usage\":true},\"echo\":false,\"sampling_params\":"
-        "{\"max_new_tokens\":4,\"stop\":\"x\"}}";
+        "{\"max_new_tokens\":4,\"stop\":\"x\"},"
+        "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{},"
+        "\"strict\":true}}],\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":"
+        "\"f\"}},\"thinking_token_budget\":7}";
     static const char digits[] = "0123456789-.e\"[]{},:truefalsn";
     char text[sizeof(seed)];
     struct rng rng;

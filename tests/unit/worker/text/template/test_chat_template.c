@@ -475,6 +475,67 @@ static void damaged_templates_do_no_harm(void **state) {
     json_destroy(messages);
 }
 
+static void effort_is_a_variable_between_defaults_and_kwargs(void **state) {
+    const struct str source = STR("{{ reasoning_effort }} {{ enable_thinking }} {{ thinking }}");
+    static const struct {
+        const char *defaults, *effort, *kwargs, *text;
+    } cases[] = {
+        {NULL, "high", NULL, "high  "},
+        {NULL, "none", NULL, "none False False"},
+        {"{\"enable_thinking\": true}", "none", NULL, "none False False"},
+        {NULL, "none", "{\"enable_thinking\": true}", "none True False"},
+        {"{\"reasoning_effort\": \"low\"}", NULL, NULL, "low  "},
+        {NULL, "low", "{\"reasoning_effort\": \"max\"}", "max  "},
+    };
+    struct json *messages = parse("[]");
+    struct chat_template *t = NULL;
+
+    (void)state;
+    assert_int_equal(chat_template_compile(&t, source, NULL), ST_OK);
+    assert_true(str_eq(chat_template_source(t), source));
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        struct json *defaults = cases[i].defaults ? parse(cases[i].defaults) : NULL;
+        struct json *kwargs = cases[i].kwargs ? parse(cases[i].kwargs) : NULL;
+        struct chat_input in = {.messages = messages, .defaults = defaults, .kwargs = kwargs};
+        struct buf out;
+
+        if (cases[i].effort) in.effort = str_of(cases[i].effort);
+        buf_init(&out, 0);
+        assert_int_equal(chat_template_render(t, &in, &out, NULL), ST_OK);
+        assert_true(str_eq(buf_str(&out), str_of(cases[i].text)));
+        buf_fini(&out);
+        json_destroy(defaults);
+        json_destroy(kwargs);
+    }
+    chat_template_destroy(t);
+    json_destroy(messages);
+}
+
+static void late_message_of_the_system_is_probed(void **state) {
+    static const struct {
+        const char *source;
+        bool takes;
+    } rows[] = {
+        {"{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}", true},
+        {"{% for m in messages %}{% if m.role == 'system' and not loop.first %}"
+         "{{ raise_exception('system must be first') }}{% endif %}{{ m.content }}{% endfor %}",
+         false},
+        {"{% for m in messages %}{% if m.role != 'system' or loop.first %}{{ m.content }}{% endif "
+         "%}"
+         "{% endfor %}",
+         false},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        struct chat_template *t = NULL;
+
+        assert_int_equal(chat_template_compile(&t, str_of(rows[i].source), NULL), ST_OK);
+        assert_int_equal(chat_template_takes_late_system(t), rows[i].takes);
+        chat_template_destroy(t);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(chats_render_as_the_reference_does),
@@ -489,6 +550,8 @@ int main(void) {
         cmocka_unit_test(deep_sources_are_refused_not_followed),
         cmocka_unit_test(long_chains_are_followed_or_refused),
         cmocka_unit_test(damaged_templates_do_no_harm),
+        cmocka_unit_test(effort_is_a_variable_between_defaults_and_kwargs),
+        cmocka_unit_test(late_message_of_the_system_is_probed),
     };
 
     return cmocka_run_group_tests(tests, load_vectors, drop_vectors);

@@ -1,10 +1,10 @@
-/* worker/api/completions.c - POST /v1/completions. */
+/* worker/api/shapes/completions.c - POST /v1/completions. */
 #include "common/http/http_server.h"
 #include "common/text/json.h"
 #include "worker/api/call.h"
 #include "worker/api/handlers.h"
-#include "worker/api/logprobs.h"
 #include "worker/api/samples.h"
+#include "worker/api/shapes/logprobs.h"
 
 static void begin(struct json_writer *w, const struct call *c, struct buf *out) {
     json_writer_init(w, out);
@@ -173,7 +173,7 @@ static enum status read_options(struct call *c, const struct json *root, struct 
 }
 
 enum status completions_read(struct call *c, const struct json *root, struct error *err) {
-    enum status st = call_read_params(c, err);
+    enum status st = call_read_params(c, false, err);
 
     if (st == ST_OK) st = read_options(c, root, err);
     return st == ST_OK ? read_prompt(c, root, err) : st;

@@ -1,4 +1,4 @@
-/* worker/api/generate.c - POST /generate, SGLang's native call.
+/* worker/api/shapes/generate.c - POST /generate, SGLang's native call.
  *
  * `text` or `input_ids`, one or several; everything else is optional. Streams carry all text so far
  * in each event, as SGLang's do. */

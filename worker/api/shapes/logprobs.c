@@ -1,5 +1,5 @@
-/* worker/api/logprobs.c - arrays of numbers into the clients' JSON. */
-#include "worker/api/logprobs.h"
+/* worker/api/shapes/logprobs.c - arrays of numbers into the clients' JSON. */
+#include "worker/api/shapes/logprobs.h"
 
 #include <stdio.h>
 

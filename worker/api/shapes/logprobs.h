@@ -1,8 +1,8 @@
-/* worker/api/logprobs.h - logprobs as the two APIs write them.
+/* worker/api/shapes/logprobs.h - logprobs as the two APIs write them.
  *
  * Both take output tokens [first, end) of a choice, and the number of alternatives wanted. */
-#ifndef WORKER_API_LOGPROBS_H
-#define WORKER_API_LOGPROBS_H
+#ifndef WORKER_API_SHAPES_LOGPROBS_H
+#define WORKER_API_SHAPES_LOGPROBS_H
 
 #include "common/base/base.h"
 

@@ -1,0 +1,142 @@
+/* tests/unit/worker/sched/test_thinking.c - budgets of reasoning, against a plain search for the
+ * markers. */
+#include <string.h>
+
+#include "common/base/rng.h"
+#include "tests/support/cm.h"
+#include "tests/support/support.h"
+#include "worker/sched/thinking.h"
+
+#define MOST 64u
+
+static const struct thinking_limit closed = {
+    .budget = 3, .n_begin = 1, .begin = {10}, .n_end = 2, .end = {11, 12}};
+
+/* Takes n tokens, each `token` unless one is forced; the output. */
+static void run(const struct thinking_limit *limit, uint32_t token, uint32_t *out, uint32_t n) {
+    struct thinking t;
+
+    thinking_init(&t, limit);
+    for (uint32_t i = 0; i < n; i++) {
+        out[i] = token;
+        (void)thinking_forces(&t, limit, &out[i]);
+        thinking_take(&t, limit, out[i]);
+    }
+}
+
+static void budget_of_an_open_prompt_counts_from_the_first_token(void **state) {
+    struct thinking_limit limit = closed;
+
+    (void)state;
+    limit.is_open = true;
+    for (limit.budget = 0; limit.budget < 5; limit.budget++) {
+        uint32_t out[10];
+
+        run(&limit, 1, out, 10);
+        for (uint32_t i = 0; i < 10; i++) {
+            uint32_t want = i == limit.budget ? 11 : i == limit.budget + 1 ? 12 : 1;
+
+            assert_int_equal(out[i], want);
+        }
+    }
+}
+
+static void without_the_begin_marker_nothing_is_forced(void **state) {
+    uint32_t out[MOST];
+
+    (void)state;
+    run(&closed, 1, out, MOST);
+    for (uint32_t i = 0; i < MOST; i++)
+        assert_int_equal(out[i], 1);
+}
+
+static void begin_marker_of_the_answer_starts_the_count(void **state) {
+    static const uint32_t want[] = {1, 10, 1, 1, 1, 11, 12, 1};
+    struct thinking t;
+
+    (void)state;
+    thinking_init(&t, &closed);
+    for (uint32_t i = 0; i < ARRAY_LEN(want); i++) {
+        uint32_t token = i == 1 ? 10 : 1;
+
+        (void)thinking_forces(&t, &closed, &token);
+        assert_int_equal(token, want[i]);
+        thinking_take(&t, &closed, token);
+    }
+    assert_int_equal(t.phase, THINKING_AFTER);
+}
+
+static void a_call_ends_reasoning_too(void **state) {
+    static const uint32_t want[] = {1, 20, 1, 1, 1, 1, 1, 1};
+    struct thinking_limit limit = closed;
+    struct thinking t;
+
+    (void)state;
+    limit.is_open = limit.has_other_end = true;
+    limit.other_end = 20;
+    thinking_init(&t, &limit);
+    for (uint32_t i = 0; i < ARRAY_LEN(want); i++) {
+        uint32_t token = i == 1 ? 20 : 1;
+
+        (void)thinking_forces(&t, &limit, &token);
+        assert_int_equal(token, want[i]);
+        thinking_take(&t, &limit, token);
+    }
+}
+
+static bool ends_with(const uint32_t *out, uint32_t n, const uint32_t *marker, uint32_t n_marker) {
+    return n >= n_marker && memcmp(out + n - n_marker, marker, n_marker * sizeof(*marker)) == 0;
+}
+
+/* The model reads the whole output again for each token. */
+static void any_output_is_counted_as_by_a_search(void **state) {
+    struct rng rng;
+
+    (void)state;
+    rng_seed(&rng, support_seed());
+    for (uint32_t round = 0; round < 20000; round++) {
+        struct thinking_limit limit = {.budget = (uint32_t)rng_below(&rng, 12),
+                                       .is_open = rng_below(&rng, 2),
+                                       .n_begin = 1 + (uint32_t)rng_below(&rng, 3),
+                                       .n_end = 1 + (uint32_t)rng_below(&rng, 4)};
+        uint32_t out[MOST], n = 0, from = 0, n_forced = 0;
+        bool is_inside = limit.is_open, is_over = false;
+        struct thinking t;
+
+        for (uint32_t i = 0; i < THINKING_MARKER_MAX; i++) {
+            limit.begin[i] = (uint32_t)rng_below(&rng, 2);
+            limit.end[i] = (uint32_t)rng_below(&rng, 2);
+        }
+        thinking_init(&t, &limit);
+        while (n < MOST) {
+            uint32_t token = (uint32_t)rng_below(&rng, 3), forced;
+            bool must = thinking_forces(&t, &limit, &forced);
+
+            assert_int_equal(must, is_inside && !is_over && n - from >= limit.budget);
+            n_forced += must;
+            out[n] = must ? forced : token;
+            thinking_take(&t, &limit, out[n++]);
+            if (is_over) continue;
+            if (is_inside && ends_with(out + from, n - from, limit.end, limit.n_end)) {
+                is_over = true;
+            } else if (!is_inside && ends_with(out, n, limit.begin, limit.n_begin)) {
+                is_inside = true;
+                from = n;
+            }
+        }
+        assert_true(n_forced <= limit.n_end); /* the marker, once, or what was missing of it */
+        assert_int_equal(t.phase == THINKING_AFTER, is_over);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(budget_of_an_open_prompt_counts_from_the_first_token),
+        cmocka_unit_test(without_the_begin_marker_nothing_is_forced),
+        cmocka_unit_test(begin_marker_of_the_answer_starts_the_count),
+        cmocka_unit_test(a_call_ends_reasoning_too),
+        cmocka_unit_test(any_output_is_counted_as_by_a_search),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,81 @@
+/* worker/api/shapes/messages.c - POST /v1/messages, as Anthropic's clients speak it.
+ *
+ *      body ─ messages_request ─▶ body of a chat ─ chat_read ─▶ call ─▶ answer ─ messages_answer ─▶
+ *
+ * What a conversation is for the model, its template and the cache does not depend on the call by
+ * which it comes. */
+#include "common/http/http_server.h"
+#include "common/text/json.h"
+#include "worker/api/body.h"
+#include "worker/api/call.h"
+#include "worker/api/handlers.h"
+#include "worker/api/wires/messages_answer.h"
+#include "worker/text/stop.h"
+
+static struct messages_answer answer_of(const struct call *c) {
+    const struct choice *ch = &c->choices[0];
+    struct call_usage usage = call_usage(c);
+    struct messages_answer m = {.id = c->id,
+                                .model = c->api->model_name,
+                                .answer = &ch->answer,
+                                .prompt_tokens = usage.prompt_tokens,
+                                .cached_tokens = usage.cached_tokens,
+                                .output_tokens = usage.completion_tokens,
+                                .is_limited = ch->is_done && ch->finish == FINISH_LENGTH};
+
+    m.wants_diagnosis = !json_is_null(json_get(c->asked, "diagnostics"));
+    if (ch->is_done && ch->stop.matched >= 0)
+        m.stop = stop_set_string(ch->stop.set, (size_t)ch->stop.matched);
+    return m;
+}
+
+static void open_stream(struct call *c) {
+    struct messages_answer m = answer_of(c);
+
+    buf_clear(&c->out);
+    messages_put_start(&m, &c->out);
+    call_send_events(c);
+}
+
+static void send(struct call *c, struct choice *ch) {
+    struct messages_answer m = answer_of(c);
+    struct messages_stream stream = {.mark = &ch->sent, .n_blocks = c->n_blocks};
+
+    buf_clear(&c->out);
+    messages_put_more(&m, &stream, &c->out);
+    if (ch->is_done) messages_put_end(&m, &stream, &c->out);
+    c->n_blocks = stream.n_blocks;
+    call_send_events(c);
+}
+
+static void body(struct call *c, struct buf *out) {
+    struct messages_answer m = answer_of(c);
+
+    messages_put_whole(&m, out);
+}
+
+static const struct call_shape shape = {
+    .id_prefix = "msg_",
+    .prompt_field = "messages",
+    .length_field = "max_tokens",
+    .reads_answer = true,
+    .names_events = true,
+    .open_stream = open_stream,
+    .send = send,
+    .body = body,
+};
+
+static enum status messages_read(struct call *c, const struct json *root, struct error *err) {
+    enum status st;
+
+    c->asked = c->json;
+    c->json = NULL;
+    st = body_from_messages(&c->json, c->api, root, false, err);
+    return st == ST_OK ? chat_read(c, c->json, err) : st;
+}
+
+void messages_post(struct http_request *req, void *arg) {
+    struct call *c = call_open(arg, req, &shape, messages_read);
+
+    if (c) call_start(c);
+}
