@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from conftest import DEMO_MODEL, Worker, events, started_programs
+from conftest import DEMO_MODEL, Worker, events, in_front_of, started_programs
 
 openai = pytest.importorskip("openai", reason="SKIPPED: the openai package is not installed: make deps-test")
 
@@ -301,6 +301,15 @@ def test_a_schema_holds_behind_reasoning(worker):
         assert answer["finish_reason"] == "stop"
 
 
+@pytest.mark.parametrize("fields", [{"tool_choice": "required", "parallel_tool_calls": False}, {"guided_regex": "yes|no"}])
+def test_behind_reasoning_that_the_prompt_has_closed_there_is_none(worker, fields):
+    closed = [*HELLO, {"role": "assistant", "content": "<think>\n\n</think>\n\n"}]
+    for seed in range(6):
+        history = [{"role": "user", "content": f"{seed}"}, *closed]
+        answer = choice(worker, messages=history, continue_final_message=True, **{**UNLIMITED, **fields})
+        assert answer["message"]["reasoning"] is None and answer["finish_reason"] in ("tool_calls", "stop")
+
+
 def test_a_budget_needs_a_format(plain):
     answer = plain.post("/v1/chat/completions", body(thinking_token_budget=3))
     assert answer.code == 400 and answer.json["error"]["param"] == "thinking_token_budget" and "--reasoning-parser" in answer.body
@@ -364,6 +373,14 @@ def test_a_forced_call_is_spelt_with_the_tokens(marked):
     (name, arguments), = calls_of(answer["message"])
     begin, = marked.post("/tokenize", {"prompt": "<tool_call>"}).json["tokens"]
     assert is_valid(name, arguments) and answer["token_ids"].count(begin) == 1
+
+
+# --- through a router ------------------------------------------------------------------------------------------
+
+
+def test_a_router_passes_calls_and_reasoning(programs, worker):
+    router = in_front_of(worker, programs, "router")
+    check(router, "On it.", [KELVIN], "tool_calls", reasoning="Look.", **writing("<think>Look.</think>On it." + CALL))
 
 
 # --- the official client ---------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@
 struct thinking_limit { /* zero: none */
     uint32_t budget;    /* tokens between the markers */
     bool is_open;       /* the prompt has the begin marker, and not the end */
-    bool has_other_end; /* a token that ends it too, of which none is forced: of a tool call */
+    bool has_other_end; /* a token that ends it too and is never forced: a call begins */
     uint32_t other_end;
     uint32_t n_begin, n_end;
     uint32_t begin[THINKING_MARKER_MAX], end[THINKING_MARKER_MAX]; /* n_end 0: no limit */

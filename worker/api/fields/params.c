@@ -128,21 +128,12 @@ static enum status check_function_call(const struct json *o, struct error *err) 
 
 /* Fields that would change the answer and are unsupported. */
 static enum status refuse_unsupported(const struct json *o, bool reads_answer, struct error *err) {
-    static const char *const fields[] = {"prompt_embeds",
-                                         "input_embeds",
-                                         "suffix",
-                                         "image_data",
-                                         "audio_data",
-                                         "video_data",
-                                         "logprob_token_ids",
-                                         "token_ids_logprob",
-                                         "return_hidden_states",
-                                         "repetition_detection",
-                                         "functions",
-                                         "audio",
-                                         "kv_transfer_params",
-                                         "lora_request",
-                                         "thinking_token_budget"};
+    static const char *const fields[] = {
+        "prompt_embeds",        "input_embeds",      "suffix",
+        "image_data",           "audio_data",        "video_data",
+        "logprob_token_ids",    "token_ids_logprob", "return_hidden_states",
+        "repetition_detection", "functions",         "audio",
+        "kv_transfer_params",   "lora_request",      "thinking_token_budget"};
 
     for (size_t i = 0; i < ARRAY_LEN(fields) - reads_answer; i++) { /* the last: of reasoning */
         if (is_unset(json_get(o, fields[i]))) continue;

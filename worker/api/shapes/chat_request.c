@@ -162,6 +162,15 @@ static enum status limit_thinking(struct call *c, struct error *err) {
                : st;
 }
 
+/* Does the prompt end with reasoning that is closed? Its template has turned reasoning off. */
+static bool is_without_reasoning(const struct call *c) {
+    struct str prompt = buf_str(&c->prompts[0].text);
+
+    while (prompt.len > 0 && strchr(" \n", prompt.ptr[prompt.len - 1]))
+        prompt.len--;
+    return str_ends(prompt, reasoning_format_end(c->api->reasoning_format));
+}
+
 static bool must_call(const struct call *c) {
     return c->tools.choice == TOOLS_REQUIRED || c->tools.choice == TOOLS_NAMED;
 }
@@ -195,6 +204,7 @@ static enum status constrain(struct call *c, struct error *err) {
     struct buf format, text;
     enum status st = check_forced_call(c, err);
 
+    if (tag.reasoning && is_without_reasoning(c)) tag.reasoning = NULL;
     if (st != ST_OK || (!tag.calls && !tag.reasoning)) return st;
     if (fields->field && fields->spec.kind == GRAMMAR_TAG) return ST_OK;
     buf_init(&format, 0);
