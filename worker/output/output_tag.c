@@ -93,17 +93,32 @@ static void put_schema(struct tag_writer *x, const struct json *tool) {
                                 "\"additionalProperties\":false}"));
 }
 
-/* A style whose spelling differs from the one that structural tags know by name. */
+/* Readers find the end of a value where the next one or the end of the call follows, and forgive
+ * what is missing between: so text holds none of these. */
+static void put_excludes(struct tag_writer *x) {
+    const struct call_format *f = x->f;
+    const char *const texts[] = {f->spelling.key, f->arguments_end, f->close, f->section_end};
+
+    json_put_key(&x->w, "excludes");
+    json_begin_array(&x->w);
+    for (size_t i = 0; i < ARRAY_LEN(texts); i++) {
+        const char *text = texts[i];
+
+        while (text && *text == '\n')
+            text++;
+        if (text && *text) json_put_str(&x->w, str_of(text));
+    }
+    json_end_array(&x->w);
+}
+
 static void put_style(struct tag_writer *x) {
     json_put_key(&x->w, "style");
-    if (!x->f->spelling.key) {
-        json_put_str(&x->w, str_of(x->f->arguments));
-        return;
-    }
     json_begin_object(&x->w);
     json_field_z(&x->w, "key", x->f->spelling.key);
     json_field_z(&x->w, "text", x->f->spelling.text);
+    if (x->f->spelling.json) json_field_z(&x->w, "json", x->f->spelling.json);
     json_field_z(&x->w, "end", x->f->spelling.end);
+    put_excludes(x);
     json_end_object(&x->w);
 }
 
@@ -166,8 +181,6 @@ static void put_literals(struct tag_writer *x, const struct json *tool) {
 static void put_arguments(struct tag_writer *x, const struct json *tool) {
     if (x->f->spelling.is_literal) {
         put_literals(x, tool);
-    } else if (x->f->arguments && !is_by_schema(x, tool)) {
-        put_any_text(x, x->f->arguments_end);
     } else {
         begin_format(x, "json_schema");
         put_schema(x, tool);
