@@ -202,15 +202,11 @@ static void append(struct buf *to, const char *text) {
     if (text) buf_append_str(to, str_of(text));
 }
 
-static void append_before_name(const struct call_format *f, struct buf *to) {
+/* All of a call before its arguments; of kimi-k2, before its number. */
+static void append_begin(const struct call_format *f, struct str name, struct buf *to) {
     append(to, f->open);
     if (f->body == BODY_OBJECT) append(to, "{\"name\": \"");
     append(to, f->name_before);
-}
-
-/* All of a call before its arguments; of kimi-k2, before its number. */
-static void append_begin(const struct call_format *f, struct str name, struct buf *to) {
-    append_before_name(f, to);
     buf_append_str(to, name);
     if (f->body == BODY_OBJECT)
         buf_appendf(to, "\", \"%s\": ", f->key ? f->key : "arguments");
@@ -307,31 +303,29 @@ static void put_section_tag(struct tag_writer *x) {
     json_end_array(&x->w);
 }
 
-/* Free text, and calls in it. */
-static void put_text_with_calls(struct tag_writer *x) {
-    struct buf trigger;
+/* By which a reader knows that a call begins. */
+static struct str first_word(const char *text) {
+    return (struct str){text, strcspn(text, " \n")};
+}
 
-    buf_init(&trigger, 0);
-    if (x->f->section)
-        append(&trigger, x->f->section);
-    else
-        append_before_name(x->f, &trigger);
+/* Free text, and calls in it; it holds nothing else that a reader takes for a call. */
+static void put_text_with_calls(struct tag_writer *x) {
+    const struct call_format *f = x->f;
+
     begin_list(x, "triggered_tags", "triggers");
-    json_put_str(&x->w, buf_str(&trigger));
+    json_put_str(&x->w, first_word(f->section ? f->section : f->open));
     json_end_array(&x->w);
-    if (x->f->section)
+    if (f->section)
         put_section_tag(x);
     else
         put_call_tags(x);
     json_field_bool(&x->w, "stop_after_first", is_one_call(x));
-    if (x->f->also.text) {
-        json_put_key(&x->w, "excludes");
-        json_begin_array(&x->w);
-        json_put_str(&x->w, str_of(x->f->also.text));
-        json_end_array(&x->w);
-    }
+    json_put_key(&x->w, "excludes");
+    json_begin_array(&x->w);
+    if (f->also.text) json_put_str(&x->w, str_of(f->also.text));
+    if (f->section && f->open) json_put_str(&x->w, first_word(f->open));
+    json_end_array(&x->w);
     json_end_object(&x->w);
-    buf_fini(&trigger);
 }
 
 /* --- the whole -------------------------------------------------------------------------------- */
