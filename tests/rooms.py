@@ -64,9 +64,11 @@ ARROWS = {
     "worker/grammar/core": "common/base",
     "worker/grammar/schema": "common/base common/text worker/grammar/core",
     "worker/grammar/notation": "common/base worker/grammar/core",
-    "worker/grammar": "common/base common/net common/text worker/grammar/core worker/grammar/schema worker/grammar/notation",
+    "worker/grammar/tags": "common/base common/text worker/grammar/core worker/grammar/schema worker/grammar/notation",
+    "worker/grammar": "common/base common/net common/text worker/grammar/core worker/grammar/schema worker/grammar/notation worker/grammar/tags",
 
     "worker/output/arguments": "common/base common/text",
+    "worker/output": "common/base common/text worker/output/arguments",
 
     "worker/kv/block": "common/base",
     "worker/kv": "common/base common/text worker/kv/block",

@@ -19,6 +19,16 @@ static bool is_special(const void *arg, uint32_t id) {
     return tokenizer_is_special(t->tokenizer, id);
 }
 
+/* An added token that is neither a word nor white space, but begins with a bracket or a symbol
+ * (U+2000 to U+2FFF): <tool_call>, [ARGS]. */
+static bool is_marker(const void *arg, uint32_t id) {
+    const struct worker_tokens *t = arg;
+    struct str s = tokenizer_bytes(t->tokenizer, id);
+
+    return tokenizer_is_added(t->tokenizer, id) && s.len >= 3 &&
+           (s.ptr[0] == '<' || s.ptr[0] == '[' || (uint8_t)s.ptr[0] == 0xE2);
+}
+
 /* Ids of no more than `max` tokens; nothing that is put around a text. */
 static uint32_t encode(const void *arg, struct str text, uint32_t *ids, uint32_t max) {
     const struct worker_tokens *t = arg;
@@ -39,6 +49,7 @@ enum status worker_start_grammars(struct grammar_thread **out, struct loop *loop
                                        .arg = tokens,
                                        .bytes = bytes_of,
                                        .is_special = is_special,
+                                       .is_marker = is_marker,
                                        .encode = encode};
 
     return grammar_thread_start(out, loop, &source, err);

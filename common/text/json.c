@@ -277,6 +277,31 @@ enum status json_to_str(const struct json *v, struct str *out) {
     return ST_OK;
 }
 
+bool json_find(const struct json *from, const struct json *node, struct buf *pointer) {
+    size_t length = buf_len(pointer), index = 0;
+
+    if (from == node) return true;
+    JSON_FOR_EACH(it, from) {
+        struct str key = json_key(it);
+
+        if (json_type(from) == JSON_ARRAY) {
+            buf_appendf(pointer, "/%zu", index++);
+        } else {
+            buf_append_char(pointer, '/');
+            for (size_t i = 0; i < MIN(key.len, 100u); i++) {
+                if (key.ptr[i] == '~' || key.ptr[i] == '/') {
+                    buf_appendf(pointer, "~%d", key.ptr[i] == '/');
+                } else {
+                    buf_append_char(pointer, key.ptr[i]);
+                }
+            }
+        }
+        if (json_find(it, node, pointer)) return true;
+        buf_truncate(pointer, length);
+    }
+    return false;
+}
+
 /* --- members of a request ---------------------------------------------------------------------*/
 /* What the client sent, short enough for a message. */
 static const char *show(const struct json *v, char *out, size_t size) {

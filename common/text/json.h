@@ -57,6 +57,10 @@ const struct json *json_first(const struct json *v); /* first element or member,
 const struct json *json_next(const struct json *v);  /* its neighbour, or NULL */
 struct str json_key(const struct json *member);      /* STR_NULL outside an object */
 
+/* Appends the JSON Pointer of `node` (RFC 6901; names cut at 100 bytes, for messages), which is
+ * somewhere below `from`. False, and nothing is appended, if it is not. O(n). */
+bool json_find(const struct json *from, const struct json *node, struct buf *pointer);
+
 #define JSON_FOR_EACH(it, v) for (const struct json *it = json_first(v); it; it = json_next(it))
 
 /* The value itself. ST_INVALID when it is of another type; for the integers also when it has a

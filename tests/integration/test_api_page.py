@@ -35,6 +35,7 @@ EXAMPLE = {
     "structured_outputs": [{"json": {}}, {"regex": "a"}, {"choice": ["a"]}, {"grammar": "start: \"a\""}, {"json_object": True}],
     "guided_json": [{"type": "null"}, "{}"], "guided_choice": [["a", "b"]], "guided_grammar": ["root ::= \"a\"", "start: \"a\""],
     "json_schema": ["{}"], "ebnf": ["root ::= \"a\""],
+    "structural_tag": [{"format": {"type": "any_text"}}, "{\"format\":{\"type\":\"any_text\"}}"],
     "sampling_seed": [7], "priority": [0, -3, 7], "truncate_prompt_tokens": [-1, 1, 100],
 }
 # Beyond the column of the type.
@@ -44,7 +45,7 @@ WRONG = {
     "allowed_token_ids": [[], [10 ** 7]], "bad_words": [[""], ["x" * 257], ["w"] * 65],
     "stop": [["x"] * 65, [5], "x" * 1025],
     "stop_token_ids": [[10 ** 7], [97] * 65], "response_format": [{"type": "xml"}, {"type": "json_schema"}], "structured_outputs": [{}], "guided_json": [5],
-    "guided_choice": [[], [1]], "guided_regex": ["("], "guided_grammar": ["x"], "json_schema": ["{"], "regex": ["("], "ebnf": ["x"], "best_of": [129],
+    "guided_choice": [[], [1]], "guided_regex": ["("], "guided_grammar": ["x"], "json_schema": ["{"], "regex": ["("], "ebnf": ["x"], "structural_tag": [{}], "best_of": [129],
     "cache_salt": ["", "x" * 1025], "extra_key": [""], "truncate_prompt_tokens": [0], "early_stopping": ["soon"],
     "tokens": [[10 ** 7], ["a"]], "input_ids": [[10 ** 7]], "request_id": ["x" * 129], "rid": ["x" * 160],
 }

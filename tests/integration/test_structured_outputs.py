@@ -112,6 +112,28 @@ def test_a_chat_and_generate_take_the_fields_too(worker):
     assert re.fullmatch(r"\d{4}", sampled["text"])
 
 
+CALL = {"type": "tag", "begin": "<|im_start|>call ", "content": {"type": "json_schema", "json_schema": PERSON}, "end": "!"}
+FREE = {"type": "triggered_tags", "triggers": ["<|im_start|>"], "tags": [CALL], "stop_after_first": True, "excludes": ["\n", "e", " "]}
+TAG = {"type": "structural_tag", "format": {"type": "sequence", "elements": [{"type": "regex", "pattern": "[a-c]{2}"}, CALL]}}
+
+
+@pytest.mark.parametrize("fields", [{"response_format": TAG}, {"structured_outputs": {"structural_tag": json.dumps(TAG)}},
+                                    {"structural_tag": TAG}], ids=["response_format", "structured_outputs", "structural_tag"])
+def test_a_structural_tag_is_text_and_a_token_and_json(worker, fields):
+    marker = worker.post("/tokenize", {"prompt": "<|im_start|>", "add_special_tokens": False}).json["tokens"]
+    got = choice(worker, **fields, skip_special_tokens=False, return_token_ids=True)
+    assert got["finish_reason"] == "stop", got
+    text, call = got["text"].split("<|im_start|>call ")
+    assert re.fullmatch("[a-c]{2}", text) and call.endswith("!") and is_person(call[:-1]), got
+    assert len(marker) == 1 and got["token_ids"].count(marker[0]) == 1
+
+
+def test_free_text_has_neither_what_it_excludes_nor_the_trigger_as_text(worker):
+    got = choice(worker, structural_tag={"format": FREE}, temperature=1, seed=2, max_tokens=300, skip_special_tokens=False)
+    text, *calls = got["text"].split("<|im_start|>")
+    assert len(text) > 0 and not set("\ne ") & set(text) and len(calls) <= 1, got
+
+
 def test_a_stream_joins_to_the_whole(worker):
     fields = {"prompt": PROMPT, "max_tokens": 1500, "temperature": 0, "response_format": JSON_SCHEMA}
     whole = choice(worker, response_format=JSON_SCHEMA)["text"]
@@ -174,7 +196,10 @@ def test_logprobs_are_of_the_model_without_the_grammar(worker):
 
 REFUSED = [
     ({"response_format": {"type": "json_schema"}}, "response_format", "json_schema.schema"),
-    ({"response_format": {"type": "structural_tag"}}, "response_format", "unsupported"),
+    ({"response_format": {"type": "structural_tag"}}, "response_format", "needs a format"),
+    ({"response_format": {"type": "xml"}}, "response_format", "unsupported"),
+    ({"structural_tag": {"format": {"type": "sequence", "elements": [{"type": "dispatch"}]}}}, "structural_tag",
+     'structural_tag: #/format/elements/0: unsupported type "dispatch"'),
     ({"guided_json": {"properties": {"a": {"not": {}}}}}, "guided_json",
      'guided_json: #/properties/a: the keyword "not" is not supported'),
     ({"guided_json": {"minimum": 5, "maximum": 4}}, "guided_json", "#: minimum > maximum"),
@@ -190,7 +215,7 @@ REFUSED = [
     ({"structured_outputs": {"json_object": False}}, "structured_outputs.json_object", "must be true"),
     ({"structured_outputs": {"grammar": ""}}, "structured_outputs.grammar", "not empty"),
     ({"structured_outputs": {}}, "structured_outputs", "needs"),
-    ({"structured_outputs": {"structural_tag": "{}"}}, "structured_outputs", "not supported"),
+    ({"structured_outputs": {"structural_tag": "{}"}}, "structured_outputs.structural_tag", "needs a format"),
     ({"guided_json": {}, "use_beam_search": True}, "guided_json", "beam search"),
     ({"guided_json": {"enum": [f"v{i}" for i in range(10001)]}}, "guided_json", "more than 10000 values"),
     ({"guided_json": {"type": "string", "pattern": "^(.{1,99}){99}$"}}, "guided_json", "states"),

@@ -1,16 +1,20 @@
-/* tests/reference/grammar.c - grammars on a line of JSON each, for json_schema_suite.py and
- * llguidance.py.
+/* tests/reference/grammar.c - grammars on a line of JSON each, for json_schema_suite.py,
+ * llguidance_masks.py, grammar_speed.py and constrained_answers.py.
  *
  *      grammar accept < lines > lines            {"kind": "json", "text": t, "answers": [...]}
  *      grammar masks VOCABULARY < lines > lines  {"kind": "json", "text": t, "tokens": [...]}
+ *      grammar draw VOCABULARY < lines > lines   the same lines, with "n" instead of tokens;
+ *                                                "end": of raw text
  *      grammar speed VOCABULARY < lines          the same lines, tokens left out: figures
  *
  * Answered by {"error": message}; or by {"accepts": [bool, ...]}, or {"masks": [hex, ...], "ends":
- * [bool, ...]}: of the start, and behind each token. A vocabulary file has the number of tokens (4
+ * [bool, ...]}: of the start, and behind each token; or {"drawn": [text or null, ...]}: n random
+ * answers, null where one did not end within 4,000 tokens. A vocabulary file has the number of tokens (4
  * bytes), then of each its length (2 bytes) and bytes; nothing means that it is special. "speed"
  * follows random answers of 60 tokens, five of each grammar. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "common/base/clock.h"
 #include "common/base/mem.h"
@@ -68,7 +72,7 @@ static void read_tokens(const char *path, struct tokens *t) {
 
 static enum status compile(const struct json *line, const struct vocabulary *v, struct grammar **g,
                            struct error *err) {
-    static const char *const kinds[] = {"json", "regex", "choice", "ebnf", "lark"};
+    static const char *const kinds[] = {"json", "regex", "choice", "ebnf", "lark", "tag"};
     struct grammar_spec spec = {0};
     struct str kind = STR_NULL;
     bool found = false;
@@ -139,6 +143,115 @@ static void masks(const struct json *line, struct grammar *g, const struct vocab
     grammar_matcher_fini(&m);
 }
 
+/* --- random answers --------------------------------------------------------------------------- */
+
+#define DRAWN_MAX  4000u /* tokens */
+#define CLOSING_AT 60u   /* behind so many, what closes is taken where it is allowed */
+
+static bool draw(const uint32_t *mask, uint32_t n_words, struct rng *rng, uint32_t *id) {
+    uint64_t n = 0, pick;
+
+    for (uint32_t i = 0; i < n_words; i++)
+        n += (uint64_t)__builtin_popcount(mask[i]);
+    if (n == 0) return false;
+    pick = rng_below(rng, n);
+    for (uint32_t i = 0;; i++) {
+        uint32_t here = (uint32_t)__builtin_popcount(mask[i]), word = mask[i];
+
+        if (pick >= here) {
+            pick -= here;
+            continue;
+        }
+        while (pick-- > 0)
+            word &= word - 1;
+        *id = i * 32 + (uint32_t)__builtin_ctz(word);
+        return true;
+    }
+}
+
+/* The token of one byte. */
+static uint32_t byte_token(const struct vocabulary *v, char byte) {
+    uint32_t id = 0;
+
+    need(vocabulary_find_text(v, (struct str){&byte, 1}, &id), "a vocabulary without a byte");
+    return id;
+}
+
+/* The byte of `end` that comes next, if the text ends with what is before it. */
+static char next_of_end(struct str text, struct str end) {
+    size_t n = MIN(end.len - 1, text.len);
+
+    while (n > 0 && memcmp(text.ptr + text.len - n, end.ptr, n) != 0)
+        n--;
+    return end.ptr[n];
+}
+
+/* Any allowed token with the same probability, but sometimes, and mostly behind CLOSING_AT tokens,
+ * one that closes: most of a vocabulary goes on with a string. `end`: of raw text, or empty. */
+static bool draw_closing(const struct vocabulary *v, const uint32_t *mask, struct str text,
+                         struct str end, uint32_t n_taken, struct rng *rng, uint32_t *id) {
+    static const char closing[] = "\"}]0a";
+    bool closes = rng_below(rng, 4) < (n_taken > CLOSING_AT ? 3 : 1);
+    char next = closes && end.len > 0 ? next_of_end(text, end) : '\0';
+
+    if (closes && end.len > 0 && (next != end.ptr[0] || rng_below(rng, 2) == 0)) {
+        *id = byte_token(v, next);
+        if (mask[*id / 32] >> (*id % 32) & 1) return true;
+    }
+    for (size_t i = 0; closes && i < strlen(closing); i++) {
+        *id = byte_token(v, closing[i]);
+        if (mask[*id / 32] >> (*id % 32) & 1) return true;
+    }
+    return draw(mask, v->n_words, rng, id);
+}
+
+static void draw_one(struct grammar *g, const struct vocabulary *v, struct str end, struct rng *rng,
+                     struct json_writer *w) {
+    struct grammar_matcher m;
+    struct buf text;
+    uint32_t n = 0;
+    bool is_whole = false;
+
+    buf_init(&text, 0);
+    grammar_matcher_init(&m, g);
+    while (n++ < DRAWN_MAX) {
+        const uint32_t *mask;
+        uint32_t id;
+        bool is_new;
+
+        if (grammar_is_accepting(&m) && (!grammar_continues(&m) || rng_below(rng, 2) == 0)) {
+            is_whole = true;
+            break;
+        }
+        need(grammar_mask(&m, &mask, &is_new) == ST_OK, "a mask that is too much");
+        need(draw_closing(v, mask, buf_str(&text), end, n, rng, &id), "a mask of no token");
+        need(grammar_take(&m, id) == ST_OK, "a token of the mask that is refused");
+        buf_append_str(&text, vocabulary_bytes(v, id));
+    }
+    if (is_whole) {
+        json_put_str(w, buf_len(&text) ? buf_str(&text) : STR(""));
+    } else {
+        json_put_null(w);
+    }
+    grammar_matcher_fini(&m);
+    buf_fini(&text);
+}
+
+static void put_drawn(const struct json *line, struct grammar *g, const struct vocabulary *v,
+                      struct rng *rng, struct json_writer *w) {
+    struct str end = STR_NULL;
+    uint64_t n = 0;
+
+    need(json_to_u64(json_get(line, "n"), &n) == ST_OK, "a line without its n");
+    need(json_to_str(json_get(line, "end"), &end) == ST_OK || !json_get(line, "end"),
+         "an end that is no string");
+    json_put_key(w, "drawn");
+    json_begin_array(w);
+    for (; n > 0; n--)
+        draw_one(g, v, end, rng, w);
+    json_end_array(w);
+}
+
 /* --- speed ------------------------------------------------------------------------------------ */
 
 struct times {
@@ -174,27 +287,6 @@ static void show(const char *name, struct times *t) {
     printf("%-13s n %-7zu mean %8.2f  p50 %8.2f  p90 %8.2f  p99 %8.2f  max %9.2f us\n", name, t->n,
            sum / (double)t->n, t->us[t->n / 2], t->us[t->n * 9 / 10], t->us[t->n * 99 / 100],
            t->us[t->n - 1]);
-}
-
-static bool draw(const uint32_t *mask, uint32_t n_words, struct rng *rng, uint32_t *id) {
-    uint64_t n = 0, pick;
-
-    for (uint32_t i = 0; i < n_words; i++)
-        n += (uint64_t)__builtin_popcount(mask[i]);
-    if (n == 0) return false;
-    pick = rng_below(rng, n);
-    for (uint32_t i = 0;; i++) {
-        uint32_t here = (uint32_t)__builtin_popcount(mask[i]), word = mask[i];
-
-        if (pick >= here) {
-            pick -= here;
-            continue;
-        }
-        while (pick-- > 0)
-            word &= word - 1;
-        *id = i * 32 + (uint32_t)__builtin_ctz(word);
-        return true;
-    }
 }
 
 static void walk(struct grammar *g, const struct vocabulary *v, struct rng *rng) {
@@ -240,6 +332,8 @@ static void answer(const char *mode, const struct json *line, const struct vocab
             json_field_z(&w, "error", err.message);
         } else if (*mode == 'a') {
             accept(line, g, &w);
+        } else if (*mode == 'd') {
+            put_drawn(line, g, v, rng, &w);
         } else {
             masks(line, g, v, &w);
         }
@@ -261,7 +355,7 @@ int main(int argc, char **argv) {
     size_t cap = 0;
     ssize_t n;
 
-    need(argc > 1 && strchr("ams", argv[1][0]), "use accept, masks or speed");
+    need(argc > 1 && strchr("amds", argv[1][0]), "use accept, masks, draw or speed");
     read_tokens(argc > 2 ? argv[2] : NULL, &t);
     source.n_tokens = t.n;
     v = vocabulary_create(&source);

@@ -30,7 +30,13 @@ static bool is_empty(const uint32_t *mask, uint32_t vocab) {
 
 /* --- the mask --------------------------------------------------------------------------------- */
 
-static void too_much(struct request *r) {
+static void too_much(struct request *r, enum status st) {
+    if (st == ST_BUSY) {
+        error_set(&r->error, ST_BUSY,
+                  "the grammars of requests take too much memory for another token of this one: "
+                  "retry later");
+        return;
+    }
     error_set(&r->error, ST_INVALID,
               "the grammar took more than the limit of work or memory at output token %u: make it "
               "simpler",
@@ -84,10 +90,11 @@ static void clear_bad_words(const struct request *r, uint32_t *mask, uint32_t vo
 void constrain_fill(struct request *r, const struct constrain_ends *ends, uint32_t *mask,
                     uint32_t vocab, struct constrain_stats *stats) {
     const struct request_params *p = &r->params;
+    enum status st = copy_mask(r, mask, vocab, stats);
 
-    if (copy_mask(r, mask, vocab, stats) != ST_OK) {
+    if (st != ST_OK) {
         memset(mask, 0, CEIL_DIV(vocab, 32) * sizeof(*mask));
-        too_much(r);
+        too_much(r, st);
         return;
     }
     add_ends(r, ends, mask, vocab);
@@ -106,9 +113,9 @@ enum status constrain_take(struct request *r, const struct constrain_ends *ends,
 
     if (r->error.status != ST_OK) return r->error.status; /* since its mask was filled */
     st = grammar_take(&r->matcher, token);
-    if (st == ST_TOO_LARGE) {
-        too_much(r);
-        return ST_INVALID;
+    if (st == ST_TOO_LARGE || st == ST_BUSY) {
+        too_much(r, st);
+        return r->error.status;
     }
     if (st == ST_OK) {
         r->is_complete = grammar_is_accepting(&r->matcher) && !grammar_continues(&r->matcher);

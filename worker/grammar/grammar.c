@@ -3,6 +3,7 @@
  * A grammar keeps a list of its matchers, so that their rows can be followed when memory is given
  * back. */
 #include <assert.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "common/base/mem.h"
@@ -12,6 +13,8 @@
 
 /* Why the store of expressions refused, in words for the client. */
 static enum status too_much(const struct grammar *g, struct error *err) {
+    if (exprs_failure(g->exprs) == EXPRS_STOPPED)
+        return error_set(err, ST_CLOSED, "none waits for it any more");
     if (exprs_failure(g->exprs) == EXPRS_OUT_OF_MEMORY)
         return error_set(err, ST_INVALID, "it takes more than %zu MiB: make it smaller",
                          GRAMMAR_MAX_BYTES >> 20);
@@ -31,12 +34,42 @@ static enum status try_first(struct grammar *g, struct error *err) {
     return st == ST_OK ? ST_OK : too_much(g, err);
 }
 
+static int by_id(const void *a, const void *b) {
+    uint32_t p = *(const uint32_t *)a, q = *(const uint32_t *)b;
+
+    return (p > q) - (p < q);
+}
+
+/* Ids of the rules that are in a trie too. */
+static void list_named(struct grammar *g) {
+    const struct rules *r = g->rules;
+    uint32_t cap = 0, n = 0;
+
+    for (uint32_t k = 0; k < r->n_code; k++) {
+        uint32_t id = symbol_value(r->code[k]);
+
+        if (symbol_kind_of(r->code[k]) != SYMBOL_TOKEN || id >= g->vocabulary->n_tokens ||
+            vocabulary_bytes(g->vocabulary, id).len == 0)
+            continue;
+        if (g->n_named == cap) {
+            cap = MAX(cap * 2, 16u);
+            g->named = mem_realloc(g->named, cap * sizeof(*g->named));
+        }
+        g->named[g->n_named++] = id;
+    }
+    if (g->n_named > 1) qsort(g->named, g->n_named, sizeof(*g->named), by_id);
+    for (uint32_t i = 0; i < g->n_named; i++)
+        if (i == 0 || g->named[i] != g->named[n - 1]) g->named[n++] = g->named[i];
+    g->n_named = n;
+}
+
 static enum status build(struct grammar *g, const struct grammar_spec *spec, struct error *err) {
     symbol start;
     enum status st = grammar_front_end(g, spec, &start, err);
 
     if (exprs_failure(g->exprs) != EXPRS_OK) return too_much(g, err);
     if (st != ST_OK) return st;
+    list_named(g);
     exprs_freeze(g->exprs);
     st = rules_finish(g->rules, start, err);
     if (exprs_failure(g->exprs) != EXPRS_OK) return too_much(g, err);
@@ -61,7 +94,10 @@ enum status grammar_compile(struct grammar **out, const struct grammar_spec *spe
     g->exprs = exprs_create(GRAMMAR_MAX_BYTES / 2);
     g->rules = rules_create(g->exprs);
     exprs_set_fuel(g->exprs, GRAMMAR_COMPILE_WORK);
+    exprs_set_stop(g->exprs, spec->is_abandoned);
     st = build(g, spec, err);
+    if (st == ST_OK && !exprs_pay(g->exprs, 0)) st = too_much(g, err);
+    exprs_set_stop(g->exprs, NULL);
     if (st != ST_OK) {
         grammar_unref(g);
         return st;
@@ -75,11 +111,18 @@ struct grammar *grammar_ref(struct grammar *g) {
     return g;
 }
 
+static void set_bytes(struct grammar *g, size_t n_bytes) {
+    size_t before = atomic_exchange_explicit(&g->n_bytes, n_bytes, memory_order_relaxed);
+
+    if (g->total) atomic_fetch_add_explicit(g->total, n_bytes - before, memory_order_relaxed);
+}
+
 void grammar_unref(struct grammar *g) {
     if (!g || atomic_fetch_sub_explicit(&g->refs, 1, memory_order_acq_rel) != 1) return;
-    grammar_set_bytes(g, 0);
+    set_bytes(g, 0);
     grammar_masks_drop(g);
     mem_free(g->mask_of.slot);
+    mem_free(g->named);
     rows_destroy(g->rows);
     rules_destroy(g->rules);
     exprs_destroy(g->exprs);
@@ -90,14 +133,14 @@ size_t grammar_bytes(const struct grammar *g) {
     return atomic_load_explicit(&g->n_bytes, memory_order_relaxed);
 }
 
-void grammar_set_bytes(struct grammar *g, size_t n_bytes) {
-    size_t before = atomic_exchange_explicit(&g->n_bytes, n_bytes, memory_order_relaxed);
-
-    if (g->total) atomic_fetch_add_explicit(g->total, n_bytes - before, memory_order_relaxed);
+void grammar_note_bytes(struct grammar *g) {
+    set_bytes(g, g->rows->n_bytes + exprs_bytes(g->exprs) + rules_bytes(g->rules) +
+                     (size_t)g->mask_of.n * g->vocabulary->n_words * sizeof(uint32_t));
 }
 
-void grammar_count_in(struct grammar *g, atomic_size_t *total) {
+void grammar_count_in(struct grammar *g, atomic_size_t *total, const atomic_size_t *max_bytes) {
     g->total = total;
+    g->total_max = max_bytes;
     atomic_fetch_add_explicit(total, grammar_bytes(g), memory_order_relaxed);
 }
 
@@ -138,13 +181,13 @@ enum status grammar_take(struct grammar_matcher *m, uint32_t token) {
     row_id row = ROW_DEAD;
 
     grammar_prepare(g);
-    if (bytes.len > 0) {
+    if (bytes.len > 0 && !grammar_names(g, token)) {
         row = follow(g, m->row, bytes);
     } else if (g->rows->row[m->row].n_tokens > 0) {
         row = rows_step_token(g->rows, m->row, token);
     }
     if (row == ROW_DEAD) return ST_INVALID;
-    if (row == ROW_UNKNOWN) return ST_TOO_LARGE;
+    if (row == ROW_UNKNOWN) return grammar_limit_status(g);
     m->before[m->n_taken++ % GRAMMAR_ROLLBACK_MAX] = m->row;
     m->row = row;
     return ST_OK;
@@ -202,14 +245,32 @@ void grammar_collect(struct grammar *g) {
     g->n_collections++;
 }
 
+static bool is_crowded(const struct grammar *g) {
+    return g->total && atomic_load_explicit(g->total, memory_order_relaxed) >
+                           atomic_load_explicit(g->total_max, memory_order_relaxed);
+}
+
+size_t grammar_allowance(const struct grammar *g) {
+    return is_crowded(g) ? GRAMMAR_CROWDED_BYTES : GRAMMAR_MAX_BYTES;
+}
+
+enum status grammar_limit_status(const struct grammar *g) {
+    bool is_memory = exprs_failure(g->exprs) == EXPRS_OUT_OF_MEMORY;
+
+    return is_memory && is_crowded(g) ? ST_BUSY : ST_TOO_LARGE;
+}
+
 void grammar_prepare(struct grammar *g) {
-    size_t n_bytes = g->rows->n_bytes + exprs_bytes(g->exprs);
+    size_t n_bytes = g->rows->n_bytes + exprs_bytes(g->exprs), most = grammar_allowance(g);
 
     exprs_forgive(g->exprs);
     exprs_set_fuel(g->exprs, GRAMMAR_MASK_WORK);
-    if (n_bytes <= MAX(g->kept_bytes * 3 / 2, GRAMMAR_MAX_BYTES / 4)) return;
+    exprs_set_max(g->exprs, most / 2);
+    g->rows->max_bytes = most / 2;
+    if (n_bytes <= MAX(g->kept_bytes * 3 / 2, most / 4) && n_bytes <= most / 2) return;
     grammar_collect(g);
     g->kept_bytes = g->rows->n_bytes + exprs_bytes(g->exprs);
+    grammar_note_bytes(g);
 }
 
 /* --- for tests -------------------------------------------------------------------------------- */

@@ -1,7 +1,7 @@
 /* worker/grammar/grammar.h - what an answer must look like, and which tokens may come next.
  *
  *      spec (a JSON Schema, a regular expression, ...)
- *        │ grammar_compile         front ends: schema/, notation/, core/regex_expr.h
+ *        │ grammar_compile         front ends: schema/, notation/, tags/, core/regex_expr.h
  *        ▼
  *      rules over lexemes and tokens (core/rules.h)
  *        │ on demand               core/rows.h, core/expr.h
@@ -17,15 +17,17 @@
  * of it (grammar_force.c).
  *
  * Markers are tokens: where rules name a token, ordinary tokens do not spell it, and no text of a
- * grammar is spelt with special tokens. Where an answer may end, grammar_is_accepting holds; the
- * caller allows its end tokens then.
+ * grammar is spelt with special tokens or those that it names. Where an answer may end,
+ * grammar_is_accepting holds; the caller allows its end tokens then.
  *
  * Ownership: counted; the last grammar_unref frees, on any thread. Threads: one at a time uses a
  * grammar with its matchers. It is compiled on a grammar thread, and belongs to the engine's from
  * the first matcher on.
  *
- * LIMITS. GRAMMAR_MAX_BYTES of memory for each grammar: beyond half of it rows that no answer needs
- * are forgotten. GRAMMAR_MASK_WORK for each mask; an answer whose mask takes more fails. */
+ * LIMITS. GRAMMAR_MAX_BYTES of memory for each grammar: beyond a quarter of it rows that no answer
+ * needs are forgotten. While all of them together take more than their limit (grammar_count_in),
+ * each may have GRAMMAR_CROWDED_BYTES. GRAMMAR_MASK_WORK for each mask. An answer that takes more
+ * fails. */
 #ifndef WORKER_GRAMMAR_GRAMMAR_H
 #define WORKER_GRAMMAR_GRAMMAR_H
 
@@ -39,11 +41,12 @@
 struct grammar;
 struct vocabulary;
 
-#define GRAMMAR_MAX_BYTES    ((size_t)64 << 20)
-#define GRAMMAR_COMPILE_WORK 1000000u     /* about 50 ms */
-#define GRAMMAR_MASK_WORK    250000u      /* about 10 ms of the engine's thread */
-#define GRAMMAR_TEXT_MAX     (256u << 10) /* of a spec */
-#define GRAMMAR_ROLLBACK_MAX 16u          /* tokens that can be taken back */
+#define GRAMMAR_MAX_BYTES     ((size_t)64 << 20)
+#define GRAMMAR_CROWDED_BYTES ((size_t)4 << 20)
+#define GRAMMAR_COMPILE_WORK  1000000u     /* about 50 ms */
+#define GRAMMAR_MASK_WORK     250000u      /* about 10 ms of the engine's thread */
+#define GRAMMAR_TEXT_MAX      (256u << 10) /* of a spec */
+#define GRAMMAR_ROLLBACK_MAX  16u          /* tokens that can be taken back */
 
 enum grammar_kind {
     GRAMMAR_JSON_SCHEMA, /* text: the schema, as JSON */
@@ -51,6 +54,7 @@ enum grammar_kind {
     GRAMMAR_CHOICE,      /* text: a JSON array of strings; the answer is one of them */
     GRAMMAR_EBNF,        /* GBNF: `root ::= ...` */
     GRAMMAR_LARK,        /* `start: ...` */
+    GRAMMAR_TAG,         /* text: a structural tag, as JSON (tags/tags.h) */
 };
 
 /* White space between the tokens of JSON. Never around the whole. */
@@ -63,22 +67,24 @@ enum grammar_spaces {
 struct grammar_spec {
     enum grammar_kind kind;
     struct str text;
-    enum grammar_spaces spaces;
+    enum grammar_spaces spaces; /* of schemas; of those inside a tag that do not say */
     struct str spaces_pattern;
     bool is_closed; /* objects have no other properties than declared, unless the schema allows
                      * some */
+    const atomic_bool *is_abandoned; /* once true, compiling ends early; NULL: never */
 };
 
 /* One reference, the caller's. `vocabulary` must outlive it. ST_INVALID with the place that was
- * wrong, or too much. */
+ * wrong, or too much; ST_CLOSED when it is abandoned. */
 MUST_USE enum status grammar_compile(struct grammar **out, const struct grammar_spec *spec,
                                      const struct vocabulary *vocabulary, struct error *err);
 struct grammar *grammar_ref(struct grammar *g);
 void grammar_unref(struct grammar *g); /* NULL is fine */
 
 size_t grammar_bytes(const struct grammar *g); /* as of the last mask; any thread */
-/* From now on until it is freed its bytes are part of *total, which must outlive it. */
-void grammar_count_in(struct grammar *g, atomic_size_t *total);
+/* From now on until it is freed its bytes are part of *total, which must outlive it as *max_bytes
+ * must: the most that all who count there may take. */
+void grammar_count_in(struct grammar *g, atomic_size_t *total, const atomic_size_t *max_bytes);
 
 /* --- an answer in progress -------------------------------------------------------------------- */
 
@@ -95,7 +101,7 @@ void grammar_matcher_fork(struct grammar_matcher *m, const struct grammar_matche
 void grammar_matcher_fini(struct grammar_matcher *m);
 
 /* One token more. ST_INVALID, and nothing is taken, when it is not allowed; ST_TOO_LARGE when that
- * took more work or memory than the limits. */
+ * took more work or memory than the limits; ST_BUSY, when all grammars took more memory. */
 MUST_USE enum status grammar_take(struct grammar_matcher *m, uint32_t token);
 void grammar_take_back(struct grammar_matcher *m, uint32_t n); /* of the latest tokens */
 
@@ -104,7 +110,7 @@ bool grammar_continues(const struct grammar_matcher *m);    /* and may go on */
 
 /* The tokens that may come next: a bit each, (ceil(n_tokens / 32)) words that belong to the grammar
  * and hold until the next call for any of its matchers. End tokens are the caller's. *is_new: it
- * was computed now. ST_TOO_LARGE beyond the limits. */
+ * was computed now. ST_TOO_LARGE, ST_BUSY: as grammar_take. */
 MUST_USE enum status grammar_mask(struct grammar_matcher *m, const uint32_t **mask, bool *is_new);
 
 /* Appends the bytes that must come next, whichever tokens spell them; at most 64. */

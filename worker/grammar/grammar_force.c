@@ -112,6 +112,7 @@ bool grammar_force_token(struct grammar *g, row_id row, uint32_t *token) {
     if (n_bytes == 0) return false;
     n = v->encode(v->arg, (struct str){bytes, n_bytes}, ids, GRAMMAR_FORCED_MAX);
     if (n == 0 || !spells(v, ids, n, (struct str){bytes, n_bytes})) return false;
+    if (grammar_names(g, ids[0])) return false;
     first = vocabulary_bytes(v, ids[0]);
     for (uint32_t at = 0; n_bytes < GRAMMAR_FORCED_MAX && at < first.len; at++)
         if (is_spanned(g, (struct str){bytes + at, n_bytes - at}, path[n_bytes])) return false;

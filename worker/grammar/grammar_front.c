@@ -7,6 +7,7 @@
 #include "worker/grammar/grammar_internal.h"
 #include "worker/grammar/notation/notation.h"
 #include "worker/grammar/schema/schema.h"
+#include "worker/grammar/tags/tags.h"
 
 #define SPACES_MAX 32u /* in a row: an endless run would let a model loop */
 
@@ -50,22 +51,49 @@ static expr_id free_space(struct exprs *x) {
     return expr_repeat(x, expr_class(x, set), 0, SPACES_MAX);
 }
 
-static enum status read_schema(struct grammar *g, const struct grammar_spec *spec, symbol *start,
-                               struct error *err) {
-    struct schema_options options = {.gap = EXPR_EMPTY, .is_closed = spec->is_closed};
+static enum status space_options(struct grammar *g, const struct grammar_spec *spec,
+                                 enum grammar_spaces spaces, struct schema_options *out,
+                                 struct error *err) {
     struct regex_rules whole = {.form = CHARS_PLAIN, .is_whole = true};
     enum status st = ST_OK;
 
-    switch (spec->spaces) {
-    case GRAMMAR_SPACES_FREE: options.gap = options.after = free_space(g->exprs); break;
-    case GRAMMAR_SPACES_COMPACT: options.after = expr_byte(g->exprs, ' '); break;
+    *out = (struct schema_options){.gap = EXPR_EMPTY, .is_closed = spec->is_closed};
+    switch (spaces) {
+    case GRAMMAR_SPACES_FREE: out->gap = out->after = free_space(g->exprs); break;
+    case GRAMMAR_SPACES_COMPACT: out->after = expr_byte(g->exprs, ' '); break;
     case GRAMMAR_SPACES_PATTERN:
-        st = regex_expr_parse(&options.gap, g->exprs, spec->spaces_pattern, &whole, err);
-        options.after = options.gap;
+        st = regex_expr_parse(&out->gap, g->exprs, spec->spaces_pattern, &whole, err);
+        out->after = out->gap;
         break;
     }
-    if (st != ST_OK) return error_prefix(err, "the pattern of white space");
-    return schema_compile(start, g->rules, spec->text, &options, err);
+    return st == ST_OK ? ST_OK : error_prefix(err, "the pattern of white space");
+}
+
+static enum status read_schema(struct grammar *g, const struct grammar_spec *spec, symbol *start,
+                               struct error *err) {
+    struct json_limits limits = {.max_depth = SCHEMA_MAX_JSON_DEPTH};
+    struct schema_options options;
+    struct json *schema;
+    enum status st = space_options(g, spec, spec->spaces, &options, err);
+
+    if (st != ST_OK) return st;
+    st = json_parse(&schema, spec->text, &limits, err);
+    if (st == ST_INVALID)
+        return error_prefix(err, "the schema (at most %u levels)", SCHEMA_MAX_DEPTH);
+    if (st != ST_OK) return st;
+    st = schema_compile(start, g->rules, schema, &options, err);
+    json_destroy(schema);
+    return st;
+}
+
+static enum status read_tag(struct grammar *g, const struct grammar_spec *spec, symbol *start,
+                            struct error *err) {
+    struct tags_options options = {.vocabulary = g->vocabulary};
+    enum status st = space_options(g, spec, spec->spaces, &options.schema, err);
+
+    if (st == ST_OK) st = space_options(g, spec, GRAMMAR_SPACES_FREE, &options.any, err);
+    if (st == ST_OK) st = space_options(g, spec, GRAMMAR_SPACES_COMPACT, &options.compact, err);
+    return st == ST_OK ? tags_compile(start, g->rules, spec->text, &options, err) : st;
 }
 
 enum status grammar_front_end(struct grammar *g, const struct grammar_spec *spec, symbol *start,
@@ -75,6 +103,7 @@ enum status grammar_front_end(struct grammar *g, const struct grammar_spec *spec
     case GRAMMAR_CHOICE: return read_choice(g, spec->text, start, err);
     case GRAMMAR_JSON_SCHEMA: return read_schema(g, spec, start, err);
     case GRAMMAR_EBNF: return notation_ebnf(start, g->rules, spec->text, err);
+    case GRAMMAR_TAG: return read_tag(g, spec, start, err);
     case GRAMMAR_LARK: return notation_lark(start, g->rules, spec->text, g->vocabulary, err);
     }
     return error_set(err, ST_INVALID, "unknown kind of grammar");

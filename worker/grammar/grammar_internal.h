@@ -17,12 +17,15 @@ struct mask_store {
 struct grammar {
     atomic_uint refs;
     atomic_size_t n_bytes; /* for other threads */
-    atomic_size_t *total;  /* that these bytes are part of, or NULL */
+    atomic_size_t *total;  /* that these bytes are part of, or NULL; and its limit */
+    const atomic_size_t *total_max;
     const struct vocabulary *vocabulary;
     struct exprs *exprs;
     struct rules *rules;
     struct rows *rows;
     struct mask_store mask_of;
+    uint32_t *named; /* (n_named) sorted: tokens of a trie that the rules name, which are no text */
+    uint32_t n_named;
     size_t kept_bytes; /* by the last collection */
     uint64_t n_collections;
     struct list matchers;
@@ -38,10 +41,17 @@ MUST_USE enum status grammar_front_end(struct grammar *g, const struct grammar_s
 uint32_t grammar_force(struct grammar *g, row_id row, uint32_t max, char *bytes, row_id *path);
 bool grammar_force_token(struct grammar *g, row_id row, uint32_t *token);
 
+/* grammar_mask.c: is it a token of a trie that the rules name? Then no text is spelt with it. */
+bool grammar_names(const struct grammar *g, uint32_t token);
+
 /* Before each use: fuel for one mask, and room for its rows. */
 void grammar_prepare(struct grammar *g);
 
-void grammar_set_bytes(struct grammar *g, size_t n_bytes);
+void grammar_note_bytes(struct grammar *g); /* what it takes now, for other threads */
+
+/* What it may take now; what the status of its failure is. */
+size_t grammar_allowance(const struct grammar *g);
+enum status grammar_limit_status(const struct grammar *g);
 
 void grammar_masks_drop(struct grammar *g); /* and their memory; rows no longer have one */
 

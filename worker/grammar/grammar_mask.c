@@ -2,14 +2,18 @@
  *
  * A token may follow if all its bytes may. The walk keeps the row behind each byte of the current
  * path; a byte that leads nowhere skips all tokens that begin so. The steps it makes are remembered
- * in the rows, so that the next walk through them only looks up. */
+ * in the rows, so that the next walk through them only looks up.
+ *
+ * In free text of a tag nearly every byte leads back to one row, and only the beginning of a marker
+ * leads on. There the mask begins with all tokens, and the walk passes over nodes behind which that
+ * row is left by no byte. */
 #include <string.h>
 
 #include "common/base/hash.h"
 #include "common/base/mem.h"
 #include "worker/grammar/grammar_internal.h"
 
-#define MASKS_MAX_BYTES ((size_t)16 << 20) /* of a grammar: 1,024 of 131,072 tokens */
+#define MASKS_SHARE 4u /* of a grammar's bytes, its masks: 1,024 of 131,072 tokens */
 
 /* --- the walk --------------------------------------------------------------------------------- */
 
@@ -36,6 +40,21 @@ static bool walk(struct grammar *g, const struct vocabulary_slice *slice, row_id
     return true;
 }
 
+bool grammar_names(const struct grammar *g, uint32_t token) {
+    uint32_t low = 0, high = g->n_named;
+
+    while (low < high) {
+        uint32_t mid = low + (high - low) / 2;
+
+        if (g->named[mid] < token) {
+            low = mid + 1;
+        } else {
+            high = mid;
+        }
+    }
+    return low < g->n_named && g->named[low] == token;
+}
+
 static void add_tokens(const struct grammar *g, row_id row, uint32_t *mask) {
     const struct row_item *items = rows_tokens(g->rows, row);
 
@@ -46,16 +65,79 @@ static void add_tokens(const struct grammar *g, row_id row, uint32_t *mask) {
     }
 }
 
-static bool fill(struct grammar *g, row_id row, uint32_t *mask) {
-    const struct vocabulary *v = g->vocabulary;
-    uint32_t n_free = rows_free_chars(g->rows, row), from = 0, forced;
+/* --- free text -------------------------------------------------------------------------------- */
 
-    if (grammar_force_token(g, row, &forced)) {
-        memset(mask, 0, v->n_words * sizeof(*mask));
-        mask[forced / 32] |= 1u << (forced % 32);
-        return exprs_failure(g->exprs) == EXPRS_OK;
+#define MOST_LEAVING 32u   /* bytes that leave a row in which text is free */
+#define NO_TEXT_BYTE 0xFFu /* of no UTF-8, so of no marker: behind it text is as free as it gets */
+
+/* A row that most bytes lead back to, and those of the others as vocabulary_bit has them. */
+struct free_row {
+    row_id row;
+    uint64_t leaving;
+};
+
+/* The row to which free text behind `from` comes back; false if there is none. */
+static bool find_free_row(struct grammar *g, row_id from, struct free_row *out) {
+    const uint8_t *class_of = exprs_class_of(g->exprs);
+    uint32_t n_leaving = 0;
+    row_id row = rows_next(g->rows, from, class_of[NO_TEXT_BYTE]);
+
+    *out = (struct free_row){.row = row};
+    if (row == ROW_DEAD || row == ROW_UNKNOWN ||
+        rows_next(g->rows, row, class_of[NO_TEXT_BYTE]) != row)
+        return false;
+    for (uint32_t byte = 0; byte < 256 && n_leaving <= MOST_LEAVING; byte++) {
+        if (rows_next(g->rows, row, class_of[byte]) == row) continue;
+        out->leaving |= vocabulary_bit((uint8_t)byte);
+        n_leaving++;
     }
+    return n_leaving <= MOST_LEAVING;
+}
 
+static void clear_below(const struct vocabulary_slice *s, uint32_t at, uint32_t *mask) {
+    for (uint32_t i = at; i < at + s->node[at].n_nodes; i++) {
+        uint32_t token = s->node[i].token;
+
+        if (token != VOCABULARY_NONE) mask[token / 32] &= ~(1u << (token % 32));
+    }
+}
+
+/* As walk, from a mask of all tokens. */
+static bool walk_free(struct grammar *g, const struct vocabulary_slice *s, row_id from,
+                      const struct free_row *free, uint32_t *mask) {
+    const uint8_t *class_of = exprs_class_of(g->exprs);
+    row_id path[VOCABULARY_MAX_BYTES + 1];
+
+    path[0] = from;
+    for (uint32_t i = 0; i < s->n_nodes;) {
+        const struct trie_node *n = &s->node[i];
+        row_id row = rows_next(g->rows, path[n->depth - 1], class_of[n->byte]);
+
+        if (row == ROW_UNKNOWN) return false;
+        if (row == ROW_DEAD) clear_below(s, i, mask);
+        if (row == ROW_DEAD || (row == free->row && !(s->below[i] & free->leaving))) {
+            i += n->n_nodes;
+            continue;
+        }
+        path[n->depth] = row;
+        i++;
+    }
+    return true;
+}
+
+/* --- the mask of a row ------------------------------------------------------------------------ */
+
+static bool walk_slices(struct grammar *g, row_id row, uint32_t *mask) {
+    const struct vocabulary *v = g->vocabulary;
+    uint32_t n_free = rows_free_chars(g->rows, row), from = 0;
+    struct free_row free;
+
+    if (find_free_row(g, row, &free)) {
+        memcpy(mask, v->slice[VOCABULARY_SLICES - 1].mask, v->n_words * sizeof(*mask));
+        for (uint32_t i = 0; i < VOCABULARY_SLICES; i++)
+            if (!walk_free(g, &v->slice[i], row, &free, mask)) return false;
+        return true;
+    }
     while (from < VOCABULARY_SLICES - 1 && n_free >= v->slice[from].max_chars)
         from++;
     if (from > 0) {
@@ -65,11 +147,28 @@ static bool fill(struct grammar *g, row_id row, uint32_t *mask) {
     }
     for (uint32_t i = from; i < VOCABULARY_SLICES; i++)
         if (!walk(g, &v->slice[i], row, mask)) return false;
-    for (uint32_t i = 0; i < v->n_twins; i++) {
-        uint32_t token = v->twin[i][0], like = v->twin[i][1];
+    return true;
+}
 
-        if (mask[like / 32] >> (like % 32) & 1) mask[token / 32] |= 1u << (token % 32);
+static void set(uint32_t *mask, uint32_t token, bool value) {
+    mask[token / 32] &= ~(1u << (token % 32));
+    mask[token / 32] |= (uint32_t)value << (token % 32);
+}
+
+static bool fill(struct grammar *g, row_id row, uint32_t *mask) {
+    const struct vocabulary *v = g->vocabulary;
+    uint32_t forced;
+
+    if (grammar_force_token(g, row, &forced)) {
+        memset(mask, 0, v->n_words * sizeof(*mask));
+        set(mask, forced, true);
+        return exprs_failure(g->exprs) == EXPRS_OK;
     }
+    if (!walk_slices(g, row, mask)) return false;
+    for (uint32_t i = 0; i < v->n_twins; i++)
+        set(mask, v->twin[i][0], mask[v->twin[i][1] / 32] >> (v->twin[i][1] % 32) & 1);
+    for (uint32_t i = 0; i < g->n_named; i++)
+        set(mask, g->named[i], false);
     add_tokens(g, row, mask);
     return exprs_failure(g->exprs) == EXPRS_OK;
 }
@@ -101,7 +200,8 @@ static uint32_t find_mask(const struct grammar *g, const uint32_t *mask) {
 
 static void make_room(struct grammar *g) {
     struct mask_store *s = &g->mask_of;
-    uint32_t most = (uint32_t)MAX(MASKS_MAX_BYTES / (g->vocabulary->n_words * 4u + 1u), 16u);
+    size_t n_bytes = grammar_allowance(g) / MASKS_SHARE;
+    uint32_t most = (uint32_t)MAX(n_bytes / (g->vocabulary->n_words * 4u + 1u), 16u);
 
     if (s->n >= most) grammar_masks_drop(g);
     if (s->n < s->cap) return;
@@ -142,13 +242,12 @@ enum status grammar_mask(struct grammar_matcher *m, const uint32_t **mask, bool 
         draft = mem_alloc(MAX(g->vocabulary->n_words, 1u) * sizeof(*draft));
         if (!fill(g, m->row, draft)) {
             mem_free(draft);
-            return ST_TOO_LARGE;
+            return grammar_limit_status(g);
         }
         kept = keep(g, draft);
         mem_free(draft);
         g->rows->row[m->row].mask = kept;
-        grammar_set_bytes(g, g->rows->n_bytes + exprs_bytes(g->exprs) + rules_bytes(g->rules) +
-                                 (size_t)g->mask_of.n * g->vocabulary->n_words * 4);
+        grammar_note_bytes(g);
     }
     *mask = g->mask_of.mask[kept];
     return ST_OK;

@@ -20,6 +20,9 @@ struct compilation {
     struct grammar_spec spec;
     struct hash128 key;
     char *text; /* of the spec, with its pattern of white space behind */
+    struct grammar_thread *thread;
+    atomic_bool is_abandoned; /* no job waits for it any more */
+    bool is_queued;           /* under the lock */
     struct grammar *grammar;
     enum status status;
     struct error err;
@@ -42,7 +45,7 @@ struct grammar_thread {
     struct grammar_cache cache;
     struct grammar_thread_stats stats;
     atomic_size_t held_bytes; /* changed on each thread that uses a grammar */
-    size_t held_max_bytes;
+    atomic_size_t held_max_bytes;
 };
 
 /* --- the threads ------------------------------------------------------------------------------ */
@@ -66,13 +69,16 @@ static void build_vocabulary(struct grammar_thread *t) {
 }
 
 static struct compilation *wait_for_one(struct grammar_thread *t) {
+    struct compilation *c;
     struct list *link = NULL;
 
     pthread_mutex_lock(&t->lock);
     while (!t->is_stopping && (!t->vocabulary || !(link = list_pop_front(&t->queue))))
         pthread_cond_wait(&t->changed, &t->lock);
+    c = link ? CONTAINER_OF(mail_of(link), struct compilation, mail) : NULL;
+    if (c) c->is_queued = false;
     pthread_mutex_unlock(&t->lock);
-    return link ? CONTAINER_OF(mail_of(link), struct compilation, mail) : NULL;
+    return c;
 }
 
 static void *run(void *arg) {
@@ -119,9 +125,9 @@ static void on_compiled(struct mail *mail, void *arg) {
     struct compilation *c = CONTAINER_OF(mail, struct compilation, mail);
 
     t->stats.n_compiled += c->status == ST_OK;
-    t->stats.n_refused += c->status != ST_OK;
+    t->stats.n_refused += c->status != ST_OK && c->status != ST_CLOSED;
     t->stats.compile_us += c->spent_us;
-    if (c->status == ST_OK) grammar_count_in(c->grammar, &t->held_bytes);
+    if (c->status == ST_OK) grammar_count_in(c->grammar, &t->held_bytes, &t->held_max_bytes);
     if (c->status == ST_OK) grammar_cache_insert(&t->cache, c->key, c->grammar);
     deliver(c);
     free_compilation(t, c);
@@ -133,6 +139,7 @@ static struct compilation *find_under_way(struct grammar_thread *t, struct hash1
     LIST_FOR_EACH(it, &t->under_way) {
         struct compilation *c = LIST_ENTRY(it, struct compilation, link);
 
+        if (atomic_load(&c->is_abandoned)) continue;
         if (c->key.lo == key.lo && c->key.hi == key.hi) return c;
     }
     return NULL;
@@ -143,7 +150,9 @@ static struct compilation *begin(struct grammar_thread *t, const struct grammar_
     struct compilation *c = mem_zalloc(sizeof(*c));
 
     list_init(&c->jobs);
+    c->thread = t;
     c->spec = *spec;
+    c->spec.is_abandoned = &c->is_abandoned;
     c->key = key;
     c->text = mem_alloc(spec->text.len + spec->spaces_pattern.len + 1);
     if (spec->text.len > 0) memcpy(c->text, spec->text.ptr, spec->text.len);
@@ -155,6 +164,7 @@ static struct compilation *begin(struct grammar_thread *t, const struct grammar_
     t->n_under_way++;
     pthread_mutex_lock(&t->lock);
     list_push_back(&t->queue, &c->mail.link);
+    c->is_queued = true;
     pthread_cond_signal(&t->changed);
     pthread_mutex_unlock(&t->lock);
     return c;
@@ -172,21 +182,37 @@ void grammar_thread_submit(struct grammar_thread *t, struct grammar_job *job,
     if (!job->grammar && !c && t->n_under_way >= GRAMMAR_MAX_WAITING)
         job->status = error_set(&job->err, ST_BUSY, "%u grammars wait to be compiled: retry later",
                                 t->n_under_way);
-    if (!job->grammar && !c && atomic_load(&t->held_bytes) > t->held_max_bytes)
+    if (!job->grammar && !c && atomic_load(&t->held_bytes) > atomic_load(&t->held_max_bytes))
         job->status = error_set(&job->err, ST_BUSY,
                                 "the grammars of requests take more than %zu MiB: retry later",
-                                t->held_max_bytes >> 20);
+                                atomic_load(&t->held_max_bytes) >> 20);
     if (job->grammar || job->status != ST_OK) {
         job->on_done(job);
         return;
     }
     if (!c) c = begin(t, spec, key);
+    job->compilation = c;
     list_push_back(&c->jobs, &job->link);
+}
+
+/* It leaves the queue, or the thread that compiles it ends early. */
+static void abandon(struct compilation *c) {
+    struct grammar_thread *t = c->thread;
+    bool was_queued;
+
+    pthread_mutex_lock(&t->lock);
+    was_queued = c->is_queued;
+    if (was_queued) list_remove(&c->mail.link);
+    c->is_queued = false;
+    pthread_mutex_unlock(&t->lock);
+    atomic_store(&c->is_abandoned, true);
+    if (was_queued) free_compilation(t, c);
 }
 
 bool grammar_thread_cancel(struct grammar_job *job) {
     if (!list_is_linked(&job->link)) return false;
     list_remove(&job->link);
+    if (list_is_empty(&job->compilation->jobs)) abandon(job->compilation);
     return true;
 }
 
@@ -198,7 +224,7 @@ void grammar_thread_stats(const struct grammar_thread *t, struct grammar_thread_
 }
 
 void grammar_thread_set_held_max(struct grammar_thread *t, size_t max_bytes) {
-    t->held_max_bytes = max_bytes;
+    atomic_store(&t->held_max_bytes, max_bytes);
 }
 
 /* --- start and stop --------------------------------------------------------------------------- */
@@ -209,7 +235,7 @@ enum status grammar_thread_start(struct grammar_thread **out, struct loop *loop,
     enum status st;
 
     t->source = *source;
-    t->held_max_bytes = GRAMMAR_HELD_MAX_BYTES;
+    atomic_init(&t->held_max_bytes, GRAMMAR_HELD_MAX_BYTES);
     list_init(&t->queue);
     list_init(&t->under_way);
     grammar_cache_init(&t->cache, GRAMMAR_CACHE_MAX_BYTES);
@@ -243,6 +269,9 @@ void grammar_thread_stop(struct grammar_thread *t) {
         pthread_join(t->threads[i], NULL);
     list_init(&compiled);
     if (t->done) mailbox_take(t->done, &compiled);
+    LIST_FOR_EACH(it, &t->under_way) {
+        LIST_ENTRY(it, struct compilation, link)->is_queued = false; /* here all are freed */
+    }
     LIST_FOR_EACH(it, &t->under_way) {
         struct compilation *c = LIST_ENTRY(it, struct compilation, link);
 

@@ -7,7 +7,7 @@
  *                       threads: compile, first mask ──▶ [mailbox] ──▶ loop: cache, on_done of each
  *
  * A job is embedded in the caller's object and comes back once on the caller's loop, unless it is
- * cancelled before. The text of its spec is copied. The vocabulary is built by the first thread
+ * cancelled before; a compilation that no job waits for any more is stopped. The text of its spec is copied. The vocabulary is built by the first thread
  * when it starts, and jobs wait for it. A grammar that has come back is used by no thread of these
  * again. */
 #ifndef WORKER_GRAMMAR_GRAMMAR_THREAD_H
@@ -21,14 +21,17 @@
 #define GRAMMAR_THREADS         2u                  /* one schema of 50 ms delays no other */
 #define GRAMMAR_CACHE_MAX_BYTES ((size_t)256 << 20) /* hundreds of tools, with their masks */
 #define GRAMMAR_MAX_WAITING     256u                /* compilations that may wait */
-#define GRAMMAR_HELD_MAX_BYTES  ((size_t)2 << 30)   /* of requests and cache, before one more */
+/* Of requests and cache. Beyond it none is compiled, and none grows (grammar.h). */
+#define GRAMMAR_HELD_MAX_BYTES ((size_t)2 << 30)
 
+struct compilation;
 struct grammar_thread;
 struct loop;
 
 struct grammar_job {
-    struct list link;        /* with the compilation that it waits for; not linked: it has come
+    struct list link; /* with the compilation that it waits for; not linked: it has come
                                * back, or was never submitted */
+    struct compilation *compilation;
     struct grammar *grammar; /* the result: a reference of the caller, or NULL */
     enum status status;
     struct error err;

@@ -7,11 +7,11 @@
  *      part 2  call       find, {"x": 1}
  *
  * A list that only grows at its end: a part is whole before the next one begins. So a stream is the
- * same list, told piece by piece: whoever sends it keeps a *mark*, and sends what is behind it.
+ * same list, told piece by piece: a sender keeps a *mark*, and sends what is behind it.
  * What is sent in pieces equals what is sent whole, on every wire, because both are read from here.
  *
- * Written by reader.h. One thread. LIMITS. ANSWER_MAX_PARTS; the owner limits bytes (`max_bytes`)
- * and looks at is_incomplete. */
+ * Written by reader.h. One thread. LIMITS. ANSWER_MAX_PARTS; the owner limits bytes (`max_bytes`).
+ * Over a limit the answer takes what fits, in whole characters, is incomplete and stays so. */
 #ifndef WORKER_OUTPUT_ANSWER_H
 #define WORKER_OUTPUT_ANSWER_H
 
@@ -52,8 +52,13 @@ void answer_begin_call(struct answer *a, struct str name, struct str id);
 void answer_add_arguments(struct answer *a, struct str json); /* to the call that is open */
 void answer_end_call(struct answer *a, bool is_cut);
 
+/* The answer is over: what is open is whole; a call that is open is cut. */
+void answer_end(struct answer *a);
+
 /* All parts of a kind but PART_CALL, joined. Returns false if there is none. */
 bool answer_join(const struct answer *a, enum part_kind kind, struct buf *out);
+
+void answer_check(const struct answer *a); /* asserts the invariants */
 
 /* How far a stream has come: parts before `part` are sent, and `offset` bytes of its text. */
 struct answer_mark {

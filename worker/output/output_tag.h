@@ -23,7 +23,7 @@ struct output_tag {
     const struct output_model *model;
     const struct json *tools; /* those that may be called */
     enum tool_choice choice;
-    bool is_single;           /* at most one call */
+    bool is_single; /* at most one call */
     bool begins_in_reasoning;
     /* What text outside of calls must be: a format of a structural tag, as JSON ("json_schema",
      * "regex", "grammar"), or STR_NULL. */

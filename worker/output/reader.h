@@ -19,14 +19,14 @@ struct json;
 struct reader;
 
 struct reader_setup { /* what all answers of a call share; must outlive their readers */
-    const struct call_format *calls;         /* NULL: calls are text */
+    const struct call_format *calls;          /* NULL: calls are text */
     const struct reasoning_format *reasoning; /* NULL: reasoning is text */
     const struct output_model *model;
-    const struct json *tools;    /* the array of the request, as chat has it; NULL */
-    bool begins_in_reasoning;    /* reader_begins_in_reasoning of the prompt */
-    bool is_single;              /* at most one call */
-    uint32_t n_earlier_calls;    /* in the conversation: kimi-k2 counts on */
-    uint64_t id_seed;            /* ids of calls are drawn from it */
+    const struct json *tools; /* the array of the request, as chat has it; NULL */
+    bool begins_in_reasoning; /* reader_begins_in_reasoning of the prompt */
+    bool is_single;           /* at most one call */
+    uint32_t n_earlier_calls; /* in the conversation: kimi-k2 counts on */
+    uint64_t id_seed;         /* ids of calls are drawn from it */
 };
 
 struct reader *reader_create(const struct reader_setup *setup, struct answer *out);

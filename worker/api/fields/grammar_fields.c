@@ -4,7 +4,7 @@
 #include "common/text/json.h"
 
 /* Each kind of field: what it is called, and what its value becomes. */
-enum form { FORM_SCHEMA, FORM_REGEX, FORM_CHOICE, FORM_GRAMMAR, FORM_OBJECT, FORM_EBNF };
+enum form { FORM_SCHEMA, FORM_REGEX, FORM_CHOICE, FORM_GRAMMAR, FORM_OBJECT, FORM_EBNF, FORM_TAG };
 
 static const struct {
     const char *name; /* in the body */
@@ -15,7 +15,8 @@ static const struct {
                     {"guided_grammar", FORM_GRAMMAR},
                     {"json_schema", FORM_SCHEMA},
                     {"regex", FORM_REGEX},
-                    {"ebnf", FORM_EBNF}};
+                    {"ebnf", FORM_EBNF},
+                    {"structural_tag", FORM_TAG}};
 
 static const struct {
     const char *name; /* in structured_outputs */
@@ -25,7 +26,8 @@ static const struct {
                {"regex", "structured_outputs.regex", FORM_REGEX},
                {"choice", "structured_outputs.choice", FORM_CHOICE},
                {"grammar", "structured_outputs.grammar", FORM_GRAMMAR},
-               {"json_object", "structured_outputs.json_object", FORM_OBJECT}};
+               {"json_object", "structured_outputs.json_object", FORM_OBJECT},
+               {"structural_tag", "structured_outputs.structural_tag", FORM_TAG}};
 
 static enum status begin(struct grammar_fields *f, const char *field, enum grammar_kind kind,
                          struct error *err) {
@@ -72,6 +74,20 @@ static enum status take_schema(struct grammar_fields *f, const struct json *v, s
     return finish(f, err);
 }
 
+/* A structural tag as an object, or as the text of one. */
+static enum status take_tag(struct grammar_fields *f, const struct json *v, struct error *err) {
+    struct json_writer w;
+
+    if (json_type(v) == JSON_STRING) return take_text(f, v, err);
+    if (json_type(v) != JSON_OBJECT)
+        return error_set_param(err, ST_INVALID, f->field,
+                               "%s must be a structural tag, as an object or a string, not %s",
+                               f->field, json_type_name(v));
+    json_writer_init(&w, &f->text);
+    json_put_tree(&w, v);
+    return finish(f, err);
+}
+
 static enum status take_choice(struct grammar_fields *f, const struct json *v, struct error *err) {
     struct json_writer w;
 
@@ -94,10 +110,13 @@ static enum status take_object(struct grammar_fields *f, const struct json *v, s
 
 static enum status take(struct grammar_fields *f, const char *field, enum form form,
                         const struct json *v, struct error *err) {
-    static const enum grammar_kind kinds[] = {
-        [FORM_SCHEMA] = GRAMMAR_JSON_SCHEMA, [FORM_REGEX] = GRAMMAR_REGEX,
-        [FORM_CHOICE] = GRAMMAR_CHOICE,      [FORM_GRAMMAR] = GRAMMAR_LARK,
-        [FORM_OBJECT] = GRAMMAR_JSON_SCHEMA, [FORM_EBNF] = GRAMMAR_EBNF};
+    static const enum grammar_kind kinds[] = {[FORM_SCHEMA] = GRAMMAR_JSON_SCHEMA,
+                                              [FORM_REGEX] = GRAMMAR_REGEX,
+                                              [FORM_CHOICE] = GRAMMAR_CHOICE,
+                                              [FORM_GRAMMAR] = GRAMMAR_LARK,
+                                              [FORM_OBJECT] = GRAMMAR_JSON_SCHEMA,
+                                              [FORM_EBNF] = GRAMMAR_EBNF,
+                                              [FORM_TAG] = GRAMMAR_TAG};
     enum status st = begin(f, field, kinds[form], err);
 
     if (st != ST_OK) return st;
@@ -105,6 +124,7 @@ static enum status take(struct grammar_fields *f, const char *field, enum form f
     case FORM_SCHEMA: return take_schema(f, v, err);
     case FORM_CHOICE: return take_choice(f, v, err);
     case FORM_OBJECT: return take_object(f, v, err);
+    case FORM_TAG: return take_tag(f, v, err);
     case FORM_REGEX:
     case FORM_EBNF: return take_text(f, v, err);
     case FORM_GRAMMAR: break;
@@ -156,10 +176,11 @@ static enum status read_format(struct grammar_fields *f, const struct json *o, s
             buf_append_str(&f->text, STR("{\"type\":\"object\"}"));
             return finish(f, err);
         }
+        if (str_eq(type, STR("structural_tag"))) return take(f, field, FORM_TAG, format, err);
     }
     return error_set_param(err, ST_INVALID, field,
                            "unsupported response_format type \"%.*s\": supported are \"text\", "
-                           "\"json_object\" and \"json_schema\"",
+                           "\"json_object\", \"json_schema\" and \"structural_tag\"",
                            (int)MIN(type.len, 40), type.ptr);
 }
 
@@ -174,14 +195,10 @@ static enum status read_outputs(struct grammar_fields *f, const struct json *o, 
         part = json_get(v, outputs[i].name);
         if (!json_is_null(part)) st = take(f, outputs[i].field, outputs[i].form, part, err);
     }
-    if (st == ST_OK && !json_is_null(json_get(v, "structural_tag")))
-        st = error_set_param(err, ST_INVALID, field,
-                             "structured_outputs.structural_tag is not supported by this worker: "
-                             "leave it out");
     if (st == ST_OK && !f->field)
         st = error_set_param(err, ST_INVALID, field,
-                             "structured_outputs needs json, regex, choice, grammar or "
-                             "json_object");
+                             "structured_outputs needs json, regex, choice, grammar, "
+                             "json_object or structural_tag");
     if (st == ST_OK) st = json_get_bool(v, "disable_any_whitespace", &is_compact, NULL, err);
     if (st == ST_OK)
         st = json_get_bool(v, "disable_additional_properties", &f->spec.is_closed, NULL, err);

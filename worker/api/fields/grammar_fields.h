@@ -1,10 +1,11 @@
 /* worker/api/fields/grammar_fields.h - the fields that constrain an answer, under the names of
  * OpenAI, vLLM and SGLang.
  *
- *      response_format                 {"type": "json_object" | "json_schema", "json_schema": {...}}
- *      structured_outputs              {"json" | "regex" | "choice" | "grammar" | "json_object": ...}
+ *      response_format     {"type": "json_object" | "json_schema" | "structural_tag", ...}
+ *      structured_outputs  {"json" | "regex" | "choice" | "grammar" | "json_object" |
+ *                           "structural_tag": ...}
  *      guided_json, _regex, _choice, _grammar, _whitespace_pattern
- *      json_schema, regex, ebnf
+ *      json_schema, regex, ebnf, structural_tag
  *
  * One of them at most. What they hold is checked when it is compiled (worker/grammar), on a thread
  * of its own; here only their shape is. Thread: worker loop. */

@@ -130,7 +130,6 @@ static enum status check_function_call(const struct json *o, struct error *err) 
 static enum status refuse_unsupported(const struct json *o, struct error *err) {
     static const char *const fields[] = {"prompt_embeds",
                                          "input_embeds",
-                                         "structural_tag",
                                          "suffix",
                                          "image_data",
                                          "audio_data",

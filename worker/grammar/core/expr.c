@@ -40,6 +40,10 @@ bool exprs_pay(struct exprs *x, uint64_t n) {
         x->failure = EXPRS_OUT_OF_WORK;
         return false;
     }
+    if (x->stop && atomic_load_explicit(x->stop, memory_order_relaxed)) {
+        x->failure = EXPRS_STOPPED;
+        return false;
+    }
     x->fuel -= n;
     return true;
 }
@@ -198,6 +202,14 @@ void exprs_destroy(struct exprs *x) {
     mem_free(x->memo);
     mem_free(x->stack);
     mem_free(x);
+}
+
+void exprs_set_max(struct exprs *x, size_t max_bytes) {
+    x->max_bytes = max_bytes;
+}
+
+void exprs_set_stop(struct exprs *x, const atomic_bool *stop) {
+    x->stop = stop;
 }
 
 void exprs_set_fuel(struct exprs *x, uint64_t fuel) {

@@ -24,6 +24,8 @@
 #ifndef WORKER_GRAMMAR_CORE_EXPR_H
 #define WORKER_GRAMMAR_CORE_EXPR_H
 
+#include <stdatomic.h>
+
 #include "common/base/base.h"
 #include "common/base/buf.h"
 #include "worker/grammar/core/byte_set.h"
@@ -37,9 +39,12 @@ typedef uint32_t expr_id;
 
 struct exprs;
 
-enum exprs_failure { EXPRS_OK, EXPRS_OUT_OF_WORK, EXPRS_OUT_OF_MEMORY };
+enum exprs_failure { EXPRS_OK, EXPRS_OUT_OF_WORK, EXPRS_OUT_OF_MEMORY, EXPRS_STOPPED };
 
 struct exprs *exprs_create(size_t max_bytes);
+void exprs_set_max(struct exprs *x, size_t max_bytes); /* below what it takes: it cannot grow */
+/* Once that is true, on any thread, it fails as soon as it works. NULL: never. */
+void exprs_set_stop(struct exprs *x, const atomic_bool *stop);
 void exprs_destroy(struct exprs *x); /* NULL is fine */
 
 /* The work that is left, in nodes looked at; set before each piece of work. */

@@ -56,6 +56,7 @@ struct exprs {
     uint32_t n_classes, n_frozen; /* 0: not frozen; sets that the classes are of */
     size_t n_bytes, max_bytes;
     uint64_t fuel;
+    const atomic_bool *stop; /* NULL: never */
     enum exprs_failure failure;
 };
 

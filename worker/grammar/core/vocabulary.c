@@ -91,6 +91,14 @@ static size_t count_nodes(const struct entry *e, size_t n) {
     return n_nodes;
 }
 
+/* From the last node to the first: those below are behind it. */
+static void note_below(struct vocabulary_slice *s) {
+    s->below = mem_calloc(MAX(s->n_nodes, 1u), sizeof(*s->below));
+    for (uint32_t at = s->n_nodes; at-- > 0;)
+        for (uint32_t kid = at + 1; kid < at + s->node[at].n_nodes; kid += s->node[kid].n_nodes)
+            s->below[at] |= s->below[kid] | vocabulary_bit(s->node[kid].byte);
+}
+
 static void build_slice(struct vocabulary *v, uint32_t number, struct entry *e) {
     struct vocabulary_slice *slice = &v->slice[number];
     size_t n = 0;
@@ -105,24 +113,52 @@ static void build_slice(struct vocabulary *v, uint32_t number, struct entry *e) 
     slice->max_chars = slice_chars[number];
     slice->node = mem_calloc(MAX(count_nodes(e, n), 1u), sizeof(*slice->node));
     lay_out(v, slice, e, n, 0);
-    if (number == VOCABULARY_SLICES - 1) return;
+    note_below(slice);
     slice->mask = mem_calloc(v->n_words, sizeof(*slice->mask));
     if (number > 0) memcpy(slice->mask, v->slice[number - 1].mask, v->n_words * sizeof(uint32_t));
     for (size_t i = 0; i < n; i++)
         slice->mask[e[i].token / 32] |= 1u << (e[i].token % 32);
 }
 
-static void add_special(struct vocabulary *v, uint32_t id, struct str name) {
-    v->special = mem_realloc(v->special, (v->n_special + 1) * sizeof(*v->special));
-    v->special_name = mem_realloc(v->special_name, (v->n_special + 1) * sizeof(char *));
-    v->special[v->n_special] = id;
-    v->special_name[v->n_special++] = mem_strndup(name.ptr, name.len);
+static void add_marker(struct vocabulary *v, uint32_t id, struct str name) {
+    if (v->n_markers == v->cap_markers) {
+        v->cap_markers = MAX(v->cap_markers * 2, 16u);
+        v->marker = mem_realloc(v->marker, v->cap_markers * sizeof(*v->marker));
+    }
+    v->marker[v->n_markers++] =
+        (struct vocabulary_marker){{arena_strndup(&v->names, name.ptr, name.len), name.len}, id};
+    byte_set_add(&v->marker_first, (uint8_t)name.ptr[0]);
 }
 
-bool vocabulary_find_special(const struct vocabulary *v, struct str name, uint32_t *id) {
-    for (uint32_t i = 0; i < v->n_special; i++) {
-        if (!str_eq(name, str_of(v->special_name[i]))) continue;
-        *id = v->special[i];
+const struct vocabulary_marker *vocabulary_find_marker(const struct vocabulary *v,
+                                                       struct str name) {
+    for (uint32_t i = 0; i < v->n_markers; i++)
+        if (str_eq(name, v->marker[i].name)) return &v->marker[i];
+    return NULL;
+}
+
+const struct vocabulary_marker *vocabulary_next_marker(const struct vocabulary *v, struct str text,
+                                                       size_t *at) {
+    const struct vocabulary_marker *found = NULL;
+
+    for (size_t i = 0; i < text.len && !found; i++) {
+        struct str rest = {text.ptr + i, text.len - i};
+
+        if (!byte_set_has(&v->marker_first, (uint8_t)text.ptr[i])) continue;
+        for (uint32_t k = 0; k < v->n_markers; k++) {
+            const struct vocabulary_marker *m = &v->marker[k];
+
+            if (str_starts(rest, m->name) && (!found || m->name.len > found->name.len)) found = m;
+        }
+        *at = i;
+    }
+    return found;
+}
+
+bool vocabulary_find_text(const struct vocabulary *v, struct str text, uint32_t *id) {
+    for (uint32_t i = 0; i < v->n_tokens; i++) {
+        if (text.len == 0 || !str_eq(vocabulary_bytes(v, i), text)) continue;
+        *id = i;
         return true;
     }
     return false;
@@ -138,7 +174,9 @@ static void copy_bytes(struct vocabulary *v, const struct vocabulary_source *sou
         bool is_special = source->is_special(source->arg, id);
 
         v->offset[id] = (uint32_t)at;
-        if (is_special && s.len > 0 && !measures) add_special(v, id, s);
+        if (!measures && s.len > 0 &&
+            (is_special || (source->is_marker && source->is_marker(source->arg, id))))
+            add_marker(v, id, s);
         if (is_special || s.len > VOCABULARY_MAX_BYTES) continue;
         if (!measures && s.len > 0) memcpy(v->bytes + at, s.ptr, s.len);
         at += s.len;
@@ -152,6 +190,7 @@ struct vocabulary *vocabulary_create(const struct vocabulary_source *source) {
     uint32_t n_tokens = source->n_tokens;
     struct entry *e = mem_calloc(MAX(n_tokens, 1u), sizeof(*e));
 
+    arena_init(&v->names, 0);
     v->n_tokens = n_tokens;
     v->arg = source->arg;
     v->encode = source->encode;
@@ -170,12 +209,11 @@ void vocabulary_destroy(struct vocabulary *v) {
     if (!v) return;
     for (uint32_t i = 0; i < VOCABULARY_SLICES; i++) {
         mem_free(v->slice[i].node);
+        mem_free(v->slice[i].below);
         mem_free(v->slice[i].mask);
     }
-    for (uint32_t i = 0; i < v->n_special; i++)
-        mem_free(v->special_name[i]);
-    mem_free(v->special);
-    mem_free(v->special_name);
+    mem_free(v->marker);
+    arena_fini(&v->names);
     mem_free(v->offset);
     mem_free(v->bytes);
     mem_free(v->twin);

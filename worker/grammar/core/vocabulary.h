@@ -13,7 +13,12 @@
  * their length in characters into slices; where a grammar takes any text of that length
  * (rows_free_chars), a slice is allowed as a whole, from a mask that is ready.
  *
+ * Free text that must not contain a marker takes nearly all tokens too: `below` has the bytes of the
+ * nodes below each, so that a walk passes over all that cannot begin a marker.
+ *
  * Special tokens, and those without bytes, are in no trie: no text of a grammar is spelt with them.
+ * A *marker* is a token that formats of answers name: a special one, or one that the source has as
+ * such (<tool_call>). The latter are in the trie, as text of grammars that do not name them.
  * LIMITS. A token of more than 255 bytes is never allowed by a grammar.
  *
  * Immutable: any thread may read it. */
@@ -22,6 +27,8 @@
 
 #include "common/base/base.h"
 #include "common/base/buf.h"
+#include "common/base/mem.h"
+#include "worker/grammar/core/byte_set.h"
 
 #define VOCABULARY_SLICES    4u   /* of 1-10, 11-30, more characters; then all other tokens */
 #define VOCABULARY_MAX_BYTES 255u /* of a token */
@@ -35,8 +42,9 @@ struct trie_node {
 
 struct vocabulary_slice {
     struct trie_node *node;
+    uint64_t *below; /* (n_nodes) bits of the bytes below a node, its own left out */
     uint32_t n_nodes, max_chars;
-    uint32_t *mask; /* (n_words) of this slice and those before it; NULL: of the last */
+    uint32_t *mask; /* (n_words) of this slice and those before it; all tries for the last */
 };
 
 struct vocabulary {
@@ -44,10 +52,14 @@ struct vocabulary {
     uint32_t *offset;           /* (n_tokens + 1) into bytes */
     char *bytes;
     struct vocabulary_slice slice[VOCABULARY_SLICES];
-    uint32_t *special; /* (n_special) ids of special tokens that have a name */
-    char **special_name;
-    uint32_t n_special;
-    const void *arg; /* of the source, for encode */
+    struct vocabulary_marker {
+        struct str name; /* in `names` */
+        uint32_t id;
+    } * marker; /* (n_markers) */
+    uint32_t n_markers, cap_markers;
+    struct arena names;
+    struct byte_set marker_first; /* bytes that names begin with */
+    const void *arg;              /* of the source, for encode */
     uint32_t (*encode)(const void *arg, struct str text, uint32_t *ids, uint32_t max);
     uint32_t (*twin)[2]; /* (n_twins) a token, and the one in a trie that is spelt so too */
     uint32_t n_twins;
@@ -61,6 +73,8 @@ struct vocabulary_source {
     struct str (*bytes)(const void *arg, uint32_t id);
     /* Is it a special token? Then `bytes` is its name. */
     bool (*is_special)(const void *arg, uint32_t id);
+    /* Is it a marker, though not special? Then its bytes are its name. NULL: none is. */
+    bool (*is_marker)(const void *arg, uint32_t id);
     /* The tokenizer's spelling of a text: at most `max` ids, and their number; 0 when it has none.
      * Any thread, as long as the vocabulary lives. NULL: unknown. */
     uint32_t (*encode)(const void *arg, struct str text, uint32_t *ids, uint32_t max);
@@ -74,8 +88,18 @@ static inline struct str vocabulary_bytes(const struct vocabulary *v, uint32_t i
     return (struct str){v->bytes + v->offset[id], v->offset[id + 1] - v->offset[id]};
 }
 
-/* The special token of that name; false if there is none. */
-bool vocabulary_find_special(const struct vocabulary *v, struct str name, uint32_t *id);
+/* The bit of a byte in `below`; two bytes may share one. */
+static inline uint64_t vocabulary_bit(uint8_t byte) {
+    return UINT64_C(1) << (byte & 63);
+}
+
+/* The marker of that name; NULL if there is none. */
+const struct vocabulary_marker *vocabulary_find_marker(const struct vocabulary *v, struct str name);
+/* The first marker in a text, the longest there, and its place; NULL if there is none. */
+const struct vocabulary_marker *vocabulary_next_marker(const struct vocabulary *v, struct str text,
+                                                       size_t *at);
+/* The token in a trie that is spelt so; false if there is none. */
+bool vocabulary_find_text(const struct vocabulary *v, struct str text, uint32_t *id);
 
 void vocabulary_check(const struct vocabulary *v); /* asserts every invariant; for tests */
 

@@ -145,15 +145,15 @@ static enum status read_string(struct reader *r, struct piece *out) {
 /* <|name|> or <[id]>, behind the <. */
 static enum status read_token(struct reader *r, struct piece *out) {
     struct str name = {r->rest.ptr - 1, 0}, digits;
+    const struct vocabulary_marker *found;
     uint64_t id = UINT64_MAX;
-    uint32_t found;
 
     if (notation_take(r, "[")) {
         digits = notation_peek_name(r);
         notation_skip(r, digits.len);
         if (str_to_u64(digits, &id) != ST_OK || !notation_take(r, "]>") ||
-            id >= r->vocabulary->n_tokens || vocabulary_bytes(r->vocabulary, (uint32_t)id).len > 0)
-            return notation_refuse(r, "<[id]> must have the id of a special token");
+            id >= r->vocabulary->n_tokens)
+            return notation_refuse(r, "<[id]> must have the id of a token");
         *out = (struct piece){.s = symbol_of(SYMBOL_TOKEN, (uint32_t)id)};
         return ST_OK;
     }
@@ -162,11 +162,11 @@ static enum status read_token(struct reader *r, struct piece *out) {
     if (name.len == r->rest.len + 1 || name.ptr[name.len] != '>')
         return notation_refuse(r, "a > is missing");
     name.len++;
-    if (!vocabulary_find_special(r->vocabulary, name, &found))
+    if ((found = vocabulary_find_marker(r->vocabulary, name)) == NULL)
         return notation_refuse(r, "the model has no special token %.*s", (int)MIN(name.len, 60),
                                name.ptr);
     notation_skip(r, name.len - 1);
-    *out = (struct piece){.s = symbol_of(SYMBOL_TOKEN, found)};
+    *out = (struct piece){.s = symbol_of(SYMBOL_TOKEN, found->id)};
     return ST_OK;
 }
 

@@ -8,8 +8,6 @@
 #include "worker/grammar/core/char_set.h"
 #include "worker/grammar/schema/schema_internal.h"
 
-#define MAX_JSON_DEPTH (2 * SCHEMA_MAX_DEPTH + 2) /* an object and its `properties`: two each */
-
 struct named_rule {
     struct named_rule *next;
     struct conjunction c;
@@ -17,32 +15,6 @@ struct named_rule {
 };
 
 /* --- places ----------------------------------------------------------------------------------- */
-
-/* Appends the pointer of `node`, which is somewhere below `from`; false if it is not. */
-static bool find_path(const struct json *from, const struct json *node, struct buf *path) {
-    size_t length = buf_len(path), index = 0;
-
-    if (from == node) return true;
-    JSON_FOR_EACH(it, from) {
-        struct str key = json_key(it);
-
-        if (json_type(from) == JSON_ARRAY) {
-            buf_appendf(path, "/%zu", index++);
-        } else {
-            buf_append_char(path, '/');
-            for (size_t i = 0; i < MIN(key.len, 100u); i++) {
-                if (key.ptr[i] == '~' || key.ptr[i] == '/') {
-                    buf_appendf(path, "~%d", key.ptr[i] == '/');
-                } else {
-                    buf_append_char(path, key.ptr[i]);
-                }
-            }
-        }
-        if (find_path(it, node, path)) return true;
-        buf_truncate(path, length);
-    }
-    return false;
-}
 
 enum status schema_refuse(struct schema *s, const struct json *at, const char *fmt, ...) {
     char message[256];
@@ -54,7 +26,7 @@ enum status schema_refuse(struct schema *s, const struct json *at, const char *f
     va_end(args);
     buf_init(&path, 0);
     buf_append_char(&path, '#');
-    (void)find_path(s->root, at, &path);
+    (void)json_find(s->options->document ? s->options->document : s->root, at, &path);
     error_set(s->err, ST_INVALID, "%.*s: %s", (int)MIN(buf_len(&path), 200u), buf_ptr(&path),
               message);
     buf_fini(&path);
@@ -228,6 +200,16 @@ static void init(struct schema *s) {
     s->comma = expr_concat(x, gap, expr_concat(x, expr_byte(x, ','), after));
 }
 
+/* The rule of the whole: of the list, or one that is no JSON. */
+static enum status begin(struct schema *s, const struct conjunction *all, symbol *start) {
+    if (!s->options->raw) {
+        *start = schema_rule(s, all);
+        return ST_OK;
+    }
+    *start = rules_add(s->rules);
+    return schema_write_raw(s, *start, all);
+}
+
 static enum status compile(struct schema *s, symbol *start) {
     struct conjunction all = {0};
     struct census census = {0};
@@ -238,7 +220,7 @@ static enum status compile(struct schema *s, symbol *start) {
                              json_type_name(s->root));
     if ((st = count(s, s->root, &census)) != ST_OK) return st;
     conjunction_add(s, &all, s->root);
-    *start = schema_rule(s, &all);
+    st = begin(s, &all, start);
     for (const struct named_rule *t = s->named; t && st == ST_OK; t = t->next) {
         if (!exprs_pay(s->exprs, 1) || s->rules->is_too_large) break; /* the caller finds that */
         st = write_rule(s, t);
@@ -246,21 +228,15 @@ static enum status compile(struct schema *s, symbol *start) {
     return st;
 }
 
-enum status schema_compile(symbol *start, struct rules *rules, struct str text,
+enum status schema_compile(symbol *start, struct rules *rules, const struct json *schema,
                            const struct schema_options *options, struct error *err) {
-    struct schema s = {.rules = rules, .exprs = rules->exprs, .options = options, .err = err};
-    struct json_limits limits = {.max_depth = MAX_JSON_DEPTH};
-    struct json *root;
-    enum status st = json_parse(&root, text, &limits, err);
+    struct schema s = {
+        .rules = rules, .exprs = rules->exprs, .options = options, .root = schema, .err = err};
+    enum status st;
 
-    if (st == ST_INVALID)
-        return error_prefix(err, "the schema (at most %u levels)", SCHEMA_MAX_DEPTH);
-    if (st != ST_OK) return st;
-    s.root = root;
     init(&s);
     st = compile(&s, start);
     strmap_fini(&s.rule_of);
     arena_fini(&s.arena);
-    json_destroy(root);
     return st;
 }

@@ -30,19 +30,42 @@
 #include "common/base/status.h"
 #include "worker/grammar/core/rules.h"
 
+struct json;
+
 #define SCHEMA_MAX_DEPTH      64u
 #define SCHEMA_MAX_VALUES     10000u
 #define SCHEMA_MAX_PROPERTIES 2000u
+
+#define SCHEMA_MAX_JSON_DEPTH                                                                      \
+    (2 * SCHEMA_MAX_DEPTH + 2) /* an object and its `properties`: two each */
+
+/* An object as parameters one behind the other, strings as they are: how some models were trained
+ * to write arguments (schema_raw.c).
+ *
+ *      <parameter=path>            key, name, text
+ *      /etc/hosts                  raw
+ *      </parameter>                end
+ *      <parameter=lines>           key, name, json
+ *      [1, 20]                     JSON
+ *      </parameter>                end */
+struct schema_raw {
+    symbol key;        /* before a name */
+    symbol text, json; /* between a name and a value that is raw text, or JSON */
+    symbol end;        /* behind a value */
+    expr_id raw;       /* raw text: what does not hold the end */
+};
 
 struct schema_options {
     expr_id gap;    /* what may stand before a comma, a colon, a bracket; between brackets */
     expr_id after;  /* and behind a comma or a colon */
     bool is_closed; /* additionalProperties is false where a schema is silent */
+    const struct schema_raw *raw; /* the whole is an object written so; NULL: JSON */
+    const struct json *document;  /* whose pointers errors have; NULL: the schema itself */
 };
 
 /* Writes the rules; *start is the symbol of the whole. ST_INVALID has the place and what was
- * wrong. */
-MUST_USE enum status schema_compile(symbol *start, struct rules *rules, struct str text,
+ * wrong. The schema is not needed afterwards. */
+MUST_USE enum status schema_compile(symbol *start, struct rules *rules, const struct json *schema,
                                     const struct schema_options *options, struct error *err);
 
 #endif

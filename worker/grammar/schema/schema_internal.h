@@ -145,4 +145,9 @@ expr_id schema_format(struct schema *s, struct str name);
 MUST_USE enum status schema_write(struct schema *s, symbol rule, const struct shape *shape,
                                   const struct json *at);
 
+/* --- schema_raw.c ----------------------------------------------------------------------------- */
+
+/* The productions of a conjunction as parameters (struct schema_raw). */
+MUST_USE enum status schema_write_raw(struct schema *s, symbol rule, const struct conjunction *c);
+
 #endif

@@ -133,7 +133,7 @@ struct tokenizer *tokenizer_create_bytes(void) {
         uint32_t id = 256 + i;
 
         tokenizer_set_key(t, id, str_of(special[i]));
-        t->flags[id] = TOKEN_SPECIAL;
+        t->flags[id] = TOKEN_SPECIAL | TOKEN_ADDED;
         added[i] = (struct added_token){t->keys[id], id, ADDED_SPECIAL};
     }
     added_tokens_init(&t->raw, added, ARRAY_LEN(special));
@@ -446,6 +446,10 @@ struct str tokenizer_bytes(const struct tokenizer *t, uint32_t id) {
 
 bool tokenizer_is_special(const struct tokenizer *t, uint32_t id) {
     return id < t->n_tokens && (t->flags[id] & TOKEN_SPECIAL);
+}
+
+bool tokenizer_is_added(const struct tokenizer *t, uint32_t id) {
+    return id < t->n_tokens && (t->flags[id] & TOKEN_ADDED);
 }
 
 /* Tokens of the normalized set are kept as normalized; by name they are called as in the file. */

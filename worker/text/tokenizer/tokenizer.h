@@ -86,6 +86,7 @@ uint32_t tokenizer_vocab(const struct tokenizer *t);
  * Lives as long as `t`. */
 struct str tokenizer_bytes(const struct tokenizer *t, uint32_t id);
 bool tokenizer_is_special(const struct tokenizer *t, uint32_t id);
+bool tokenizer_is_added(const struct tokenizer *t, uint32_t id); /* special ones among them */
 
 /* The id that is written so in the vocabulary (a byte-level one holds bytes): an added token first.
  * False when there is none. */

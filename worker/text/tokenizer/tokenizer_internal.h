@@ -25,6 +25,7 @@
 #define TOKEN_SPECIAL 1u
 #define TOKEN_WHOLE   2u /* its key, as one pre-token, is encoded as just this token */
 #define TOKEN_BYTE    4u /* one of a run of bytes that are characters together */
+#define TOKEN_ADDED   8u /* listed in the file's added_tokens */
 
 /* The characters below this have their ids in a table; a vocabulary of characters has most
  * there. */

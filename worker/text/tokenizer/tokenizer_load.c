@@ -120,7 +120,7 @@ static enum status read_added(struct loading *l, const struct json *v, struct ad
     if (!tokenizer_set_key(l->t, a->id, a->content)) {
         return error_set(l->err, ST_INVALID, "two added tokens have the id %u", a->id);
     }
-    if (a->flags & ADDED_SPECIAL) l->t->flags[a->id] |= TOKEN_SPECIAL;
+    l->t->flags[a->id] |= TOKEN_ADDED | (a->flags & ADDED_SPECIAL ? TOKEN_SPECIAL : 0);
     a->content = l->t->keys[a->id];
     return a->flags & ADDED_NORMALIZED ? normalize_content(l, a) : ST_OK;
 }

@@ -278,6 +278,30 @@ static void fields_are_read_within_their_range(void **state) {
     json_destroy(root);
 }
 
+static void a_value_has_a_pointer(void **state) {
+    struct json *root = NULL, *other = NULL;
+    const struct json *a, *node;
+    struct buf pointer;
+
+    (void)state;
+    assert_int_equal(json_parse(&root, STR("{\"x\":1,\"a\":[0,{\"b/c~\":[5]}]}"), NULL, NULL),
+                     ST_OK);
+    assert_int_equal(json_parse(&other, STR("5"), NULL, NULL), ST_OK);
+    buf_init(&pointer, 0);
+    buf_append_char(&pointer, '#');
+    a = json_get(root, "a");
+    node = json_first(json_first(json_next(json_first(a))));
+    assert_true(json_find(root, node, &pointer));
+    assert_true(str_eq(buf_str(&pointer), STR("#/a/1/b~1c~0/0")));
+    buf_truncate(&pointer, 1);
+    assert_true(json_find(root, root, &pointer));
+    assert_false(json_find(root, other, &pointer));
+    assert_true(str_eq(buf_str(&pointer), STR("#")));
+    buf_fini(&pointer);
+    json_destroy(root);
+    json_destroy(other);
+}
+
 static void a_wrong_field_is_named_with_value_and_range(void **state) {
     struct json *root =
         parse(STR("{\"n\":17,\"s\":\"text\",\"big\":18446744073709551616,\"t\":1.5}"));
@@ -487,6 +511,7 @@ int main(void) {
         cmocka_unit_test(walks_and_asks),
         cmocka_unit_test(integers_are_exact),
         cmocka_unit_test(fields_are_read_within_their_range),
+        cmocka_unit_test(a_value_has_a_pointer),
         cmocka_unit_test(a_wrong_field_is_named_with_value_and_range),
         cmocka_unit_test(writes_the_given_values),
         cmocka_unit_test(the_deepest_tree_can_be_written),

@@ -40,9 +40,9 @@ static uint32_t draw_allowed(struct rng *rng, const uint32_t *mask, uint32_t n_w
 }
 
 static void add_markers(const struct vocabulary *v, const uint32_t *mask, uint32_t *expected) {
-    for (uint32_t i = 0; i < v->n_special; i++)
-        expected[v->special[i] / 32] |=
-            mask[v->special[i] / 32] & 1u << (v->special[i] % 32); /* tested elsewhere */
+    for (uint32_t i = 0; i < v->n_markers; i++)
+        expected[v->marker[i].id / 32] |=
+            mask[v->marker[i].id / 32] & 1u << (v->marker[i].id % 32); /* tested elsewhere */
 }
 
 /* Random answers: at each place the mask is what each token by itself would have. */
@@ -169,14 +169,15 @@ static void special_tokens_spell_nothing(void **state) {
     g = fixture_grammar(GRAMMAR_REGEX, "(.|\\n)*", false, v);
     grammar_matcher_init(&m, g);
     assert_int_equal(grammar_mask(&m, &mask, &is_new), ST_OK);
-    for (uint32_t i = 0; i < v->n_special; i++) {
-        assert_false(mask[v->special[i] / 32] >> (v->special[i] % 32) & 1);
-        assert_int_equal(grammar_take(&m, v->special[i]), ST_INVALID);
+    for (uint32_t i = 0; i < v->n_markers; i++) {
+        assert_false(mask[v->marker[i].id / 32] >> (v->marker[i].id % 32) & 1);
+        assert_int_equal(grammar_take(&m, v->marker[i].id), ST_INVALID);
     }
     grammar_matcher_fini(&m);
     grammar_unref(g);
 
-    assert_true(vocabulary_find_special(v, STR("<|call|>"), &call));
+    assert_non_null(vocabulary_find_marker(v, STR("<|call|>")));
+    call = vocabulary_find_marker(v, STR("<|call|>"))->id;
     g = fixture_grammar(GRAMMAR_LARK, "start: \"a\" <|call|> \"b\"", false, v);
     grammar_matcher_init(&m, g);
     assert_int_equal(grammar_take(&m, 'a'), ST_OK);

@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <stdio.h>
 
+#include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "common/net/loop.h"
 #include "tests/support/cm.h"
@@ -137,7 +138,7 @@ static void a_cancelled_job_never_comes_back(void **state) {
     submit(&h, &alone, "y{3}");
     assert_true(grammar_thread_cancel(&jobs[0].job));
     assert_true(grammar_thread_cancel(&jobs[2].job));
-    assert_true(grammar_thread_cancel(&alone.job)); /* it is compiled for no job, and kept */
+    assert_true(grammar_thread_cancel(&alone.job));
     assert_false(grammar_thread_cancel(&alone.job));
     submit(&h, &last, "z{3}");
     loop_run(h.loop);
@@ -147,6 +148,135 @@ static void a_cancelled_job_never_comes_back(void **state) {
     grammar_unref(jobs[1].job.grammar);
     grammar_unref(last.job.grammar);
     harness_close(&h);
+}
+
+/* A vocabulary whose tokens, or whose spelling of a text, are there only when the test says so. */
+struct gate {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool is_open, is_reached;
+};
+
+static void pass(struct gate *g) {
+    pthread_mutex_lock(&g->lock);
+    g->is_reached = true;
+    pthread_cond_broadcast(&g->changed);
+    while (!g->is_open)
+        pthread_cond_wait(&g->changed, &g->lock);
+    pthread_mutex_unlock(&g->lock);
+}
+
+static void open_gate(struct gate *g, bool waits) {
+    pthread_mutex_lock(&g->lock);
+    while (waits && !g->is_reached)
+        pthread_cond_wait(&g->changed, &g->lock);
+    g->is_open = true;
+    pthread_cond_broadcast(&g->changed);
+    pthread_mutex_unlock(&g->lock);
+}
+
+static struct str late_byte(const void *arg, uint32_t id) {
+    struct gate *const *g = arg;
+
+    pass(*g);
+    return byte_of(NULL, id);
+}
+
+static uint32_t late_spelling(const void *arg, struct str text, uint32_t *ids, uint32_t max) {
+    struct gate *const *g = arg;
+
+    (void)text;
+    (void)ids;
+    (void)max;
+    pass(*g);
+    return 0;
+}
+
+static void open_gated(struct harness *h, const struct vocabulary_source *gated) {
+    *h = (struct harness){.home = pthread_self()};
+    assert_int_equal(loop_create(&h->loop, NULL), ST_OK);
+    assert_int_equal(grammar_thread_start(&h->thread, h->loop, gated, NULL), ST_OK);
+}
+
+/* Clients that leave at once: however many come, none waits, and none is compiled. */
+static void what_none_waits_for_leaves_the_queue(void **state) {
+    struct gate gate = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+    struct gate *arg = &gate;
+    struct vocabulary_source gated = {
+        .n_tokens = 256, .arg = &arg, .bytes = late_byte, .is_special = none_is_special};
+    struct grammar_thread_stats stats;
+    struct harness h;
+    struct job job;
+    char pattern[32];
+
+    (void)state;
+    open_gated(&h, &gated);
+    for (uint32_t i = 0; i < 3 * GRAMMAR_MAX_WAITING; i++) {
+        snprintf(pattern, sizeof(pattern), "[ab]{%u}", i + 1);
+        submit(&h, &job, pattern);
+        assert_int_equal(job.n_done, 0);
+        assert_true(grammar_thread_cancel(&job.job));
+    }
+    h.n_awaited = 1;
+    submit(&h, &job, "a+");
+    open_gate(&gate, false);
+    loop_run(h.loop);
+    assert_int_equal(job.job.status, ST_OK);
+    grammar_thread_stats(h.thread, &stats);
+    assert_int_equal(stats.n_compiled, 1);
+    assert_int_equal(stats.n_refused, 0);
+    grammar_unref(job.job.grammar);
+    harness_close(&h);
+}
+
+/* The client leaves while its grammar is compiled: the thread ends that, and another with the same
+ * spec is compiled by itself. */
+static void what_none_waits_for_is_stopped(void **state) {
+    struct gate gate = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+    struct gate *arg = &gate;
+    struct vocabulary_source gated = {.n_tokens = 256,
+                                      .arg = &arg,
+                                      .bytes = byte_of,
+                                      .is_special = none_is_special,
+                                      .encode = late_spelling};
+    struct grammar_thread_stats stats;
+    struct harness h;
+    struct job first, second;
+
+    (void)state;
+    open_gated(&h, &gated);
+    submit(&h, &first, "abc");
+    pthread_mutex_lock(&gate.lock);
+    while (!gate.is_reached)
+        pthread_cond_wait(&gate.changed, &gate.lock);
+    pthread_mutex_unlock(&gate.lock);
+    assert_true(grammar_thread_cancel(&first.job));
+    h.n_awaited = 1;
+    submit(&h, &second, "abc");
+    open_gate(&gate, true);
+    loop_run(h.loop);
+    assert_int_equal(first.n_done, 0);
+    assert_int_equal(second.job.status, ST_OK);
+    grammar_thread_stats(h.thread, &stats);
+    assert_int_equal(stats.n_compiled, 1);
+    assert_int_equal(stats.n_refused, 0);
+    assert_int_equal(stats.n_hits, 0);
+    grammar_unref(second.job.grammar);
+    harness_close(&h);
+}
+
+static void an_abandoned_grammar_is_none(void **state) {
+    struct vocabulary *v = vocabulary_create(&source);
+    atomic_bool is_abandoned = true;
+    struct grammar_spec spec = {
+        .kind = GRAMMAR_REGEX, .text = STR("abc"), .is_abandoned = &is_abandoned};
+    struct grammar *g = NULL;
+    struct error err = {0};
+
+    (void)state;
+    assert_int_equal(grammar_compile(&g, &spec, v, &err), ST_CLOSED);
+    assert_null(g);
+    vocabulary_destroy(v);
 }
 
 static void stopping_hands_everything_back(void **state) {
@@ -219,7 +349,7 @@ static void too_much_that_is_held_is_busy(void **state) {
 /* Its bytes are counted while it grows, and no more once it is freed. */
 static void bytes_are_counted_until_they_are_freed(void **state) {
     struct vocabulary *v = vocabulary_create(&source);
-    atomic_size_t total = 5;
+    atomic_size_t total = 5, most = SIZE_MAX;
     struct grammar_matcher m;
     const uint32_t *mask;
     bool is_new;
@@ -227,7 +357,7 @@ static void bytes_are_counted_until_they_are_freed(void **state) {
     size_t before = grammar_bytes(g);
 
     (void)state;
-    grammar_count_in(g, &total);
+    grammar_count_in(g, &total, &most);
     assert_int_equal(atomic_load(&total), before + 5);
     grammar_matcher_init(&m, g);
     for (uint32_t i = 0; i < 100; i++) {
@@ -239,6 +369,65 @@ static void bytes_are_counted_until_they_are_freed(void **state) {
     grammar_matcher_fini(&m);
     grammar_unref(g);
     assert_int_equal(atomic_load(&total), 5);
+    vocabulary_destroy(v);
+}
+
+#define N_FORKS 20000u
+
+/* One token more, by the mask. */
+static enum status step(struct grammar_matcher *m, struct rng *rng) {
+    const uint32_t *mask;
+    bool is_new;
+    enum status st = grammar_mask(m, &mask, &is_new);
+
+    return st == ST_OK ? grammar_take(m, 'a' + (uint32_t)rng_below(rng, 2)) : st;
+}
+
+/* All together take more than their limit. What a grammar has and no answer needs is forgotten; but
+ * if answers need more, one that goes on ends. Once there is room again it would not. */
+static void growth_ends_where_all_take_too_much(void **state) {
+    struct vocabulary *v = vocabulary_create(&source);
+    atomic_size_t total = 0, most = SIZE_MAX;
+    struct grammar_matcher m, *fork = mem_calloc(N_FORKS, sizeof(*fork));
+    struct grammar *g = fixture_grammar(GRAMMAR_REGEX, "(a|b)*a(a|b){18}c", false, v);
+    uint64_t n_collected;
+    enum status st = ST_OK;
+    struct rng rng;
+    uint32_t n = 0;
+
+    (void)state;
+    rng_seed(&rng, support_seed());
+    grammar_count_in(g, &total, &most);
+    grammar_matcher_init(&m, g);
+    while (grammar_bytes(g) <= GRAMMAR_CROWDED_BYTES)
+        assert_int_equal(step(&m, &rng), ST_OK);
+    n_collected = grammar_collections(g);
+    atomic_store(&most, 1);
+    for (uint32_t i = 0; i < 2000; i++) {
+        assert_int_equal(step(&m, &rng), ST_OK);
+        assert_true(grammar_bytes(g) <= GRAMMAR_CROWDED_BYTES);
+    }
+    assert_true(grammar_collections(g) > n_collected);
+    atomic_store(&most, SIZE_MAX);
+    for (; n < N_FORKS; n++) {
+        grammar_matcher_fork(&fork[n], &m);
+        assert_int_equal(step(&m, &rng), ST_OK);
+    }
+    atomic_store(&most, 1);
+    for (uint32_t i = 0; i < 10 && st == ST_OK; i++)
+        st = step(&m, &rng);
+    assert_int_equal(st, ST_BUSY);
+    assert_int_equal(atomic_load(&total), grammar_bytes(g));
+    assert_true(grammar_bytes(g) <= 2 * GRAMMAR_CROWDED_BYTES);
+    atomic_store(&most, SIZE_MAX);
+    for (uint32_t i = 0; i < 20; i++)
+        assert_int_equal(step(&m, &rng), ST_OK);
+    grammar_check(g);
+    for (uint32_t i = 0; i < n; i++)
+        grammar_matcher_fini(&fork[i]);
+    mem_free(fork);
+    grammar_matcher_fini(&m);
+    grammar_unref(g);
     vocabulary_destroy(v);
 }
 
@@ -355,10 +544,14 @@ int main(void) {
         cmocka_unit_test(jobs_come_back_on_the_loop),
         cmocka_unit_test(a_known_grammar_comes_back_at_once),
         cmocka_unit_test(a_cancelled_job_never_comes_back),
+        cmocka_unit_test(what_none_waits_for_leaves_the_queue),
+        cmocka_unit_test(what_none_waits_for_is_stopped),
+        cmocka_unit_test(an_abandoned_grammar_is_none),
         cmocka_unit_test(stopping_hands_everything_back),
         cmocka_unit_test(too_many_wait_is_busy),
         cmocka_unit_test(too_much_that_is_held_is_busy),
         cmocka_unit_test(bytes_are_counted_until_they_are_freed),
+        cmocka_unit_test(growth_ends_where_all_take_too_much),
         cmocka_unit_test(the_cache_drops_what_was_used_longest_ago),
         cmocka_unit_test(the_cache_gives_up_what_has_grown),
     };

@@ -51,6 +51,12 @@ static void each_field_becomes_its_kind_of_grammar(void **state) {
          GRAMMAR_REGEX, "a"},
         {"{\"structured_outputs\":{\"json_object\":true}}", "structured_outputs.json_object",
          GRAMMAR_JSON_SCHEMA, "{\"type\":\"object\"}"},
+        {"{\"structured_outputs\":{\"structural_tag\":\"{}\"}}",
+         "structured_outputs.structural_tag", GRAMMAR_TAG, "{}"},
+        {"{\"structural_tag\":{\"format\":{\"type\":\"any_text\"}}}", "structural_tag", GRAMMAR_TAG,
+         "{\"format\":{\"type\":\"any_text\"}}"},
+        {"{\"response_format\":{\"type\":\"structural_tag\",\"structures\":[]}}", "response_format",
+         GRAMMAR_TAG, "{\"type\":\"structural_tag\",\"structures\":[]}"},
     };
 
     (void)state;
@@ -117,7 +123,10 @@ static void a_wrong_value_names_its_field(void **state) {
         {"{\"structured_outputs\":{}}", "structured_outputs"},
         {"{\"structured_outputs\":{\"json_object\":false}}", "structured_outputs.json_object"},
         {"{\"structured_outputs\":{\"grammar\":\"\"}}", "structured_outputs.grammar"},
-        {"{\"structured_outputs\":{\"json\":{},\"structural_tag\":\"x\"}}", "structured_outputs"},
+        {"{\"structured_outputs\":{\"json\":{},\"structural_tag\":\"x\"}}",
+         "structured_outputs.structural_tag"},
+        {"{\"structured_outputs\":{\"structural_tag\":5}}", "structured_outputs.structural_tag"},
+        {"{\"structural_tag\":true}", "structural_tag"},
         {"{\"structured_outputs\":{\"json\":{},\"choice\":[\"a\"]}}", "structured_outputs.choice"},
         {"{\"regex\":\"a\",\"ebnf\":\"root ::= x\"}", "ebnf"},
         {"{\"guided_json\":{},\"guided_whitespace_pattern\":5}", "guided_whitespace_pattern"},

@@ -284,9 +284,8 @@ static void stream_options_need_a_stream(void **state) {
 }
 
 static void unsupported_fields_that_change_the_answer_are_refused(void **state) {
-    static const char *const fields[] = {
-        "prompt_embeds",     "structural_tag", "suffix",    "thinking_token_budget",
-        "logprob_token_ids", "functions",      "image_data"};
+    static const char *const fields[] = {"prompt_embeds",     "suffix",    "thinking_token_budget",
+                                         "logprob_token_ids", "functions", "image_data"};
     static const char *const nothing[] = {"false", "\"\"", "[]", "{}", "null"};
     static const char *const something[] = {"true", "\"x\"", "[1]", "{\"a\":1}", "0"};
     char text[100];

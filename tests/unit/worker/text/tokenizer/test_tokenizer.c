@@ -104,7 +104,7 @@ static void demonstration_model_encodes_as_it_was_trained(void **state) {
     if (tokenizer_open(&t, "deploy/demo/model", &err) != ST_OK) fail_msg("%s", err.message);
     JSON_FOR_EACH(c, vectors) check_case(t, c, "ids", 0);
     assert_true(tokenizer_find(t, STR("<|im_end|>"), &id));
-    assert_true(tokenizer_is_special(t, id));
+    assert_true(tokenizer_is_special(t, id) && tokenizer_is_added(t, id));
     assert_int_equal(tokenizer_bos(t), TOKEN_NONE);
     tokenizer_destroy(t);
     json_destroy(vectors);

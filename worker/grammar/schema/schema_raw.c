@@ -1,0 +1,145 @@
+/* worker/grammar/schema/schema_raw.c - an object as parameters, strings as raw text.
+ *
+ *      parameters(i)  ->  key name(i) value(i) parameters(i + 1)  |  parameters(i + 1)  if optional
+ *      value          ->  text raw end  |  json JSON end
+ *
+ * Parameters are those that the schema declares or requires, in its order; what it says of others
+ * is left out, so that every answer is still one that it accepts. A string with a pattern, a format
+ * or a length is written without the characters that JSON escapes: there both spellings are one. */
+#include "worker/grammar/core/char_set.h"
+#include "worker/grammar/schema/schema_internal.h"
+
+static bool is_limited(const struct shape *sh) {
+    return sh->content != EXPR_ANY || sh->min_length > 0 || sh->max_length != EXPR_FOREVER;
+}
+
+/* Characters that are spelled inside the quotes of JSON as they are outside. */
+static expr_id unescaped(struct schema *s) {
+    struct char_set set = {0};
+    expr_id e;
+
+    char_set_add(&set, 0, 0x1F);
+    char_set_add(&set, '"', '"');
+    char_set_add(&set, '\\', '\\');
+    char_set_complement(&set);
+    e = expr_repeat(s->exprs, char_set_expr(&set, s->exprs, CHARS_PLAIN), 0, EXPR_FOREVER);
+    char_set_fini(&set);
+    return e;
+}
+
+/* Is the string one of what else the shape says? */
+static bool is_member(struct schema *s, const struct shape *sh, struct str value) {
+    expr_id both;
+
+    if (!(sh->types & TYPE_STRING)) return false;
+    if (!is_limited(sh)) return true;
+    both = expr_and(s->exprs, schema_string_content(s, sh),
+                    char_text_expr(s->exprs, value, CHARS_IN_JSON));
+    exprs_freeze(s->exprs);
+    return expr_is_alive(s->exprs, both);
+}
+
+/* The strings of a shape, as raw text. */
+static expr_id raw_strings(struct schema *s, const struct shape *sh) {
+    struct exprs *x = s->exprs;
+    expr_id raw = s->options->raw->raw, e = EXPR_NONE;
+    struct str text;
+
+    if (!sh->value && !(sh->types & TYPE_STRING)) return EXPR_NONE;
+    if (!sh->value && !is_limited(sh)) return raw;
+    if (!sh->value)
+        return expr_and(x, raw, expr_and(x, schema_string_content(s, sh), unescaped(s)));
+    for (uint32_t i = 0; i < sh->n_values; i++)
+        if (json_to_str(sh->value[i], &text) == ST_OK && is_member(s, sh, text))
+            e = expr_alt(x, e, expr_literal(x, text));
+    return expr_and(x, raw, e);
+}
+
+/* What else than strings a shape has: true if there may be something. */
+static bool without_strings(struct schema *s, const struct shape *sh, struct shape *out) {
+    *out = *sh;
+    out->types &= (uint8_t)~TYPE_STRING;
+    if (!sh->value) return out->types != 0;
+    out->value = arena_alloc(&s->arena, MAX(sh->n_values, 1u) * sizeof(const struct json *));
+    out->n_values = 0;
+    for (uint32_t i = 0; i < sh->n_values; i++)
+        if (json_type(sh->value[i]) != JSON_STRING) out->value[out->n_values++] = sh->value[i];
+    return out->n_values > 0;
+}
+
+/* Values of any type are raw text alone: as JSON they would be text too. */
+static enum status write_value(struct schema *s, symbol rule, const struct conjunction *c) {
+    const struct schema_raw *raw = s->options->raw;
+    const struct json *at = c->n ? c->node[0] : s->root;
+    symbol json = rules_add(s->rules);
+    struct shapes shapes = {0};
+    expr_id e = EXPR_NONE;
+    enum status st = schema_shapes(s, c, &shapes);
+
+    for (uint32_t i = 0; i < shapes.n && st == ST_OK; i++) {
+        struct shape rest;
+
+        e = expr_alt(s->exprs, e, raw_strings(s, shapes.shape[i]));
+        if (without_strings(s, shapes.shape[i], &rest)) st = schema_write(s, json, &rest, at);
+    }
+    if (e != EXPR_NONE)
+        rules_produce(s->rules, rule, (symbol[]){raw->text, rules_text(e), raw->end}, 3);
+    if (e != raw->raw) rules_produce(s->rules, rule, (symbol[]){raw->json, json, raw->end}, 3);
+    return st;
+}
+
+/* propertyNames is about declared ones too. */
+static expr_id name_of(struct schema *s, const struct shape *sh, struct str name) {
+    expr_id both;
+
+    if (sh->names != EXPR_ANY) {
+        both = expr_and(s->exprs, char_text_expr(s->exprs, name, CHARS_IN_JSON), sh->names);
+        exprs_freeze(s->exprs);
+        if (!expr_is_alive(s->exprs, both)) return EXPR_NONE;
+    }
+    return expr_literal(s->exprs, name);
+}
+
+static enum status write_parameters(struct schema *s, symbol rule, const struct shape *sh,
+                                    const struct json *at) {
+    symbol state = rule, next;
+    uint32_t n_required = 0;
+    enum status st = ST_OK;
+
+    for (uint32_t i = 0; i < sh->n_properties; i++)
+        n_required += sh->property[i].is_required;
+    if (sh->min_properties > n_required || sh->max_properties < sh->n_properties)
+        return schema_refuse(s, at, "minProperties and maxProperties are supported in JSON alone");
+    for (uint32_t i = 0; i < sh->n_properties && st == ST_OK; i++) {
+        const struct property *p = &sh->property[i];
+        symbol value = rules_add(s->rules);
+
+        next = rules_add(s->rules);
+        rules_produce(
+            s->rules, state,
+            (symbol[]){s->options->raw->key, rules_text(name_of(s, sh, p->name)), value, next}, 4);
+        if (!p->is_required) rules_produce(s->rules, state, &next, 1);
+        st = write_value(s, value, &p->value);
+        state = next;
+    }
+    rules_produce(s->rules, state, NULL, 0);
+    return st;
+}
+
+enum status schema_write_raw(struct schema *s, symbol rule, const struct conjunction *c) {
+    const struct json *at = s->root;
+    struct shapes shapes = {0};
+    bool has_object = false;
+    enum status st = schema_shapes(s, c, &shapes);
+
+    for (uint32_t i = 0; i < shapes.n && st == ST_OK; i++) {
+        const struct shape *sh = shapes.shape[i];
+
+        if (sh->value || !(sh->types & TYPE_OBJECT)) continue;
+        has_object = true;
+        st = write_parameters(s, rule, sh, at);
+    }
+    if (st == ST_OK && !has_object)
+        return schema_refuse(s, at, "parameters are an object: its type must allow one");
+    return st;
+}
