@@ -219,6 +219,6 @@ void put_escaped(struct buf *out, unsigned char c) {
 
 void put_quoted_str(struct buf *out, struct str text) {
     buf_append_char(out, '"');
-    json_escape(out, text);
+    if (text.len > 0) json_escape(out, text);
     buf_append_char(out, '"');
 }

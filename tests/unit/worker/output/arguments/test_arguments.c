@@ -322,6 +322,8 @@ static void characters_stay_whole(void **state) { /* case 83; check_run looks at
          "{\"s\": \"\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBDz\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD"
          "\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD\"}",
          DONE, ""},
+        {QWEN, P("n", "\xC3\xA9") P("n", "nu\xE2\x82\xAC") "</function>",
+         "{\"n\": \"\xC3\xA9\", \"n\": \"nu\xE2\x82\xAC\"}", DONE, ""},
         {QWEN, "<parameter=s>\n\xE2\x82", "{\"s\": \"\xEF\xBF\xBD\xEF\xBF\xBD\"}", DONE, ""},
         {PYTHON, "\xC3\xA9='\xE2\x82\xAC')", "{\"\xC3\xA9\": \"\xE2\x82\xAC\"}", DONE, ")"},
         {GEMMA, "{\xC3\xA9:<|\"|>\xE2\x82\xAC<|\"|>}", "{\"\xC3\xA9\": \"\xE2\x82\xAC\"}", DONE,
