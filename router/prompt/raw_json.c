@@ -60,8 +60,8 @@ struct str raw_text(struct str raw) {
 struct raw_walk raw_walk_of(struct str raw) {
     bool is_container = raw.len > 1 && (raw.ptr[0] == '{' || raw.ptr[0] == '[');
 
-    return (struct raw_walk){is_container ? raw.ptr + 1 : raw.ptr, raw.ptr + raw.len,
-                             !is_container};
+    if (!is_container) return (struct raw_walk){.is_broken = true};
+    return (struct raw_walk){.p = raw.ptr + 1, .end = raw.ptr + raw.len};
 }
 
 static bool break_off(struct raw_walk *walk) {
@@ -146,7 +146,5 @@ const char *raw_match(const char *p, const char *end, const char *want) {
 }
 
 bool raw_text_is(struct str text, const char *want) {
-    const char *end = text.ptr + text.len;
-
-    return text.ptr && raw_match(text.ptr, end, want) == end;
+    return text.ptr && raw_match(text.ptr, text.ptr + text.len, want) == text.ptr + text.len;
 }
