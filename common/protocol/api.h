@@ -19,6 +19,9 @@
  * worker here goes anywhere, and that worker answers 404 and asks for the whole input. A worker
  * that stores nothing reports no mark.
  *
+ * A salt keeps tenants apart in all three: x-incipit-salt, or the field cache_salt in bodies for
+ * workers that do not trust the router. It is that of what they store, too.
+ *
  * Claude Code writes a block that begins with API_BILLING_HEADER first into `system`, with a nonce
  * for each request: it is no part of the prompt, for the router's hashes and for the worker. Pure;
  * any thread. */

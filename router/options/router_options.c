@@ -267,8 +267,7 @@ static const struct option_def rows[] = {
              "takes more memory on the server."},
 
     {"routing-key-headers", OPT_LIST, FIELD(session_headers),
-     .def = "x-smg-routing-key,x-session-id,x-aibrix-session-key,"
-            "x-claude-code-session-id,session-id",
+     .def = "x-smg-routing-key,x-session-id,x-aibrix-session-key",
      .aliases = "session-headers,session-key", .max = "8", .group = "Other policies",
      .metavar = "HEADER,...",
      .help = "Request headers that name a session. The first header that is present is used, else "

@@ -5,6 +5,7 @@
 
 #include <string.h>
 
+#include "common/protocol/api.h"
 #include "router/prompt/raw_json.h"
 
 #define SUFFIX_WINDOW 512 /* raw bytes of a text's end; the suffix has at most 366, all escaped */
@@ -62,10 +63,11 @@ static const char *line_end(const char *p, const char *end) {
 
 /* The first line, its end included, if it is the header. */
 static struct str billing_line(struct str text) {
-    const char *end = text.ptr + text.len, *p;
+    const char *end, *p;
 
     if (!text.ptr) return STR_NULL;
-    p = raw_match(text.ptr, end, "x-anthropic-billing-header:");
+    end = text.ptr + text.len;
+    p = raw_match(text.ptr, end, API_BILLING_HEADER);
     return p ? raw_between(text.ptr, line_end(p, end)) : STR_NULL;
 }
 
@@ -86,9 +88,10 @@ static bool is_char_start(const char *start, const char *p) {
 
 /* The suffix; blanks may follow it, and stay. */
 static struct str total_tokens(struct str text) {
-    const char *end = text.ptr + text.len, *p;
+    const char *end, *p;
 
     if (!text.ptr) return STR_NULL;
+    end = text.ptr + text.len;
     for (p = text.len > SUFFIX_WINDOW ? end - SUFFIX_WINDOW : text.ptr; p < end; p++) {
         const char *to;
 
@@ -206,10 +209,11 @@ static void cut_from(struct client_noise *out, struct str raw) {
 
 /* The content of the first message, if it is the system's. */
 static struct str first_system_content(struct str messages) {
-    const char *end = messages.ptr + messages.len, *p;
     struct str role, content;
+    const char *p, *end;
 
     if (!messages.len || messages.ptr[0] != '[') return STR_NULL;
+    end = messages.ptr + messages.len;
     p = raw_skip_space(messages.ptr + 1, end);
     if (p == end || *p != '{') return STR_NULL;
     if (!read_two(raw_between(p, end), "role", &role, "content", &content)) return STR_NULL;

@@ -24,9 +24,11 @@ static void take_between(struct reader *r, const char *from, const char *to) {
 
 /* A part of the body, without what of it is noise. */
 static void take_span(struct reader *r, struct str span) {
-    const char *from = span.ptr, *end = span.ptr + span.len;
+    const char *from = span.ptr, *end;
 
-    for (uint32_t i = 0; span.ptr && i < r->noise->n; i++) {
+    if (!span.ptr) return;
+    end = span.ptr + span.len;
+    for (uint32_t i = 0; i < r->noise->n; i++) {
         struct str cut = r->noise->cuts[i];
 
         if (cut.ptr + cut.len <= from || cut.ptr >= end) continue;

@@ -5,6 +5,7 @@
 
 #include "router/prompt/body_scan.h"
 #include "router/prompt/string_scan.h"
+#include "router/prompt/string_scan_inline.h"
 
 /* --- single values ---------------------------------------------------------------------------- */
 
@@ -16,9 +17,13 @@ const char *raw_skip_space(const char *p, const char *end) {
 
 /* From an opening quote to behind the closing one. */
 static const char *skip_string(const char *p, const char *end) {
-    size_t n = (size_t)(end - p);
-    size_t at = string_scan_at(0)->end((const uint8_t *)p, n, 1).at;
+    size_t n = (size_t)(end - p), at;
 
+    if (n > TEXT_SHORT_BYTES) { /* a key or a name: a call would cost more */
+        at = 1 + text_short_len((const uint8_t *)p + 1);
+        if (at <= TEXT_SHORT_BYTES && p[at] == '"') return p + at + 1;
+    }
+    at = string_scan_at(0)->end((const uint8_t *)p, n, 1).at;
     return at < n && p[at] == '"' ? p + at + 1 : NULL;
 }
 
@@ -60,8 +65,8 @@ struct str raw_text(struct str raw) {
 struct raw_walk raw_walk_of(struct str raw) {
     bool is_container = raw.len > 1 && (raw.ptr[0] == '{' || raw.ptr[0] == '[');
 
-    return (struct raw_walk){is_container ? raw.ptr + 1 : raw.ptr, raw.ptr + raw.len,
-                             !is_container};
+    if (!is_container) return (struct raw_walk){.is_broken = true};
+    return (struct raw_walk){.p = raw.ptr + 1, .end = raw.ptr + raw.len};
 }
 
 static bool break_off(struct raw_walk *walk) {
@@ -145,8 +150,12 @@ const char *raw_match(const char *p, const char *end, const char *want) {
     return p;
 }
 
+/* An escape is longer than what it stands for. */
 bool raw_text_is(struct str text, const char *want) {
-    const char *end = text.ptr + text.len;
+    size_t n = strlen(want);
 
-    return text.ptr && raw_match(text.ptr, end, want) == end;
+    if (!text.ptr || text.len < n) return false;
+    if (text.len == n) return memcmp(text.ptr, want, n) == 0;
+    return memchr(text.ptr, '\\', text.len) &&
+           raw_match(text.ptr, text.ptr + text.len, want) == text.ptr + text.len;
 }

@@ -17,19 +17,6 @@ static struct str user_id_of(struct str metadata) {
     return STR_NULL;
 }
 
-struct str session_name(const struct http_request *req, const struct body_scan *scan,
-                        const struct session_headers *headers) {
-    for (uint32_t i = 0; i < headers->n; i++) {
-        struct str value = http_request_header(req, str_of(headers->names[i]));
-
-        if (value.len) return value;
-    }
-    if (scan->spans[BODY_PROMPT_CACHE_KEY].ptr)
-        return body_unquote(scan->spans[BODY_PROMPT_CACHE_KEY]);
-    if (scan->spans[BODY_SESSION_ID].ptr) return body_unquote(scan->spans[BODY_SESSION_ID]);
-    return user_id_of(scan->spans[BODY_METADATA]);
-}
-
 static const struct {
     const char *session, *member, *parent, *final;
 } clients[] = {
@@ -56,4 +43,21 @@ void session_names_of(const struct http_request *req, struct session_names *out)
         out->is_final = str_eq_nocase(header(req, clients[i].final), STR("true"));
         return;
     }
+}
+
+struct str session_name(const struct http_request *req, const struct body_scan *scan,
+                        const struct session_headers *headers) {
+    struct session_names names = {0};
+
+    for (uint32_t i = 0; i < headers->n; i++) {
+        struct str value = http_request_header(req, str_of(headers->names[i]));
+
+        if (value.len) return value;
+    }
+    if (headers->n) session_names_of(req, &names);
+    if (names.session.len) return names.session;
+    if (scan->spans[BODY_PROMPT_CACHE_KEY].ptr)
+        return body_unquote(scan->spans[BODY_PROMPT_CACHE_KEY]);
+    if (scan->spans[BODY_SESSION_ID].ptr) return body_unquote(scan->spans[BODY_SESSION_ID]);
+    return user_id_of(scan->spans[BODY_METADATA]);
 }

@@ -1,8 +1,8 @@
 /* router/prompt/session_name.h - the name of a request's session.
  *
- * A header, when the policy reads any (--routing-key-headers); else a field of the body:
- * prompt_cache_key, session_id or metadata.user_id. The proxy and the dry run of /debug/route both
- * use it. Pure; the request's loop. */
+ * A header, when the policy reads any: of --routing-key-headers, or one of those below. Else a
+ * field of the body: prompt_cache_key, session_id or metadata.user_id. The proxy and the dry run of
+ * /debug/route both use it. Pure; the request's loop. */
 #ifndef ROUTER_PROMPT_SESSION_NAME_H
 #define ROUTER_PROMPT_SESSION_NAME_H
 

@@ -14,6 +14,7 @@
 #include "common/protocol/request_events.h"
 #include "router/prompt/body_scan_internal.h"
 #include "router/prompt/prompt_hash.h"
+#include "router/prompt/prompt_text.h"
 #include "router/routing/prefix_index.h"
 #include "router/routing/prefix_lru.h"
 #include "router/routing/routing.h"
@@ -167,6 +168,51 @@ static void bench_body(size_t n_text) {
     mem_free(body);
 }
 
+/* As bench_body, of a conversation of Messages: 2 KiB each of the user, of a tool and of its
+ * result. */
+static void bench_messages(size_t n_text) {
+    char *body = mem_alloc(n_text + 8192), text[2048];
+    size_t n =
+        (size_t)sprintf(body, "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":"
+                              "\"Hello\"}");
+    uint64_t *chain = mem_calloc(n_text / BLOCK_BYTES + 40, sizeof(*chain));
+    uint32_t n_iterations = (uint32_t)((UINT64_C(64) << 20) / n_text), n_max;
+    static const struct client_noise none;
+    double best_ns = 1e18;
+
+    memset(text, 'w', sizeof(text) - 1);
+    text[sizeof(text) - 1] = '\0';
+    while (n < n_text)
+        n += (size_t)sprintf(
+            body + n,
+            ",{\"role\":\"assistant\",\"content\":[{\"type\":\"tool_use\",\"id\":\"t\",\"name\":"
+            "\"f\","
+            "\"input\":{\"x\":\"%.1000s\"}}]},{\"role\":\"user\",\"content\":[{\"type\":\"tool_"
+            "result\","
+            "\"tool_use_id\":\"t\",\"content\":\"%s\"},{\"type\":\"text\",\"text\":\"%s\"}]}",
+            text, text, text);
+    n += (size_t)sprintf(body + n, "],\"max_tokens\":100}");
+    n_max = (uint32_t)(n / BLOCK_BYTES + 2);
+    for (int round = 0; round < N_ROUNDS; round++) {
+        uint64_t began = clock_now_us();
+
+        for (uint32_t i = 0; i < n_iterations; i++) {
+            struct body_scan s;
+            struct prompt_text prompt = {&s, &none, API_MESSAGES};
+            struct prompt_hashed hashed;
+
+            if (body_scan_with((struct str){body, n}, &s, string_scan_at(0), NULL) != ST_OK)
+                abort();
+            prompt_hash_text(&prompt, i, BLOCK_BYTES, chain, n_max, &hashed);
+        }
+        best_ns = MIN(best_ns,
+                      (double)(clock_now_us() - began) * 1e3 / n_iterations / ((double)n / 1024));
+    }
+    printf("Messages of %6zu bytes: scan and hash chain %.0f ns/KiB\n", n, best_ns);
+    mem_free(chain);
+    mem_free(body);
+}
+
 /* What a head gains for a worker that publishes events: x-incipit-chain, written and read. */
 static void bench_chain_header(uint32_t n_tokens) {
     uint32_t n_blocks = n_tokens * 4 / BLOCK_BYTES;
@@ -213,6 +259,7 @@ int main(void) {
     bench_fleet(1000);
     bench_body(1 << 10);
     bench_body(32 << 10);
+    bench_messages(32 << 10);
     bench_chain_header(250);
     bench_chain_header(12000);
     mem_free(chains);

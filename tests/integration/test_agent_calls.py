@@ -351,3 +351,19 @@ def test_a_lost_response_is_the_workers_to_refuse(programs, workers):
         answer = router.post("/v1/responses", body_of("/v1/responses", previous_response_id=id))
         assert (answer.code, answer.json["error"]["message"]) == (404, "send the whole input")
     assert sum(len(w.seen) for w in workers) == 3
+
+
+# --- sessions ---
+
+
+@pytest.mark.parametrize("name", ["x-claude-code-session-id", "thread-id", "session-id", "prompt_cache_key", "user_id"])
+def test_a_session_has_a_home_whatever_its_client_calls_it(programs, workers, name):
+    router = start(programs, workers, "--policy", "session")
+    path = "/v1/messages" if name in ("x-claude-code-session-id", "user_id") else "/v1/responses"
+    for session in range(6):
+        headers = {name: f"s{session}"} if "-" in name else {}
+        more = {"user_id": {"metadata": {"a": 1, "user_id": f"s{session}"}}, "prompt_cache_key": {name: f"s{session}"}}.get(name, {})
+        before = [len(w.seen) for w in workers]
+        for turn in range(4):
+            assert router.post(path, body_of(path, f"{turn} {session} " * 50, **more), headers=headers).code == 200
+        assert sorted(len(w.seen) - n for w, n in zip(workers, before)) == [0, 4]

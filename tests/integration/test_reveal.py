@@ -403,7 +403,8 @@ def test_without_an_admin_key_the_admin_port_is_on_loopback_and_opens_all(progra
 # --- what goes on to workers ------------------------------------------------------------------------------------------------------
 
 def test_calls_that_are_not_on_the_list_of_a_kind_end_here(deploy):
-    for kind, served, refused in (("plain", [], ["/v1/embeddings", "/v1/responses", "/v1/messages", "/rerank"]),
+    for kind, served, refused in (("plain", ["/v1/responses", "/v1/messages", "/v1/messages/count_tokens"],
+                                   ["/v1/embeddings", "/rerank"]),
                                   ("kustomize vllm", ["/v1/embeddings", "/v1/responses", "/pooling", "/v1/score"],
                                    ["/v1/messages", "/v1/moderations", "/encode"])):
         one = deploy(kind)

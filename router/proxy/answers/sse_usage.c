@@ -220,6 +220,7 @@ static void take_data(struct sse_usage *t, struct str data) {
 static void take_line(struct sse_usage *t, struct str line) {
     struct str value;
 
+    line.len = MIN(line.len, (size_t)SSE_USAGE_HEAD_BYTES); /* however it comes, the same is read */
     if (line.len && line.ptr[line.len - 1] == '\r') line.len--;
     if (line.len == 0) {
         t->has_lines = t->has_data = t->is_error = t->is_token = t->is_end = false;

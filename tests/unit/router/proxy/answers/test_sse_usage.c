@@ -280,6 +280,10 @@ static void streams_of_messages_and_responses_are_read(void **state) {
                   &(struct expected){7, 812, 700, 41, true, false}, 2);
     assert_stream(API_MESSAGES, STR(EVENT("message_start", "") EVENT("error", ",\"error\":{}")),
                   &(struct expected){1, -1, -1, -1, false, true}, 0);
+    assert_stream(
+        API_RESPONSES, /* a line is read up to its 64th byte, whole or in pieces */
+        STR(EVENT("a.name.that.is.longer.than.those.of.any.of.the.events.that.count.delta", "")),
+        &(struct expected){1, -1, -1, -1, false, false}, 0);
     assert_stream(API_RESPONSES, STR(EVENT("response.failed", "")),
                   &(struct expected){0, -1, -1, -1, true, true}, 0);
 }
