@@ -13,6 +13,8 @@ from conftest import PATIENCE_S, Router, http, wait_for
 
 RATE = 10  # prompt tokens a second, as the workers publish
 LONG, MIDDLE, SHORT = 40000, 6000, 800  # bytes of a prompt: 1000, 150 and 20 seconds of prefill
+# A worker here is never given up for being slow, and all clients may connect to it at once: either would hold requests.
+PATIENT = "--probe-timeout", "1m", "--connect-timeout", "1m"
 
 
 class Slow(BaseHTTPRequestHandler):
@@ -52,14 +54,19 @@ class Slow(BaseHTTPRequestHandler):
                   [("x-incipit-prompt-tokens", n), ("x-incipit-cached-tokens", 0)])
 
 
+class Listener(ThreadingHTTPServer):
+    request_queue_size = 1024
+    daemon_threads = True
+
+
 class SlowWorker:
     handler = Slow
 
     def __init__(self, **info):
         self.info, self.generation, self.lock = info, f"g{id(self)}", threading.Lock()
         self.started, self.gates, self.broken = [], {}, set()
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), self.handler)
-        self.server.of, self.server.daemon_threads = self, True
+        self.server = Listener(("127.0.0.1", 0), self.handler)
+        self.server.of = self
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
         self.url = f"http://127.0.0.1:{self.server.server_port}"
 
@@ -110,7 +117,7 @@ class Clients:
 def fleet(programs, slow):
     def start(*args, n=1, **info):
         workers = [slow(**info) for _ in range(n)]
-        router = programs(Router, "--worker-urls", *[w.url for w in workers], "--explain-to-clients", *args).ready(n)
+        router = programs(Router, "--worker-urls", *[w.url for w in workers], "--explain-to-clients", *PATIENT, *args).ready(n)
         return Clients(router), *workers
     return start
 
@@ -168,14 +175,17 @@ def test_a_hold_of_zero_sends_everything_at_once(fleet):
 def test_before_workers_that_publish_srpt_more_is_sent(fleet):
     for order, is_held in (("fcfs", True), ("srpt", False)):
         clients, worker = fleet(schedule_policy=order)
-        first = clients.send("first", 32)  # 0.8 s: more than 0.4, less than 1
-        worker.wait_for("first")
-        second = clients.send("second", 32)
+        answers = {}
+        for name in ("a", "first"):  # 0.1 s that pass, and 0.7 s behind them, which do not: more than 0.4, less than 1
+            answers[name] = clients.send(name, {"a": 4, "first": 28}[name])
+            wait_for(lambda: worker.started[-1:] == [name], f"{name} after {worker.started}")
+        answers["second"] = clients.send("second", 40)
         wait_for(lambda: clients.router.metric("incipit_requests_waiting") == is_held and
-                 len(worker.started) == 2 - is_held, "the second to wait, or to be sent")
-        for name in ("first", "second"):
+                 len(worker.started) == 3 - is_held, "the second to wait, or to be sent")
+        for name in answers:
             worker.release(name)
-        assert first.result().code == 200 and (float(route_of(second.result())["held_ms"]) > 0) == is_held
+        held = {name: float(route_of(answer.result())["held_ms"]) > 0 for name, answer in answers.items()}
+        assert held == {"a": False, "first": False, "second": is_held}
 
 
 def test_tenants_take_turns_and_priorities_go_first(fleet, tmp_path):
@@ -334,7 +344,7 @@ def test_another_hold_lets_waiting_requests_go(fleet, hold):
 
 def test_a_router_that_is_killed_loses_its_own_requests_alone(programs, slow):
     worker = slow()
-    routers = [programs(Router, "--worker-urls", worker.url, "--explain-to-clients").ready(1) for _ in range(2)]
+    routers = [programs(Router, "--worker-urls", worker.url, "--explain-to-clients", *PATIENT).ready(1) for _ in range(2)]
     one, two = map(Clients, routers)
     firsts = [c.send(f"first{i}", LONG) for i, c in enumerate((one, two))]
     wait_for(lambda: len(worker.started) == 2, "one of each")

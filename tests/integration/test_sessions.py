@@ -1,6 +1,8 @@
 """Whole sessions wait while the contexts of active ones fill the workers' caches (router/operating/sessions.md)."""
 import copy
+import json
 import signal
+from http.client import HTTPConnection
 
 import pytest
 
@@ -135,9 +137,11 @@ def test_a_turn_without_a_name_is_joined_by_its_prompt(programs):
 
 def test_a_client_that_leaves_while_it_waits_frees_its_place(full):
     fleet = full()
-    gone = fleet.held("third", timeout=1)
+    connection = HTTPConnection(fleet.router.url[len("http://"):])
+    connection.request("POST", "/v1/completions", json.dumps(turn("third")),
+                       {"Content-Type": "application/json", "x-incipit-session": "third"})
     fleet.wait_for_held()
-    gone.join(30)  # it gives up
+    connection.close()
     wait_for(lambda: fleet.router.metric("incipit_requests_waiting") == 0, "no request to wait")
     assert fleet.sessions("waiting") == 0
     fleet.ask("first", final=True)

@@ -5,11 +5,12 @@ import queue
 import socket
 import threading
 import urllib.request
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 
 import pytest
 
 from conftest import PATIENCE_S, Router, Worker, events, http, wait_for
+from test_hold import PATIENT, Listener
 
 SOON = ["--sse-keepalive-s", 0.02]
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -57,8 +58,8 @@ class Scripted(BaseHTTPRequestHandler):
 class ScriptedWorker:
     def __init__(self):
         self.generation, self.lock, self.scripts = f"g{id(self)}", threading.Lock(), []
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Scripted)
-        self.server.of, self.server.daemon_threads = self, True
+        self.server = Listener(("127.0.0.1", 0), Scripted)
+        self.server.of = self
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
         self.url = f"http://127.0.0.1:{self.server.server_port}"
 
@@ -149,7 +150,8 @@ def fleet(programs):
 
     def start(*args, n=1):
         workers.extend(ScriptedWorker() for _ in range(n))
-        router = programs(Router, "--worker-urls", *[w.url for w in workers], "--explain-to-clients", *(args or SOON)).ready(n)
+        router = programs(Router, "--worker-urls", *[w.url for w in workers], "--explain-to-clients", *PATIENT,
+                          *(args or SOON)).ready(n)
         return Fleet(router, workers)
     yield start
     for worker in workers:
