@@ -58,9 +58,11 @@ def cases_of(sample, is_chat):
     for pieces, kinds in zip(sample.branches, sample.kinds):
         before, kind = sample.prefix, iter(kinds)
         for role, text in pieces:
+            said = text.replace(generate.IM_END, "").replace(generate.END_OF_TEXT, "")
             if role == "answer":
-                expected = text.replace(generate.IM_END, "").replace(generate.END_OF_TEXT, "").strip()
-                cases.append(Case(next(kind), is_chat, before, expected))
+                cases.append(Case(next(kind), is_chat, before, said.lstrip()))
+            elif role in ("value", "more"):
+                cases[-1].expected += said
             before += text
     return cases
 

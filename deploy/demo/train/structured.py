@@ -55,11 +55,16 @@ def json_value(field, value):
 
 
 def json_parts(name, fields, values):
-    """[(text a schema forces, text the model chooses)]; name may be None; together they are the answer."""
+    """[(key and what a schema forces, value and what closes it)]; name may be None; together they are the answer."""
     pairs = ([("name", json.dumps(name))] if name else []) + [
         (KEYS[field], json_value(field, value)) for field, value in zip(fields, values)]
     return [("%s\"%s\":" % ("{" if i == 0 else " ", key), " " + value + ("}" if i + 1 == len(pairs) else ","))
             for i, (key, value) in enumerate(pairs)]
+
+
+def value_start(value):
+    """How much of a value's text comes before its own first token: the blank and the quote; nothing of null."""
+    return 0 if value.startswith(" null") else 2 if value.startswith(" \"") else 1
 
 
 def json_shape(parts):
@@ -101,11 +106,14 @@ def json_turn(rng, table, names, opening):
     question, parts = draw_json(rng, table, names)
     prompt = json_prompt(rng, question, parts)
     pieces = [("question", opening + prompt + IM_END + "\n" + IM_START + "assistant\n")]
-    if prompt != question:
-        return pieces + [("answer", "".join(map("".join, parts)) + IM_END)], ["json"]
+    is_forced = prompt == question
     for i, (key, value) in enumerate(parts):
-        pieces += [("between", key), ("answer", value + (IM_END if i + 1 == len(parts) else ""))]
-    return pieces, ["json_value"] * len(parts)
+        value, start = value + (IM_END if i + 1 == len(parts) else ""), value_start(value)
+        if is_forced:
+            pieces += [("between", key + value[:start]), ("answer", value[start:])]
+        else:
+            pieces += [("more" if i else "answer", key + value[:start]), ("value", value[start:])]
+    return pieces, ["json_value"] * len(parts) if is_forced else ["json"]
 
 
 def json_sample(rng, n_rows, fields, n_branches, mix, names=name_sources.TRAINING_NAMES):
@@ -188,6 +196,17 @@ def draw_tool_question(rng, names, prompt):
     return Question("absent" if rng.random() < 0.15 else field, field, person["name"], person[field])
 
 
+def split_values(text, *values):
+    """The answer in pieces, so that the first token of each value is a piece's first one; values in order."""
+    pieces, role = [], "answer"
+    for value in values:
+        before, found, after = text.rpartition(value) if value.strip() else (text, "", "")
+        if found:
+            pieces.append((role, before))
+            text, role = found + after, "value"
+    return pieces + [(role, text)]
+
+
 def tool_branch(rng, questions):
     """(pieces, kinds) of a conversation: each question a call, its result and the sentence."""
     pieces, kinds = [], []
@@ -196,10 +215,11 @@ def tool_branch(rng, questions):
         pieces += [("between", "\n")] if pieces else []
         pieces.append(("question", IM_START + "user\n" + generate.chat_question(rng, question) + turn_end))
         if question.kind != "small_talk":
-            pieces += [("answer", call_text(question.name, question.field) + IM_END),
-                       ("between", "\n" + response_text(draw_result(rng, question)) + IM_START + "assistant\n")]
+            pieces += split_values(call_text(question.name, question.field) + IM_END, question.name, question.field)
+            pieces += [("between", "\n" + response_text(draw_result(rng, question)) + IM_START + "assistant\n")]
             kinds.append("call")
-        pieces.append(("answer", generate.chat_answer(question) + IM_END))
+        pieces += split_values(generate.chat_answer(question) + IM_END, " " + question.name,
+                               question.value if question.value[:1].isdigit() else " " + question.value)
         kinds.append("small_talk" if question.kind == "small_talk" else "result")
     return pieces, kinds
 
