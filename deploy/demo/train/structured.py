@@ -72,12 +72,12 @@ def json_shape(parts):
 
 
 def draw_json(rng, table, names):
-    """(question, parts) about 1 to 3 fields of a person; one field is asked for in its usual wordings."""
+    """(question, parts) about one or two fields of a person; one field is asked for in its usual wordings."""
     person = rng.choice(table.people)
     name, present = person["name"], rng.random() >= SHARE_JSON_ABSENT
     if not present:
         name = generate.absent_name(rng, table, names)
-    fields = rng.sample(table.fields, min(len(table.fields), rng.choice((1, 1, 1, 2, 2, 3))))
+    fields = rng.sample(table.fields, min(len(table.fields), rng.choice((1, 1, 2))))
     with_name = len(fields) > 1 and rng.random() < 0.7 or rng.random() < 0.2
     parts = json_parts(name if with_name else None, fields, [person[f] if present else None for f in fields])
     if len(fields) > 1:
@@ -110,7 +110,10 @@ def json_turn(rng, table, names, opening):
     for i, (key, value) in enumerate(parts):
         value, start = value + (IM_END if i + 1 == len(parts) else ""), value_start(value)
         if is_forced:
-            pieces += [("between", key + value[:start]), ("answer", value[start:])]
+            end = len(value) if i + 1 == len(parts) else -1        # whether more keys follow only the schema knows
+            pieces += [("between", key), ("answer", value[:start or end])]
+            pieces += [("value", value[start:end])] if start else []
+            pieces += [("between", value[end:])]
         else:
             pieces += [("more" if i else "answer", key + value[:start]), ("value", value[start:])]
     return pieces, ["json_value"] * len(parts) if is_forced else ["json"]

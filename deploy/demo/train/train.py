@@ -49,7 +49,7 @@ CURRICULUM = [
     (0.03, 0.05, 3, 8, 4), (0.03, 0.05, 3, 8, 6), (0.02, 0.03, 3, 12, 6), (0.02, 0.03, 3, 16, 6),
     (0.02, 0.02, 4, 21, 6), (0.02, 0.02, 4, 27, 6), (0.01, 0.01, 5, 32, 6)]
 FIRST_WITH_EVERY_KIND = 5         # from this level on: absent names, missing columns, prompts without a table
-SHARE_NO_TABLE, SHARE_TOOL, SHARE_EASIER, SHARE_CHAT, SHARE_JSON = 0.08, 0.18, 0.20, 0.65, 0.60    # JSON: of chat
+SHARE_NO_TABLE, SHARE_TOOL, SHARE_EASIER, SHARE_CHAT, SHARE_JSON = 0.07, 0.11, 0.20, 0.70, 0.68    # JSON: of chat
 
 
 def draw_sample(rng, level, mix):
@@ -75,7 +75,7 @@ def draw_sample(rng, level, mix):
     chat = level >= 3 and rng.random() < SHARE_CHAT
     n_branches = min(2 * n_rows * n_columns, 16 + n_rows // 2)
     if every_kind and chat and rng.random() < SHARE_JSON:
-        n_rows = rng.randint(2, 8) if rng.random() < 0.5 else n_rows
+        n_rows = rng.randint(2, 8) if rng.random() < 0.35 else n_rows
         return structured.json_sample(rng, n_rows, fields, n_branches, mix)
     classic = not chat and n_columns == 6 and rng.random() < 0.3
     return generate.table_sample(rng, n_rows, fields, n_branches, chat, mix, classic=classic)
