@@ -14,8 +14,8 @@ and end by itself (finish_reason "stop" or "tool_calls"). Seven sets, all fixed 
                 different rows; and how often a name that is there is called absent
     no table    100 prompts that no table answers: small talk and general questions with and without a table,
                 questions about a person without a table
-    json        100 questions about such tables whose answer is JSON; a response_format constrains it. Right is the
-                compact text and no other white space, though the schema allows some
+    json        100 questions about such tables whose answer is JSON, one field or two, perhaps after the name; a
+                response_format constrains it. Right is the compact text: no white space more, though it is allowed
     calls       100 questions with the tool and tool_choice "auto", and no table: one call with the right arguments,
                 whether the server parses calls or leaves them in the text
     results     the same conversations after the tool has answered
@@ -45,7 +45,7 @@ MAX_TOKENS = 160
 
 @dataclass
 class Case:
-    kind: str                     # a field, absent, small_talk, json, call, result
+    kind: str                     # a field, absent, small_talk, json 1, json 2, call, result
     is_chat: bool
     prompt: str                   # as rendered; a chat prompt ends with the assistant's opening
     expected: str
@@ -114,8 +114,10 @@ def json_cases(rng, n, names_source):
             expected = "".join(map("".join, parts))
             schema = structured.json_schema(parts, "null" in expected or rng.random() < 0.5)
             answer_format = {"type": "json_schema", "json_schema": {"name": "answer", "strict": True, "schema": schema}}
-            cases.append(Case("json", True, prefix + ("" if in_user_turn else generate.IM_START + "user\n") + prompt
-                              + generate.IM_START + "assistant\n", expected, {"response_format": answer_format}))
+            kind = "json %d" % (len(parts) - ("name" in schema["properties"]))
+            before = prefix + ("" if in_user_turn else generate.IM_START + "user\n") + prompt
+            cases.append(Case(kind, True, before + generate.IM_START + "assistant\n", expected,
+                              {"response_format": answer_format}))
     return cases[:n]
 
 
@@ -251,7 +253,8 @@ def main():
     add("present called absent", [text.strip().startswith(("There is no", "unknown"))
                                   for name in ("classic table", "held out") for _, text, _ in asked[name]], 0.01, True)
     add("no table", verdicts["no table"], 0.95)
-    add("json", verdicts["json"], 0.97)
+    add("json, one field", [right for case, _, right in asked["json"] if case.kind == "json 1"], 0.97)
+    add("json, two fields", [right for case, _, right in asked["json"] if case.kind == "json 2"], 0.90)
     calls = [(text, right) for case, text, right in asked["tools"] if case.kind == "call"]
     add("tool calls", [right for _, right in calls], 0.95)
     add("tool calls, well-formed", [is_well_formed(text) for text, _ in calls], 1.0)
