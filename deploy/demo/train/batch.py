@@ -12,6 +12,7 @@ import torch
 PAD_MULTIPLE = 256
 WEIGHT_ANSWER, WEIGHT_QUESTION, WEIGHT_TABLE, SHARE_TABLE, WEIGHT_REPEAT = 1.0, 0.1, 0.12, 0.05, 0.9
 WEIGHT_DECISION = 3.0             # the answer's first token: present, absent or not about the table
+WEIGHT_VALUE = 5.0                # the first token of a value in JSON, a call or what follows a call
 
 
 @dataclass
@@ -32,13 +33,13 @@ def encode(sample, tokenizer):
             piece = tokenizer.encode(text)
             ids += piece
             if role == "answer":
-                answers += [len(kinds)] * len(piece)
                 kinds.append(next(kind))
-            else:
-                answers += [-1] * len(piece)
-            weights += [{"answer": WEIGHT_ANSWER, "question": WEIGHT_QUESTION, "between": 0.0}[role]] * len(piece)
-            if role == "answer":
-                weights[-len(piece)] = WEIGHT_DECISION
+            is_answer = role in ("answer", "value", "more")
+            answers += [len(kinds) - 1 if is_answer else -1] * len(piece)
+            weight = WEIGHT_ANSWER if is_answer else WEIGHT_QUESTION if role == "question" else 0.0
+            weights += [weight] * len(piece)
+            if role in ("answer", "value"):
+                weights[-len(piece)] = WEIGHT_DECISION if role == "answer" else WEIGHT_VALUE
         branches.append((ids[:-1], ids[1:], weights[1:], answers[1:]))
     return Encoded(prefix, branches, kinds)
 

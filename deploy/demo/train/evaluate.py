@@ -19,6 +19,7 @@ import numpy as np
 import generate
 import names
 import small_talk
+import structured
 from batch import Batch, encode, exact_answers, length_of, pack_arrays
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -54,12 +55,28 @@ def no_table_samples(n_samples, per_sample, seed):
             for _ in range(n_samples)]
 
 
+def json_samples(n_tables, per_table, seed):
+    """Like table_samples, in chat form: answers as JSON, and a quarter of plain ones between them."""
+    rng = random.Random(seed)
+    return [structured.json_sample(rng, 5 + 25 * i // max(1, n_tables - 1), generate.FIELDS, per_table,
+                                   generate.Mix(small_talk=0.0), names.ACCEPTANCE_NAMES) for i in range(n_tables)]
+
+
+def tool_samples(n_samples, per_sample, seed):
+    """Conversations with the tool, some with a table beside it."""
+    rng = random.Random(seed)
+    return [structured.tool_sample(rng, per_sample, generate.Mix(small_talk=0.0), names.ACCEPTANCE_NAMES,
+                                   small_talk.held_out_prompt, table_share=(i % 4 == 3)) for i in range(n_samples)]
+
+
 def evaluation_sets(tokenizer, n_tables, per_kind, seed=777):
     """{name: list of encoded samples}; fixed by the seed."""
     sets = {"classic": [classic_sample()],
             "completion": table_samples(n_tables, per_kind, False, seed),
             "chat": table_samples(n_tables, per_kind, True, seed + 1),
-            "no_table": no_table_samples(max(2, n_tables // 2), 16, seed + 2)}
+            "no_table": no_table_samples(max(2, n_tables // 2), 16, seed + 2),
+            "json": json_samples(n_tables, 8 * per_kind, seed + 3),
+            "tools": tool_samples(max(4, n_tables // 2), 16, seed + 4)}
     return {name: [encode(sample, tokenizer) for sample in samples] for name, samples in sets.items()}
 
 

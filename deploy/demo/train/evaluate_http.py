@@ -4,8 +4,8 @@
     python3 evaluate_http.py --url http://127.0.0.1:30000
 
 Greedy decoding over /v1/completions and /v1/chat/completions. Every answer must be the expected text to the end,
-and end by itself (finish_reason "stop"). Four sets, all fixed by --seed, the last three drawn --draws times and
-pooled, because one draw of a hundred questions is two points of luck either way:
+and end by itself (finish_reason "stop" or "tool_calls"). Seven sets, all fixed by --seed, all but the first drawn
+--draws times and pooled, because one draw of a hundred questions is two points of luck either way:
 
     classic     the table and question of make demo, its 30 ages
     held out    300 questions, 50 per field, half chat and half completion, tables of 5 to 30 rows, a third of the
@@ -14,6 +14,11 @@ pooled, because one draw of a hundred questions is two points of luck either way
                 different rows; and how often a name that is there is called absent
     no table    100 prompts that no table answers: small talk and general questions with and without a table,
                 questions about a person without a table
+    json        100 questions about such tables whose answer is JSON, one field or two, perhaps after the name; a
+                response_format constrains it. Right is the compact text: no white space more, though it is allowed
+    calls       100 questions with the tool and tool_choice "auto", and no table: one call with the right arguments,
+                whether the server parses calls or leaves them in the text
+    results     the same conversations after the tool has answered
 
 Later turns of a conversation carry the right earlier answers. Standard library only; exits 1 if a set misses.
 """
@@ -25,24 +30,26 @@ import re
 import sys
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field as dataclass_field
 
 import generate
 import names
 import small_talk
+import structured
 
 CLASSIC_TABLE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "classic_table.txt")
 MESSAGE = re.compile(r"<\|im_start\|>(\w+)\n(.*?)<\|im_end\|>\n", re.DOTALL)
 EVERYDAY = ["Hello, who are you?", "What is the capital of France?", "Hello", "How are you?", "Tell me a joke."]
-MAX_TOKENS = 64
+MAX_TOKENS = 160
 
 
 @dataclass
 class Case:
-    kind: str                     # a field, absent, small_talk
+    kind: str                     # a field, absent, small_talk, json 1, json 2, call, result
     is_chat: bool
     prompt: str                   # as rendered; a chat prompt ends with the assistant's opening
     expected: str
+    fields: dict = dataclass_field(default_factory=dict)     # of the request: response_format, tools
 
 
 def cases_of(sample, is_chat):
@@ -51,9 +58,11 @@ def cases_of(sample, is_chat):
     for pieces, kinds in zip(sample.branches, sample.kinds):
         before, kind = sample.prefix, iter(kinds)
         for role, text in pieces:
+            said = text.replace(generate.IM_END, "").replace(generate.END_OF_TEXT, "")
             if role == "answer":
-                expected = text.replace(generate.IM_END, "").replace(generate.END_OF_TEXT, "").strip()
-                cases.append(Case(next(kind), is_chat, before, expected))
+                cases.append(Case(next(kind), is_chat, before, said.lstrip()))
+            elif role in ("value", "more"):
+                cases[-1].expected += said
             before += text
     return cases
 
@@ -93,7 +102,80 @@ def no_table_cases(rng, n, names_source):
     return cases[:n]
 
 
+def json_cases(rng, n, names_source):
+    """n questions whose answer is JSON, five to each table of 5 to 30 rows."""
+    cases = []
+    while len(cases) < n:
+        table = generate.make_table(rng, min(30, 5 + 25 * len(cases) // max(1, n - 5)), generate.FIELDS, names_source)
+        prefix, in_user_turn = generate.chat_prefix(rng, table.text)
+        for _ in range(5):
+            question, parts = structured.draw_json(rng, table, names_source)
+            prompt = structured.json_prompt(rng, question, parts) + generate.IM_END + "\n"
+            expected = "".join(map("".join, parts))
+            schema = structured.json_schema(parts, "null" in expected or rng.random() < 0.5)
+            answer_format = {"type": "json_schema", "json_schema": {"name": "answer", "strict": True, "schema": schema}}
+            kind = "json %d" % (len(parts) - ("name" in schema["properties"]))
+            before = prefix + ("" if in_user_turn else generate.IM_START + "user\n") + prompt
+            cases.append(Case(kind, True, before + generate.IM_START + "assistant\n", expected,
+                              {"response_format": answer_format}))
+    return cases[:n]
+
+
+def tool_cases(rng, n, names_source):
+    """n questions to be answered by a call and n results to be told."""
+    calls, results = [], []
+    while len(calls) < n:
+        tool = structured.tool_definition(rng)
+        prefix = structured.tools_system(rng.choice(["", rng.choice(generate.SYSTEM_LINES)]), tool)
+        questions = [structured.draw_tool_question(rng, names_source, small_talk.held_out_prompt)
+                     for _ in range(rng.choice((1, 1, 2)))]
+        pieces, kinds = structured.tool_branch(rng, questions)
+        for case in cases_of(generate.Sample(prefix, [pieces], [kinds]), True):
+            case.fields = {"tools": [tool], "tool_choice": "auto"}
+            if case.kind != "small_talk":
+                (calls if case.kind == "call" else results).append(case)
+    return calls[:n] + results[:n]
+
+
 # ---- asking ---------------------------------------------------------------------------------------
+
+def messages_of(prompt):
+    """The messages that the chat template renders to prompt."""
+    messages = []
+    for role, content in MESSAGE.findall(prompt):
+        message = {"role": role, "content": content}
+        if content.startswith("<tool_response>"):
+            message = {"role": "tool", "tool_call_id": "call_%d" % len(messages), "content": content.split("\n")[1]}
+        elif content.startswith("<tool_call>"):
+            call = json.loads(content.split("\n")[1])
+            function = {"name": call["name"], "arguments": json.dumps(call["arguments"])}
+            message = {"role": role, "content": None, "tool_calls": [
+                {"id": "call_%d" % (len(messages) + 1), "type": "function", "function": function}]}
+        elif structured.TOOLS_HEAD in content:
+            message["content"] = content[:content.index(structured.TOOLS_HEAD)].strip()
+            if not message["content"]:
+                continue
+        messages.append(message)
+    return messages
+
+
+def text_of(message):
+    """What the model wrote: calls that the server parsed are spelt again."""
+    calls = [structured.CALL % (call["function"]["name"], call["function"]["arguments"])
+             for call in message.get("tool_calls") or []]
+    return "\n".join(([message["content"]] if message.get("content") else []) + calls)
+
+
+def is_well_formed(text):
+    """Is that one call of the tool, with two texts as its arguments?"""
+    try:
+        opening, body, closing = text.strip().split("\n")
+        call = json.loads(body)
+        return (opening + closing == "<tool_call></tool_call>" and call["name"] == structured.TOOL_NAME
+                and [type(call["arguments"][key]) for key in ("name", "field")] == [str, str])
+    except (ValueError, KeyError, TypeError):
+        return False
+
 
 class Server:
     def __init__(self, url, model, timeout_s):
@@ -110,9 +192,9 @@ class Server:
         """(text, finish reason) of the greedy answer."""
         body = {"model": self.model, "temperature": 0, "max_tokens": MAX_TOKENS}
         if case.is_chat:
-            body["messages"] = [{"role": role, "content": content} for role, content in MESSAGE.findall(case.prompt)]
+            body.update(case.fields, messages=messages_of(case.prompt))
             choice = self._exchange("/v1/chat/completions", body)["choices"][0]
-            return choice["message"]["content"] or "", choice["finish_reason"]
+            return text_of(choice["message"]), choice["finish_reason"]
         body["prompt"] = case.prompt
         choice = self._exchange("/v1/completions", body)["choices"][0]
         return choice["text"], choice["finish_reason"]
@@ -125,7 +207,7 @@ def ask_all(server, cases, n_threads, n_shown):
             text, reason = server.answer(case)
         except OSError as error:
             return case, "error: %s" % error, False
-        return case, text, text.strip() == case.expected and reason == "stop"
+        return case, text, text.strip() == case.expected and reason in ("stop", "tool_calls")
     with ThreadPoolExecutor(n_threads) as pool:
         results = list(pool.map(ask, cases))
     for case, text, right in [r for r in results if not r[2]][:n_shown]:
@@ -146,12 +228,15 @@ def main():
 
     names_source = names.ACCEPTANCE_NAMES
     server = Server(options.url, options.model, options.timeout)
-    sets = {"classic table": classic_cases(), "held out": [], "absent names": [], "no table": []}
+    sets = {"classic table": classic_cases(), "held out": [], "absent names": [], "no table": [],
+            "json": [], "tools": []}
     for seed in range(options.seed, options.seed + options.draws):
         rng = random.Random(seed)
         sets["held out"] += [case for field in generate.FIELDS for case in table_cases(rng, field, 50, names_source)]
         sets["absent names"] += table_cases(rng, "absent", 100, names_source)
         sets["no table"] += no_table_cases(rng, 100, names_source)
+        sets["json"] += json_cases(rng, 100, names_source)
+        sets["tools"] += tool_cases(rng, 100, names_source)
     asked = {name: ask_all(server, cases, options.threads, options.show) for name, cases in sets.items()}
 
     rows = []                                              # (set, n, right, required share, at most instead)
@@ -168,6 +253,12 @@ def main():
     add("present called absent", [text.strip().startswith(("There is no", "unknown"))
                                   for name in ("classic table", "held out") for _, text, _ in asked[name]], 0.01, True)
     add("no table", verdicts["no table"], 0.95)
+    add("json, one field", [right for case, _, right in asked["json"] if case.kind == "json 1"], 0.97)
+    add("json, two fields", [right for case, _, right in asked["json"] if case.kind == "json 2"], 0.90)
+    calls = [(text, right) for case, text, right in asked["tools"] if case.kind == "call"]
+    add("tool calls", [right for _, right in calls], 0.95)
+    add("tool calls, well-formed", [is_well_formed(text) for text, _ in calls], 1.0)
+    add("tool results", [right for case, _, right in asked["tools"] if case.kind == "result"], 0.95)
 
     print("%-24s %5s %6s %8s %9s  %s" % ("set", "n", "right", "percent", "required", "holds"))
     all_hold = True

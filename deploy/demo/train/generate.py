@@ -112,7 +112,7 @@ class Table:
 @dataclass
 class Sample:
     prefix: str
-    branches: list                # lists of (role, text); role is question, answer or between
+    branches: list                # lists of (role, text); role is question, answer, value, more or between
     kinds: list                   # per branch, the kind of each answer: a field, absent, no_field, small_talk
 
 

@@ -1,17 +1,23 @@
 """make_vectors.py - checks tokenizer.py against the Hugging Face "tokenizers" library and writes test vectors.
 
-    python3 make_vectors.py ../model/tokenizer.json ../../../tests/unit/data/demo_tokenizer_vectors.json
+    python3 make_vectors.py ../model/tokenizer.json ../../../tests/unit/data
 
-Every text is encoded by both; a difference is an error. The file written is a list of {"text", "ids"}.
+Every text is encoded by both; a difference is an error. demo_tokenizer_vectors.json is a list of {"text", "ids"},
+demo_template_vectors.json one of {"messages", "text", perhaps "tools"}: conversations, and the prompts that the model was
+trained on, which its chat template must print.
 Needs: pip install tokenizers.
 """
 import json
+import os
 import random
 import sys
 
 from tokenizers import Tokenizer as ReferenceTokenizer
 
 import generate
+import names
+import structured
+from evaluate_http import json_cases, messages_of, table_cases, tool_cases
 from tokenizer import Tokenizer
 
 TEXTS = [
@@ -31,7 +37,20 @@ TEXTS = [
 ]
 
 
-def main(tokenizer_path, out_path):
+def write_list(path, items):
+    with open(path, "w", encoding="utf-8") as out:
+        out.write("[\n" + ",\n".join(map(json.dumps, items)) + "\n]\n")
+
+
+def template_vectors(rng):
+    """Conversations with short tables or none, in all forms that the chat template tells apart."""
+    cases = [case for kind in ("age", "absent") for case in table_cases(rng, kind, 4, names.TRAINING_NAMES)
+             if case.is_chat] + json_cases(rng, 2, names.TRAINING_NAMES) + tool_cases(rng, 6, names.TRAINING_NAMES)
+    return [{"messages": messages_of(case.prompt), "text": case.prompt}
+            | {key: value for key, value in case.fields.items() if key == "tools"} for case in cases]
+
+
+def main(tokenizer_path, out_folder):
     ours, reference = Tokenizer.load(tokenizer_path), ReferenceTokenizer.from_file(tokenizer_path)
     rng = random.Random(9)
     generated = []
@@ -48,8 +67,8 @@ def main(tokenizer_path, out_path):
             print("different: %r\n  ours      %s\n  reference %s" % (text, ours.encode(text), expected))
     vectors = [{"text": text, "ids": reference.encode(text, add_special_tokens=False).ids}
                for text in TEXTS + generated[:2]]
-    with open(out_path, "w", encoding="utf-8") as out:
-        out.write("[\n" + ",\n".join(json.dumps(vector) for vector in vectors) + "\n]\n")
+    write_list(os.path.join(out_folder, "demo_tokenizer_vectors.json"), vectors)
+    write_list(os.path.join(out_folder, "demo_template_vectors.json"), template_vectors(rng))
     print("%d texts compared, %d different; %d vectors written" % (len(TEXTS) + len(generated), different, len(vectors)))
     return 1 if different else 0
 

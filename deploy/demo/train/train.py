@@ -29,9 +29,10 @@ import torch.multiprocessing as multiprocessing
 import torch.nn.functional as functional
 
 import generate
+import structured
 from batch import Batch, encode, exact_answers, length_of, pack_arrays, repeat_encoded
 from evaluate import evaluate, evaluation_sets
-from model import D_FF, QKV_ROWS, Model
+from model import D_FF, QKV_ROWS, Model, load_safetensors
 from tokenizer import Tokenizer
 
 LONGEST_SAMPLE = 3800
@@ -48,7 +49,7 @@ CURRICULUM = [
     (0.03, 0.05, 3, 8, 4), (0.03, 0.05, 3, 8, 6), (0.02, 0.03, 3, 12, 6), (0.02, 0.03, 3, 16, 6),
     (0.02, 0.02, 4, 21, 6), (0.02, 0.02, 4, 27, 6), (0.01, 0.01, 5, 32, 6)]
 FIRST_WITH_EVERY_KIND = 5         # from this level on: absent names, missing columns, prompts without a table
-SHARE_NO_TABLE, SHARE_EASIER, SHARE_CHAT = 0.08, 0.20, 0.45
+SHARE_NO_TABLE, SHARE_TOOL, SHARE_EASIER, SHARE_CHAT, SHARE_JSON = 0.07, 0.11, 0.20, 0.70, 0.68    # JSON: of chat
 
 
 def draw_sample(rng, level, mix):
@@ -62,6 +63,8 @@ def draw_sample(rng, level, mix):
     every_kind = level >= FIRST_WITH_EVERY_KIND
     if every_kind and rng.random() < SHARE_NO_TABLE:
         return generate.no_table_sample(rng, 16)
+    if every_kind and rng.random() < SHARE_TOOL:
+        return structured.tool_sample(rng, 12, mix)
     if rng.random() < SHARE_EASIER:
         _, _, low, high, columns = CURRICULUM[rng.randint(2, level)]
     n_columns = columns if columns == 6 and rng.random() < 0.65 else rng.randint(1, columns)
@@ -71,6 +74,9 @@ def draw_sample(rng, level, mix):
         mix = generate.Mix(mix.fields, 0.0, 0.0, 0.0)
     chat = level >= 3 and rng.random() < SHARE_CHAT
     n_branches = min(2 * n_rows * n_columns, 16 + n_rows // 2)
+    if every_kind and chat and rng.random() < SHARE_JSON:
+        n_rows = rng.randint(2, 8) if rng.random() < 0.35 else n_rows
+        return structured.json_sample(rng, n_rows, fields, n_branches, mix)
     classic = not chat and n_columns == 6 and rng.random() < 0.3
     return generate.table_sample(rng, n_rows, fields, n_branches, chat, mix, classic=classic)
 
@@ -134,6 +140,12 @@ class Trainer:
         self.adam = torch.optim.AdamW([p for p in self.model.parameters() if id(p) not in held], lr=ADAM_RATE,
                                       betas=(0.9, 0.98), eps=1e-9, weight_decay=0.0)
 
+    def start_from(self, path):
+        """Takes over shipped weights; the optimizers begin anew, at the last level."""
+        for model in (self.model, self.average):
+            load_safetensors(model, path)
+        self.level = len(CURRICULUM) - 1
+
     def gradients(self, batch):
         """Fills the gradients from this process's batch. Returns (loss, exact answers)."""
         logits = self.model(batch)
@@ -193,6 +205,8 @@ def parse_arguments():
     parser.add_argument("--tokenizer", required=True)
     parser.add_argument("--run", required=True, help="path of the run without ending: RUN.pt, RUN.jsonl")
     parser.add_argument("--resume", help="a checkpoint to go on from")
+    parser.add_argument("--weights", help="a model.safetensors to go on from, with fresh optimizers")
+    parser.add_argument("--rate", type=float, default=1.0, help="factor on both learning rates")
     parser.add_argument("--minutes", type=float, required=True)
     parser.add_argument("--decay-minutes", type=float, default=0.0, help="the last ones, with a falling rate")
     parser.add_argument("--processes", type=int, default=2, help="each with one thread and its share of a step")
@@ -229,6 +243,8 @@ def run(rank, options):
     trainer = Trainer(options.seed)
     if options.resume:
         trainer.load(options.resume)
+    if options.weights:
+        trainer.start_from(options.weights)
     sets = evaluation_sets(Tokenizer.load(options.tokenizer), 6, 2)
     level, queue = multiprocessing.Value("i", trainer.level), multiprocessing.Queue(4)
     seed = 1000003 * options.seed + 1009 * trainer.step_count + rank
@@ -247,7 +263,8 @@ def run(rank, options):
         clock = time.time() - started if rank == 0 else 0.0
         loss, n_right, n_asked, seconds = trainer.share([loss, sum(counted), len(counted), clock])
         left = max(0.0, options.minutes - seconds / 60)
-        trainer.step(max(FLOOR, left / options.decay_minutes) if left < options.decay_minutes else 1.0)
+        decay = max(FLOOR, left / options.decay_minutes) if left < options.decay_minutes else 1.0
+        trainer.step(options.rate * decay)
         steps_here += 1
         exact = 0.95 * exact + 0.05 * n_right / max(1, n_asked)
         ready = exact > PROMOTE_AT and steps_here >= STEPS_PER_LEVEL or steps_here >= MOST_STEPS_PER_LEVEL

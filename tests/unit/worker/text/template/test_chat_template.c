@@ -328,6 +328,43 @@ static void the_demonstration_model_has_its_template(void **state) {
     chat_template_destroy(t);
 }
 
+/* Conversations, with tools and without, and the prompts of its training (make_vectors.py). */
+static void the_demonstration_model_reads_what_it_was_trained_on(void **state) {
+    struct chat_template *t = NULL;
+    const char *fallback;
+    struct error err = {0};
+    struct json *conversations;
+    char *file = NULL;
+    size_t n, n_with_tools = 0;
+
+    (void)state;
+    if (file_read("tests/unit/data/demo_template_vectors.json", 1 << 20, &file, &n, &err) !=
+            ST_OK ||
+        chat_template_open(&t, "deploy/demo/model", NULL, &fallback, &err) != ST_OK) {
+        fail_msg("%s", err.message);
+    }
+    conversations = parse(file);
+    JSON_FOR_EACH(c, conversations) {
+        struct chat_input in = {.messages = json_get(c, "messages"),
+                                .tools = json_get(c, "tools"),
+                                .add_generation_prompt = true};
+        struct str want = text_of(c, "text");
+        struct buf out;
+
+        buf_init(&out, 0);
+        if (chat_template_render(t, &in, &out, &err) != ST_OK) fail_msg("%s", err.message);
+        if (!str_eq(want, buf_str(&out))) {
+            fail_msg("--- want\n%s\n--- got\n" STR_FMT, want.ptr, STR_ARG(buf_str(&out)));
+        }
+        n_with_tools += in.tools != NULL;
+        buf_fini(&out);
+    }
+    assert_true(n_with_tools > 0);
+    json_destroy(conversations);
+    mem_free(file);
+    chat_template_destroy(t);
+}
+
 /* --- hostile templates -------------------------------------------------------------------------*/
 static void hostile_templates_meet_a_limit(void **state) {
     static const char *const sources[] = {
@@ -546,6 +583,7 @@ int main(void) {
         cmocka_unit_test(a_folder_without_template_gets_a_built_in_one),
         cmocka_unit_test(a_template_for_tools_is_used_with_tools),
         cmocka_unit_test(the_demonstration_model_has_its_template),
+        cmocka_unit_test(the_demonstration_model_reads_what_it_was_trained_on),
         cmocka_unit_test(hostile_templates_meet_a_limit),
         cmocka_unit_test(deep_sources_are_refused_not_followed),
         cmocka_unit_test(long_chains_are_followed_or_refused),
