@@ -55,7 +55,7 @@ struct worker_options {
     bool tokens_as_ids; /* in logprobs */
 
     bool trust_router;
-    uint64_t request_events_bytes; /* 0: off */
+    uint64_t request_events_bytes;  /* 0: off */
     uint64_t responses_store_bytes; /* 0: none are stored */
     uint32_t request_events_subscribers;
     uint64_t max_body_bytes, max_body_memory;

@@ -192,7 +192,8 @@ def test_an_ignored_field_may_be_anything(worker, name):
 
 
 def sources():
-    return {p.name: p.read_text() for p in (ROOT / "worker/api").rglob("*.c")}
+    return {p.name: p.read_text() for p in (ROOT / "worker/api").rglob("*.c")
+            if p.parent.name != "wires" and p.name != "responses.c"}
 
 
 def test_every_field_that_the_program_reads_is_on_the_page():
@@ -209,12 +210,27 @@ def test_every_field_that_the_program_reads_is_on_the_page():
     assert "abort_all" in section("The others")
 
 
+@pytest.mark.parametrize("page, files", [
+    ("messages", ["wires/messages_request.c", "shapes/messages.c"]),
+    ("responses", ["wires/responses_request.c", "wires/responses_tools.c", "wires/responses_items.c", "shapes/responses.c"])])
+def test_fields_of_the_other_apis_are_those_of_their_page(page, files):
+    text = "\n".join((ROOT / "worker/api" / f).read_text() for f in [*files, "wires/members.c"])
+    read = set(re.findall(r'(?:json_get(?:_\w+)?|member_text)\(\s*(?:body|root|c->asked|asked|item->of->asked)\s*,\s*"(\w+)"', text))
+    read |= set(re.findall(r'"(\w+)"', "".join(re.findall(r"(?:names|refused)\[\] = \{(.*?)\}", text, re.S))))
+    shown = section(f"POST /v1/{page}")
+    in_table = {n for row in table(shown, "field") for n in re.findall(r"`(\w+)`", row[0])}
+    assert len(read) > 15 and {n for n in read if f"`{n}`" not in shown} == set()
+    assert {n for n in in_table if f'"{n}"' not in text} == set()
+
+
 def test_every_path_is_on_the_page_and_none_is_invented():
     routes = re.search(r"routes\[\] = \{(.*?)\n\};", sources()["server.c"], re.S)[1]
+    for macro, path in re.findall(r'#define (API_\w+_PATH)\s+("[^"]+")', (ROOT / "common/protocol/api.h").read_text()):
+        routes = routes.replace(macro, path).replace('" "', "")
     known = {f"{method} {path}" for method, path in re.findall(r'\{HTTP_(\w+), "([^"]+)"', routes)}
     known |= {"GET /server_info"} if "WIRE_INFO_PATH" in routes else set()
     known |= {"GET /request_events"} if "REQUEST_EVENTS_PATH" in routes else set()
-    titles = set(re.findall(r"(?m)^## ((?:GET|POST) \S+)$", PAGE))
+    titles = set(re.findall(r"(?m)^## ((?:GET|POST|DELETE) \S+)$", PAGE))
     rows = set(names("The others", "path"))
     assert titles | rows == known and not titles & rows
 

@@ -138,9 +138,12 @@ def test_empty_answer_is_one_empty_text(client):
     assert [(b.type, b.text) for b in message.content] == [("text", "")]
 
 
-def test_forced_tool_is_called(client):
-    message = client.messages.create(**of_sdk(asked(tools=[WEATHER], tool_choice={"type": "any"})))
-    assert message.stop_reason == "tool_use" and message.content[-1].input["unit"] in ("celsius", "kelvin")
+def test_forced_tool_is_called(programs):
+    worker = programs(Worker, *SIM, "--reasoning-parser", "none").ready()
+    for choice in ({"type": "any", "disable_parallel_tool_use": True}, {"type": "tool", "name": "weather"}):
+        message = worker.post("/v1/messages", asked(tools=[WEATHER], tool_choice=choice)).json
+        assert message["stop_reason"] == "tool_use"
+        assert [b["input"]["unit"] in ("celsius", "kelvin") for b in message["content"] if b["type"] == "tool_use"] == [True]
 
 
 def test_output_has_the_format(client):

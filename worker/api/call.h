@@ -19,7 +19,8 @@
  *      data: {"choices": ...
  *
  * A *shape* is how one kind of call writes its answers (shapes/). A call frees itself when it is
- * answered, or when the client left and the engine and the text thread have let go. Thread: worker loop. */
+ * answered, or when the client left and the engine and the text thread have let go. Thread: worker
+ * loop. */
 #ifndef WORKER_API_CALL_H
 #define WORKER_API_CALL_H
 
@@ -148,8 +149,8 @@ MUST_USE enum status call_prompt_text(struct call *c, uint32_t i, struct str tex
 MUST_USE enum status call_prompt_ids(struct call *c, uint32_t i, const struct json *ids,
                                      struct error *err);
 
-/* For whom a request is: the tenant that a router names by its salt; without one the holder of the
- * API key, where keys are required. 0: no one. */
+/* The client of a request: the tenant that a router names by its salt; without one the holder of
+ * the API key, where keys are required. 0: unknown. */
 uint64_t call_holder(const struct api *api, const struct http_request *req);
 
 /* Ends the open calls of that id, or all: each answers with what it has, "abort" as its reason. */

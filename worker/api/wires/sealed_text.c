@@ -23,6 +23,11 @@ static int value_of(char c) {
     return at ? (int)(at - digits) : -1;
 }
 
+/* What a string of JSON can hold here (json.h). */
+static bool is_text(struct str s) {
+    return str_is_utf8(s) && (s.len == 0 || !memchr(s.ptr, 0, s.len));
+}
+
 bool sealed_text_open(struct str sealed, struct buf *out) {
     size_t before = buf_len(out);
     uint32_t bits = 0, n = 0;
@@ -41,7 +46,7 @@ bool sealed_text_open(struct str sealed, struct buf *out) {
         n -= 8;
         buf_append_char(out, (char)(bits >> n & 255));
     }
-    if (str_is_utf8((struct str){buf_ptr(out) + before, buf_len(out) - before})) return true;
+    if (is_text((struct str){buf_ptr(out) + before, buf_len(out) - before})) return true;
     buf_truncate(out, before);
     return false;
 }

@@ -343,6 +343,7 @@ static void sealed_text_is_opened_as_it_was(void **state) {
     }
     assert_false(sealed_text_open(STR("incipit1.a*"), &text));
     assert_false(sealed_text_open(STR("gAAAA"), &text));
+    assert_false(sealed_text_open(STR("incipit1.AG0"), &text)); /* NUL */
     assert_false(sealed_text_open(STR_NULL, &text));
     buf_fini(&sealed);
     buf_fini(&text);
