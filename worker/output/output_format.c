@@ -1,6 +1,7 @@
 /* worker/output/output_format.c - the table of formats, in the order in which they are looked for.
  *
- * Names are those of engines' parsers. A format whose signs another one has too stands before it. */
+ * Names are those of engines' parsers. A format whose signs another one has too stands before
+ * it. */
 #include "worker/output/output_format.h"
 
 #include "worker/output/output_internal.h"
@@ -273,6 +274,7 @@ static const struct reasoning_format reasoning_formats[] = {
      .begin = "<|channel|>analysis<|message|>",
      .end = "<|end|>",
      .next = "<|start|>assistant",
+     .forced = "<|end|><|start|>assistant<|channel|>final<|message|>",
      .is_harmony = true},
     {.name = "mistral",
      .aliases = "magistral",
@@ -304,6 +306,7 @@ static const struct reasoning_format reasoning_formats[] = {
      .signs = {TEMPLATE("<think>"), TEMPLATE("<answer>")},
      .begin = "<think>",
      .end = "</think>",
+     .forced = "\n</think>\n<answer>\n",
      .answer = "<answer>",
      .answer_end = "</answer>"},
     {.name = "deepseek_r1",
@@ -311,7 +314,8 @@ static const struct reasoning_format reasoning_formats[] = {
                 "qwen3-thinking qwq glm glm45 glm47 kimi_k2 minimax_m2 nemotron_v3 step3p5 think",
      .signs = {EITHER("</think>")},
      .begin = "<think>",
-     .end = "</think>"},
+     .end = "</think>",
+     .forced = "\n</think>\n\n"},
 };
 
 /* --- names ------------------------------------------------------------------------------------ */
@@ -368,6 +372,11 @@ const char *call_format_name(const struct call_format *f) {
 
 const char *reasoning_format_name(const struct reasoning_format *f) {
     return f ? f->name : "none";
+}
+
+struct str reasoning_format_end(const struct reasoning_format *f) {
+    if (!f) return STR_NULL;
+    return str_of(f->forced ? f->forced : f->end);
 }
 
 const struct call_format *call_format_at(uint32_t i) {
