@@ -1,6 +1,7 @@
 /* worker/output/output_format.c - the table of formats, in the order in which they are looked for.
  *
- * Names are those of engines' parsers. A format whose signs another one has too stands before it. */
+ * Names are those of engines' parsers. A format whose signs another one has too stands before
+ * it. */
 #include "worker/output/output_format.h"
 
 #include "worker/output/output_internal.h"
@@ -26,11 +27,16 @@
     }
 
 #define QWEN_XML_BODY                                                                              \
-    .body = BODY_NAMED, .arguments = "qwen_xml", .arguments_end = "</function>", .before = "\n",   \
+    .body = BODY_NAMED, .arguments = "qwen_xml", .arguments_end = "</function>",                   \
+    .spelling = {.key = "<parameter=", .text = ">\n", .end = "\n</parameter>\n"}, .before = "\n",  \
     .name_after = ">\n", .between = "\n", .also = {"<function=", STEP_BODY}
 
 #define DSML_BODY                                                                                  \
     .body = BODY_NAMED, .arguments = "deepseek_xml", .arguments_end = "</" DSML "invoke>",         \
+    .spelling = {.key = "<" DSML "parameter name=\"",                                              \
+                 .text = "\" string=\"true\">",                                                    \
+                 .json = "\" string=\"false\">",                                                   \
+                 .end = "</" DSML "parameter>\n"},                                                 \
     .before = "\n\n", .open = "<" DSML "invoke name=\"", .name_after = "\">\n", .between = "\n",   \
     .tokens = {DSML}
 
@@ -63,6 +69,7 @@ static const struct call_format call_formats[] = {
      .body = BODY_NAMED,
      .arguments = "minimax_xml",
      .arguments_end = "</invoke>",
+     .spelling = {.key = "<parameter name=\"", .text = "\">", .end = "</parameter>\n"},
      .before = "\n",
      .section = "<minimax:tool_call>\n",
      .open = "<invoke name=\"",
@@ -127,7 +134,7 @@ static const struct call_format call_formats[] = {
      .body = BODY_NAMED,
      .arguments = "glm_xml",
      .arguments_end = "</tool_call>",
-     .spelling = {"<arg_key>", "</arg_key><arg_value>", "</arg_value>"},
+     .spelling = {.key = "<arg_key>", .text = "</arg_key><arg_value>", .end = "</arg_value>"},
      .open = "<tool_call>",
      .tokens = {"<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>",
                 "</arg_value>"}},
@@ -137,6 +144,7 @@ static const struct call_format call_formats[] = {
      .body = BODY_NAMED,
      .arguments = "glm_xml",
      .arguments_end = "</tool_call>",
+     .spelling = {.key = "<arg_key>", .text = "</arg_key>\n<arg_value>", .end = "</arg_value>\n"},
      .before = "\n",
      .open = "<tool_call>",
      .name_after = "\n",
@@ -266,6 +274,7 @@ static const struct reasoning_format reasoning_formats[] = {
      .begin = "<|channel|>analysis<|message|>",
      .end = "<|end|>",
      .next = "<|start|>assistant",
+     .forced = "<|end|><|start|>assistant<|channel|>final<|message|>",
      .is_harmony = true},
     {.name = "mistral",
      .aliases = "magistral",
@@ -297,6 +306,7 @@ static const struct reasoning_format reasoning_formats[] = {
      .signs = {TEMPLATE("<think>"), TEMPLATE("<answer>")},
      .begin = "<think>",
      .end = "</think>",
+     .forced = "\n</think>\n<answer>\n",
      .answer = "<answer>",
      .answer_end = "</answer>"},
     {.name = "deepseek_r1",
@@ -304,7 +314,8 @@ static const struct reasoning_format reasoning_formats[] = {
                 "qwen3-thinking qwq glm glm45 glm47 kimi_k2 minimax_m2 nemotron_v3 step3p5 think",
      .signs = {EITHER("</think>")},
      .begin = "<think>",
-     .end = "</think>"},
+     .end = "</think>",
+     .forced = "\n</think>\n\n"},
 };
 
 /* --- names ------------------------------------------------------------------------------------ */
@@ -363,12 +374,17 @@ const char *reasoning_format_name(const struct reasoning_format *f) {
     return f ? f->name : "none";
 }
 
-struct str reasoning_format_begin(const struct reasoning_format *f) {
+struct str reasoning_format_open(const struct reasoning_format *f) {
     return str_of(f->begin);
 }
 
-struct str reasoning_format_end(const struct reasoning_format *f) {
+struct str reasoning_format_close(const struct reasoning_format *f) {
     return str_of(f->end);
+}
+
+struct str reasoning_format_end(const struct reasoning_format *f) {
+    if (!f) return STR_NULL;
+    return str_of(f->forced ? f->forced : f->end);
 }
 
 const struct call_format *call_format_at(uint32_t i) {

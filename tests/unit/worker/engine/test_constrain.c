@@ -191,7 +191,7 @@ static void budget_forces_the_end_of_reasoning_and_nothing_else(void **state) {
 
         (void)state;
         p.thinking = (struct thinking_limit){
-            .budget = budget, .is_open = true, .n_end = 2, .end = {'<', '>'}};
+            .budget = budget, .is_open = true, .end = {2, {'<', '>'}}, .forced = {2, {'<', '>'}}};
         setup_open(&s, "[a-z]*<>[0-9]", p);
         for (uint32_t i = 0; i < budget; i++) {
             fill(&s);

@@ -4,6 +4,7 @@
 
 #include "tests/support/cm.h"
 #include "tests/support/reader_check.h"
+#include "worker/output/output_internal.h"
 
 static void without_formats_all_is_text(void **state) {
     (void)state;
@@ -211,6 +212,25 @@ static void case_96_a_token_of_a_call_ends_reasoning(void **state) {
               "reasoning a <tool_call>{\"name\": \"h\"}\ntext c\n");
 }
 
+/* 97: what ends a budget of reasoning is read as its end, in every format. */
+static void forced_ends_end_reasoning(void **state) {
+    const struct reasoning_format *r;
+
+    (void)state;
+    assert_null(reasoning_format_end(NULL).ptr);
+    for (uint32_t i = 0; (r = reasoning_format_at(i)); i++)
+        for (int has_tokens = 0; has_tokens < 2; has_tokens++) {
+            struct buf text;
+
+            buf_init(&text, 0);
+            buf_appendf(&text, "a%.*sb", STR_ARG(reasoning_format_end(r)));
+            check_one(r->is_harmony ? "openai" : NULL, r->name, has_tokens, true, false,
+                      (buf_append_char(&text, '\0'), str_of(buf_ptr(&text))),
+                      "reasoning a\ntext b\n");
+            buf_fini(&text);
+        }
+}
+
 static void case_99_prompts_show_whether_reasoning_is_open(void **state) {
     static const struct {
         const char *prompt;
@@ -258,6 +278,7 @@ int main(void) {
         cmocka_unit_test(cases_90_to_95_reasoning_ends_at_its_marker),
         cmocka_unit_test(other_reasoning_is_read),
         cmocka_unit_test(case_96_a_token_of_a_call_ends_reasoning),
+        cmocka_unit_test(forced_ends_end_reasoning),
         cmocka_unit_test(case_99_prompts_show_whether_reasoning_is_open),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
