@@ -283,7 +283,7 @@ GOES_ON = {"messages": OPENED, "continue_final_message": True, "tools": None}
 def test_a_budget_ends_reasoning_at_its_token(worker, budget):
     message = choice(worker, thinking_token_budget=budget, max_tokens=60, ignore_eos=True, **GOES_ON)["message"]
     assert len((message["reasoning"] or "").encode()) == budget
-    assert len(message["content"].encode()) == 60 - budget - len("</think>")
+    assert len(message["content"].encode()) == 60 - budget - len("\n</think>\n\n")
     assert choice(worker, thinking_token_budget=budget, max_tokens=60, ignore_eos=True, **GOES_ON)["message"] == message
 
 
@@ -361,11 +361,11 @@ def test_a_stop_string_is_not_found_in_a_marker_and_text_before_it_is_kept(marke
 def test_a_budget_counts_tokens_between_markers(marked, budget):
     fields = {"thinking_token_budget": budget, "max_tokens": 20, "ignore_eos": True}
     answer = whole(marked, **GOES_ON, **fields)
-    assert answer["usage"]["completion_tokens_details"]["reasoning_tokens"] == budget
+    assert answer["usage"]["completion_tokens_details"]["reasoning_tokens"] == budget + 1  # and the newline that is forced
     assert answer["choices"][0]["message"]["content"]
     ids = whole(marked, return_token_ids=True, **GOES_ON, **fields)["choices"][0]["token_ids"]
     end, = marked.post("/tokenize", {"prompt": "</think>"}).json["tokens"]
-    assert [i for i, token in enumerate(ids) if token == end] == [budget]
+    assert [i for i, token in enumerate(ids) if token == end] == [budget + 1]
 
 
 def test_a_forced_call_is_spelt_with_the_tokens(marked):

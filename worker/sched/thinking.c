@@ -8,6 +8,12 @@ static void enter(struct thinking *t, const struct thinking_limit *limit, int ph
     t->n_matched = 0;
 }
 
+static const struct thinking_run *forced_run(const struct thinking *t,
+                                             const struct thinking_limit *limit) {
+    if (t->phase == THINKING_ENDING) return &limit->end;
+    return t->phase == THINKING_FORCED ? &limit->forced : NULL;
+}
+
 void thinking_init(struct thinking *t, const struct thinking_limit *limit) {
     *t = (struct thinking){.phase = THINKING_AFTER};
     if (limit->forced.n > 0) enter(t, limit, limit->is_open ? THINKING_INSIDE : THINKING_BEFORE);
@@ -15,9 +21,10 @@ void thinking_init(struct thinking *t, const struct thinking_limit *limit) {
 
 bool thinking_forces(const struct thinking *t, const struct thinking_limit *limit,
                      uint32_t *token) {
-    if (t->phase != THINKING_FORCED) return false;
-    *token = limit->forced.token[t->n_matched];
-    return true;
+    const struct thinking_run *run = forced_run(t, limit);
+
+    if (run) *token = run->token[t->n_matched];
+    return run != NULL;
 }
 
 /* The longest beginning of the marker that the output ends with, after one token more. It was
@@ -40,7 +47,7 @@ static void take_inside(struct thinking *t, const struct thinking_limit *limit, 
     if (t->n_matched == limit->end.n || (limit->has_other_end && token == limit->other_end)) {
         enter(t, limit, THINKING_AFTER);
     } else if (t->n_tokens >= limit->budget) {
-        enter(t, limit, THINKING_FORCED);
+        t->phase = t->n_matched > 0 ? THINKING_ENDING : THINKING_FORCED;
     }
 }
 
@@ -54,7 +61,8 @@ void thinking_take(struct thinking *t, const struct thinking_limit *limit, uint3
         break;
     case THINKING_INSIDE: take_inside(t, limit, token); break;
     case THINKING_FORCED:
-        if (++t->n_matched == limit->forced.n) enter(t, limit, THINKING_AFTER);
+    case THINKING_ENDING:
+        if (++t->n_matched == forced_run(t, limit)->n) enter(t, limit, THINKING_AFTER);
         break;
     }
 }

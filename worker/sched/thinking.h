@@ -6,7 +6,8 @@
  *
  * Markers are runs of tokens; between them every token counts. Reasoning that the prompt has opened
  * is inside from the first token on. Once the budget is used, the tokens that end reasoning must
- * come: the end marker, and what a template has around it. There is one stretch of reasoning:
+ * come: the end marker, and what a template has around it; where the marker has begun already, the
+ * rest of it. There is one stretch of reasoning:
  * behind its end nothing is counted. Which tokens are forced depends on the tokens before and
  * nothing else, so an answer is the same under every schedule.
  *
@@ -38,7 +39,8 @@ struct thinking { /* where an answer is */
         THINKING_AFTER, /* no limit any more */
         THINKING_BEFORE,
         THINKING_INSIDE,
-        THINKING_FORCED
+        THINKING_FORCED, /* what ends it comes */
+        THINKING_ENDING  /* the end marker has begun by itself: the rest of it comes */
     } phase;
     uint32_t n_tokens;  /* inside so far */
     uint32_t n_matched; /* of the marker that ends the phase, that the output ends with; of what is

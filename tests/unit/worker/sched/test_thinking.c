@@ -96,6 +96,15 @@ static struct thinking_run random_run(struct rng *rng) {
     return run;
 }
 
+/* How much of the marker the output ends with. */
+static uint32_t begun(const uint32_t *out, uint32_t n, const struct thinking_run *marker) {
+    uint32_t k = marker->n - 1;
+
+    while (k > 0 && !ends_with(out, n, marker->token, k))
+        k--;
+    return k;
+}
+
 /* The model reads the whole output again for each token. */
 static void any_output_is_counted_as_by_a_search(void **state) {
     struct rng rng;
@@ -108,7 +117,7 @@ static void any_output_is_counted_as_by_a_search(void **state) {
                                        .begin = random_run(&rng),
                                        .end = random_run(&rng),
                                        .forced = random_run(&rng)};
-        uint32_t out[MOST], n = 0, from = 0, n_forced = 0;
+        uint32_t out[MOST], n = 0, from = 0, n_forced = 0, at = 0;
         bool is_inside = limit.is_open, is_over = false;
         struct thinking t;
 
@@ -119,14 +128,16 @@ static void any_output_is_counted_as_by_a_search(void **state) {
 
             assert_int_equal(thinking_forces(&t, &limit, &forced), must);
             if (must) {
-                token = limit.forced.token[n_forced++];
+                if (n_forced == 0) at = begun(out + from, n - from, &limit.end);
+                token = at > 0 ? limit.end.token[at + n_forced] : limit.forced.token[n_forced];
+                n_forced++;
                 assert_int_equal(forced, token);
             }
             out[n++] = token;
             thinking_take(&t, &limit, token);
             if (is_over) continue;
             if (n_forced > 0) {
-                is_over = n_forced == limit.forced.n;
+                is_over = n_forced == (at > 0 ? limit.end.n - at : limit.forced.n);
             } else if (is_inside) {
                 is_over = ends_with(out + from, n - from, limit.end.token, limit.end.n);
             } else if (ends_with(out, n, limit.begin.token, limit.begin.n)) {
