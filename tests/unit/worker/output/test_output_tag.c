@@ -89,6 +89,7 @@ static void add_hints(struct walk *w) {
     add_hint(w, c->close);
     add_hint(w, c->arguments_end);
     add_hint(w, c->spelling.quote);
+    add_hint(w, c->spelling.end);
     add_hint(w, r ? r->begin : NULL);
     add_hint(w, r ? r->end : NULL);
 }
@@ -152,8 +153,9 @@ static void take_byte(struct walk *w, char c) {
     }
 }
 
-static void take(struct walk *w, struct grammar_matcher *m, uint32_t token) {
-    assert_int_equal(grammar_take(m, token), ST_OK);
+/* Returns false if the token may not come next. */
+static bool take(struct walk *w, struct grammar_matcher *m, uint32_t token) {
+    if (grammar_take(m, token) != ST_OK) return false;
     if (token < N_BYTES) {
         buf_append_char(&w->written, (char)token);
         take_byte(w, (char)token);
@@ -168,16 +170,26 @@ static void take(struct walk *w, struct grammar_matcher *m, uint32_t token) {
         else
             reader_push(w->f.reader, str_of(w->f.token[token - N_BYTES]));
     }
+    return true;
 }
 
-/* A text that ends something, if it may come next. */
+/* A text that ends something, as far as it may come next. */
 static bool take_hint(struct walk *w, struct grammar_matcher *m) {
-    struct str hint = str_of(w->hint[rng_below(&w->rng, w->n_hints)]);
+    struct str rest = str_of(w->hint[rng_below(&w->rng, w->n_hints)]);
+    bool is_taken = false;
 
-    if (!grammar_allows(m, hint)) return false;
-    for (size_t i = 0; i < hint.len; i++)
-        take(w, m, (unsigned char)hint.ptr[i]);
-    return true;
+    while (rest.len > 0) {
+        uint32_t i = 0;
+        size_t n = 1;
+
+        while (i < w->f.n_tokens && !str_starts(rest, str_of(w->f.token[i])))
+            i++;
+        if (i < w->f.n_tokens) n = strlen(w->f.token[i]);
+        if (!take(w, m, i < w->f.n_tokens ? N_BYTES + i : (unsigned char)*rest.ptr)) break;
+        is_taken = true;
+        rest = (struct str){rest.ptr + n, rest.len - n};
+    }
+    return is_taken;
 }
 
 static uint32_t draw_token(struct walk *w, struct grammar_matcher *m) {
@@ -206,7 +218,7 @@ static bool walk(struct walk *w) {
         if (grammar_is_accepting(&m) && (!grammar_continues(&m) || rng_below(&w->rng, 6) == 0))
             is_over = true;
         else if (rng_below(&w->rng, 3) > 0 || !take_hint(w, &m))
-            take(w, &m, draw_token(w, &m));
+            assert_true(take(w, &m, draw_token(w, &m)));
     }
     is_over |= grammar_is_accepting(&m);
     grammar_matcher_fini(&m);
