@@ -26,11 +26,16 @@
     }
 
 #define QWEN_XML_BODY                                                                              \
-    .body = BODY_NAMED, .arguments = "qwen_xml", .arguments_end = "</function>", .before = "\n",   \
+    .body = BODY_NAMED, .arguments = "qwen_xml", .arguments_end = "</function>",                   \
+    .spelling = {.key = "<parameter=", .text = ">\n", .end = "\n</parameter>\n"}, .before = "\n",  \
     .name_after = ">\n", .between = "\n", .also = {"<function=", STEP_BODY}
 
 #define DSML_BODY                                                                                  \
     .body = BODY_NAMED, .arguments = "deepseek_xml", .arguments_end = "</" DSML "invoke>",         \
+    .spelling = {.key = "<" DSML "parameter name=\"",                                              \
+                 .text = "\" string=\"true\">",                                                    \
+                 .json = "\" string=\"false\">",                                                   \
+                 .end = "</" DSML "parameter>\n"},                                                 \
     .before = "\n\n", .open = "<" DSML "invoke name=\"", .name_after = "\">\n", .between = "\n",   \
     .tokens = {DSML}
 
@@ -63,6 +68,7 @@ static const struct call_format call_formats[] = {
      .body = BODY_NAMED,
      .arguments = "minimax_xml",
      .arguments_end = "</invoke>",
+     .spelling = {.key = "<parameter name=\"", .text = "\">", .end = "</parameter>\n"},
      .before = "\n",
      .section = "<minimax:tool_call>\n",
      .open = "<invoke name=\"",
@@ -127,7 +133,7 @@ static const struct call_format call_formats[] = {
      .body = BODY_NAMED,
      .arguments = "glm_xml",
      .arguments_end = "</tool_call>",
-     .spelling = {"<arg_key>", "</arg_key><arg_value>", "</arg_value>"},
+     .spelling = {.key = "<arg_key>", .text = "</arg_key><arg_value>", .end = "</arg_value>"},
      .open = "<tool_call>",
      .tokens = {"<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>",
                 "</arg_value>"}},
@@ -137,6 +143,7 @@ static const struct call_format call_formats[] = {
      .body = BODY_NAMED,
      .arguments = "glm_xml",
      .arguments_end = "</tool_call>",
+     .spelling = {.key = "<arg_key>", .text = "</arg_key>\n<arg_value>", .end = "</arg_value>\n"},
      .before = "\n",
      .open = "<tool_call>",
      .name_after = "\n",

@@ -41,10 +41,12 @@ struct call_format {
     enum call_ids ids;
     const char *arguments; /* the style of worker/output/arguments/; NULL: JSON */
     const char *arguments_begin, *arguments_end; /* of a style: around them, part of it */
-    struct { /* how a grammar spells them; none: as the structural tags' style of that name */
-        const char *key, *text, *end; /* before the key, after it, after the value */
-        const char *quote;            /* around strings, instead of JSON's */
-        bool is_literal;              /* `end` stands between two */
+    struct {                                     /* how a grammar spells them */
+        const char *key, *text; /* before the key of a parameter, before its text, */
+        const char *json;       /* or before its JSON, if that differs; */
+        const char *end;        /* after its value */
+        const char *quote;      /* around strings, instead of JSON's */
+        bool is_literal;        /* `end` stands between two */
     } spelling;
     const char *key;    /* BODY_OBJECT: of the arguments; NULL: "arguments" */
     const char *before; /* between text and a call, of neither */

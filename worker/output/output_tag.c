@@ -93,17 +93,32 @@ static void put_schema(struct tag_writer *x, const struct json *tool) {
                                 "\"additionalProperties\":false}"));
 }
 
-/* A style whose spelling differs from the one that structural tags know by name. */
+/* Readers find the end of a value where the next one or the end of the call follows, and forgive
+ * what is missing between: so text holds none of these. */
+static void put_excludes(struct tag_writer *x) {
+    const struct call_format *f = x->f;
+    const char *const texts[] = {f->spelling.key, f->arguments_end, f->close, f->section_end};
+
+    json_put_key(&x->w, "excludes");
+    json_begin_array(&x->w);
+    for (size_t i = 0; i < ARRAY_LEN(texts); i++) {
+        const char *text = texts[i];
+
+        while (text && *text == '\n')
+            text++;
+        if (text && *text) json_put_str(&x->w, str_of(text));
+    }
+    json_end_array(&x->w);
+}
+
 static void put_style(struct tag_writer *x) {
     json_put_key(&x->w, "style");
-    if (!x->f->spelling.key) {
-        json_put_str(&x->w, str_of(x->f->arguments));
-        return;
-    }
     json_begin_object(&x->w);
     json_field_z(&x->w, "key", x->f->spelling.key);
     json_field_z(&x->w, "text", x->f->spelling.text);
+    if (x->f->spelling.json) json_field_z(&x->w, "json", x->f->spelling.json);
     json_field_z(&x->w, "end", x->f->spelling.end);
+    put_excludes(x);
     json_end_object(&x->w);
 }
 
@@ -166,8 +181,6 @@ static void put_literals(struct tag_writer *x, const struct json *tool) {
 static void put_arguments(struct tag_writer *x, const struct json *tool) {
     if (x->f->spelling.is_literal) {
         put_literals(x, tool);
-    } else if (x->f->arguments && !is_by_schema(x, tool)) {
-        put_any_text(x, x->f->arguments_end);
     } else {
         begin_format(x, "json_schema");
         put_schema(x, tool);
@@ -189,15 +202,11 @@ static void append(struct buf *to, const char *text) {
     if (text) buf_append_str(to, str_of(text));
 }
 
-static void append_before_name(const struct call_format *f, struct buf *to) {
+/* All of a call before its arguments; of kimi-k2, before its number. */
+static void append_begin(const struct call_format *f, struct str name, struct buf *to) {
     append(to, f->open);
     if (f->body == BODY_OBJECT) append(to, "{\"name\": \"");
     append(to, f->name_before);
-}
-
-/* All of a call before its arguments; of kimi-k2, before its number. */
-static void append_begin(const struct call_format *f, struct str name, struct buf *to) {
-    append_before_name(f, to);
     buf_append_str(to, name);
     if (f->body == BODY_OBJECT)
         buf_appendf(to, "\", \"%s\": ", f->key ? f->key : "arguments");
@@ -294,31 +303,29 @@ static void put_section_tag(struct tag_writer *x) {
     json_end_array(&x->w);
 }
 
-/* Free text, and calls in it. */
-static void put_text_with_calls(struct tag_writer *x) {
-    struct buf trigger;
+/* By which a reader knows that a call begins. */
+static struct str first_word(const char *text) {
+    return (struct str){text, strcspn(text, " \n")};
+}
 
-    buf_init(&trigger, 0);
-    if (x->f->section)
-        append(&trigger, x->f->section);
-    else
-        append_before_name(x->f, &trigger);
+/* Free text, and calls in it; it holds nothing else that a reader takes for a call. */
+static void put_text_with_calls(struct tag_writer *x) {
+    const struct call_format *f = x->f;
+
     begin_list(x, "triggered_tags", "triggers");
-    json_put_str(&x->w, buf_str(&trigger));
+    json_put_str(&x->w, first_word(f->section ? f->section : f->open));
     json_end_array(&x->w);
-    if (x->f->section)
+    if (f->section)
         put_section_tag(x);
     else
         put_call_tags(x);
     json_field_bool(&x->w, "stop_after_first", is_one_call(x));
-    if (x->f->also.text) {
-        json_put_key(&x->w, "excludes");
-        json_begin_array(&x->w);
-        json_put_str(&x->w, str_of(x->f->also.text));
-        json_end_array(&x->w);
-    }
+    json_put_key(&x->w, "excludes");
+    json_begin_array(&x->w);
+    if (f->also.text) json_put_str(&x->w, str_of(f->also.text));
+    if (f->section && f->open) json_put_str(&x->w, first_word(f->open));
+    json_end_array(&x->w);
     json_end_object(&x->w);
-    buf_fini(&trigger);
 }
 
 /* --- the whole -------------------------------------------------------------------------------- */

@@ -303,7 +303,7 @@ static bool is_active(const struct reader *r, const struct marker *m) {
     case MARKER_CALL:
         if (m->is_bare) return !is_reasoning && !r->has_any_text && r->n_calls == 0;
         return m->is_token || !is_reasoning;
-    default: return true; /* of harmony */
+    default: /* of harmony */ return m->is_token || r->state != READ_MESSAGE || !r->scan.in_string;
     }
 }
 

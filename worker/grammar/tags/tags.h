@@ -37,7 +37,7 @@
  * STYLES of json_schema: "json", or one whose parameters stand each by itself, strings as they are
  * (schema.h): "qwen_xml", "minimax_xml", "deepseek_xml", "glm_xml"; or an object with the texts
  * before a name (`key`), between name and value (`text`; `json` for what is no string; the same
- * if it is left out), and behind it (`end`).
+ * if it is left out), and behind it (`end`); raw text then holds none of `excludes` either.
  *
  * What cannot be kept is refused with its place: exclude_token, dispatch, max_tokens, max_chars.
  * LIMITS. 32 formats inside each other. */

@@ -3,6 +3,7 @@
 
 struct style { /* texts of struct schema_raw */
     struct str key, text, json, end;
+    const struct json *excludes; /* NULL: none */
 };
 
 #define BAR "\xEF\xBD\x9C" /* U+FF5C, of DeepSeek's markers */
@@ -27,12 +28,13 @@ static enum status read_style(struct tags *t, const struct json *v, struct style
             json_to_str(json_get(v, "end"), &out->end) != ST_OK)
             return tags_refuse(t, v, "a style needs key, text and end, which are strings");
         if (json_to_str(json_get(v, "json"), &out->json) != ST_OK) out->json = out->text;
+        out->excludes = json_get(v, "excludes");
         return ST_OK;
     }
     for (size_t i = 0; json_to_str(v, &name) == ST_OK && i < ARRAY_LEN(styles); i++) {
         if (!str_eq(name, str_of(styles[i].name))) continue;
         *out = (struct style){str_of(styles[i].key), str_of(styles[i].text), str_of(styles[i].json),
-                              str_of(styles[i].end)};
+                              str_of(styles[i].end), NULL};
         return ST_OK;
     }
     return tags_refuse(t, v,
@@ -44,8 +46,13 @@ static enum status read_style(struct tags *t, const struct json *v, struct style
 static enum status write_style(struct tags *t, const struct json *at, const struct style *style,
                                struct schema_raw *out) {
     struct texts ends = {0};
+    struct marks marks = {0};
     struct str end = style->end;
 
+    if (style->excludes && tags_marks(t, style->excludes, "excludes", &marks) != ST_OK)
+        return ST_INVALID;
+    for (uint32_t i = 0; i < marks.n; i++)
+        texts_add(t, &ends, marks.mark[i].text);
     while (end.len > 0 && (end.ptr[end.len - 1] == '\n' || end.ptr[end.len - 1] == ' '))
         end.len--;
     if (end.len == 0) return tags_refuse(t, at, "the end of a style must not be blank");
