@@ -36,6 +36,8 @@ static const struct tag_style tag_styles[] = {
     [ARGUMENTS_QWEN_XML] = {.text = {"<parameter=", ">", NULL, "</parameter>", "</function>",
                                      "</tool_call>"},
                             .is_on_lines = true},
+    [ARGUMENTS_SEED_XML] = {.text = {"<parameter=", ">", NULL, "</parameter>", "</function>",
+                                     "</seed:tool_call>"}},
     [ARGUMENTS_GLM_XML] = {.text = {"<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>",
                                     "</tool_call>", NULL},
                            .is_anywhere = true},
