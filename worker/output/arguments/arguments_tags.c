@@ -3,7 +3,8 @@
  *      gap  key_open KEY key_end  value_open VALUE value_close  gap  key_open ...  call_close
  *
  * Nothing is escaped in a value, so a value may hold a closing tag: value_close ends it only where
- * the next key or the end of the call follows. What may be that is held, with the newline before it:
+ * the next key or the end of the call follows. What may be that is held, with the newline before
+ * it:
  *
  *      VALUE ──\n or <──▶ MARK ──value_close──▶ GAP ──key_open──▶ the next key
  *        ▲                 │                     └───call_close──▶ done
