@@ -95,6 +95,7 @@ static inline uint64_t vocabulary_bit(uint8_t byte) {
 
 /* The marker of that name; NULL if there is none. */
 const struct vocabulary_marker *vocabulary_find_marker(const struct vocabulary *v, struct str name);
+const struct vocabulary_marker *vocabulary_marker_of(const struct vocabulary *v, uint64_t id);
 /* The first marker in a text, the longest there, and its place; NULL if there is none. */
 const struct vocabulary_marker *vocabulary_next_marker(const struct vocabulary *v, struct str text,
                                                        size_t *at);

@@ -4,8 +4,9 @@
  *      value          ->  text raw end  |  json JSON end
  *
  * Parameters are those that the schema declares or requires, in its order; its words about others
- * are left out, so that every answer is still one that it accepts. A string with a pattern, a format
- * or a length is written without the characters that JSON escapes: there both spellings are one. */
+ * are left out, so that every answer is still one that it accepts. A string with a pattern, a
+ * format or a length is written without the characters that JSON escapes: there both spellings are
+ * one. */
 #include "worker/grammar/core/char_set.h"
 #include "worker/grammar/schema/schema_internal.h"
 
