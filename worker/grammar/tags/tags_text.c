@@ -73,7 +73,7 @@ void tags_name_markers(struct tags *t, const struct json *v) {
 
 /* --- marks ------------------------------------------------------------------------------------ */
 
-/* No text is spelt with a token that is named: of the only spelling of a byte that would be wrong. */
+/* No text is spelt with a token that is named, and a byte has no other spelling. */
 static enum status check_token(struct tags *t, const struct json *v, const struct mark *m) {
     if (vocabulary_bytes(t->vocabulary, m->token).len != 1) return ST_OK;
     return tags_refuse(t, v, "a token of one byte is text: use const_string");
