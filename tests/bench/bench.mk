@@ -19,8 +19,8 @@ bench-hostile: all load ## clients that take memory and connections, in a contro
 	@INCIPIT_BUILD=$(B) python3 tests/bench/hostile.py $(ARGS)
 bench-churn: all $(HELPERS) ## a minute in which 50 of 1,000 workers come and 50 go each second, under load: the data path's longest stall
 	@CHURN_SECONDS=60 CHURN_WORKERS=1000 CHURN_RPS=300 tests/run_integration $(B) "$(SAN)" -s -k come_and_go_all_the_time $(ARGS)
-bench-engine: all $(B)/tests/bench/bench_engine $(B)/tests/bench/bench_step $(B)/tests/bench/bench_order ## around the model: a step, the order of prompts, the KV manager, the host tier, 1,000 streams
-	@$(B)/tests/bench/bench_engine; $(B)/tests/bench/bench_step; $(B)/tests/bench/bench_order; INCIPIT_BUILD=$(B) python3 tests/bench/streams.py
+bench-engine: all $(B)/tests/bench/bench_engine $(B)/tests/bench/bench_step $(B)/tests/bench/bench_constrain $(B)/tests/bench/bench_order ## around the model: a step, the order of prompts, the KV manager, the host tier, 1,000 streams
+	@$(B)/tests/bench/bench_engine; $(B)/tests/bench/bench_step; $(B)/tests/bench/bench_constrain; $(B)/tests/bench/bench_order; INCIPIT_BUILD=$(B) python3 tests/bench/streams.py
 bench-%: $(B)/tests/bench/bench_% ## a benchmark of tests/bench: ratios, never gates
 	@$< $(ARGS)
 

@@ -26,10 +26,10 @@
             DEEPSEEK("tool" BLANK "call" BLANK "end"), DEEPSEEK("tool" BLANK "sep")                \
     }
 
-#define QWEN_XML_BODY                                                                              \
-    .body = BODY_NAMED, .arguments = "qwen_xml", .arguments_end = "</function>",                   \
-    .spelling = {.key = "<parameter=", .text = ">\n", .end = "\n</parameter>\n"}, .before = "\n",  \
-    .name_after = ">\n", .between = "\n", .also = {"<function=", STEP_BODY}
+#define QWEN_XML_BODY(style, newline)                                                              \
+    .body = BODY_NAMED, .arguments = style, .arguments_end = "</function>",                        \
+    .spelling = {.key = "<parameter=", .text = ">" newline, .end = newline "</parameter>\n"},      \
+    .before = "\n", .name_after = ">\n", .between = "\n", .also = {"<function=", STEP_BODY}
 
 #define DSML_BODY                                                                                  \
     .body = BODY_NAMED, .arguments = "deepseek_xml", .arguments_end = "</" DSML "invoke>",         \
@@ -157,14 +157,14 @@ static const struct call_format call_formats[] = {
      .open = "<seed:tool_call>\n<function=",
      .close = "\n</seed:tool_call>",
      .tokens = {"<seed:tool_call>", "</seed:tool_call>"},
-     QWEN_XML_BODY},
+     QWEN_XML_BODY("seed_xml", "")},
     {.name = "qwen3_coder",
      .aliases = "qwen3_xml qwen3-coder nemotron_v3 step3p5 granite4_2",
      .signs = {TEMPLATE("<function="), TEMPLATE("<parameter=")},
      .open = "<tool_call>\n<function=",
      .close = "\n</tool_call>",
      .tokens = {"<tool_call>", "</tool_call>"},
-     QWEN_XML_BODY},
+     QWEN_XML_BODY("qwen_xml", "\n")},
     {.name = "llama4_pythonic",
      .aliases = "llama4",
      .signs = {EITHER("<|python_start|>")},

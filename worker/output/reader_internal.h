@@ -159,7 +159,7 @@ struct reader {
     struct buf json;
 
     enum message_state message; /* of harmony: how far arguments are */
-    bool is_marked;             /* the header has a marker */
+    bool is_marked;             /* the header has a marker or recipient: it is one */
 };
 
 /* --- reader.c ------------------------------------------------------------------------------- */

@@ -19,9 +19,13 @@ struct arguments {
 };
 
 static const char *const style_names[] = {
-    [ARGUMENTS_QWEN_XML] = "qwen_xml",           [ARGUMENTS_GLM_XML] = "glm_xml",
-    [ARGUMENTS_MINIMAX_XML] = "minimax_xml",     [ARGUMENTS_DEEPSEEK_XML] = "deepseek_xml",
-    [ARGUMENTS_PYTHONIC] = "pythonic",           [ARGUMENTS_GEMMA] = "gemma",
+    [ARGUMENTS_QWEN_XML] = "qwen_xml",
+    [ARGUMENTS_SEED_XML] = "seed_xml",
+    [ARGUMENTS_GLM_XML] = "glm_xml",
+    [ARGUMENTS_MINIMAX_XML] = "minimax_xml",
+    [ARGUMENTS_DEEPSEEK_XML] = "deepseek_xml",
+    [ARGUMENTS_PYTHONIC] = "pythonic",
+    [ARGUMENTS_GEMMA] = "gemma",
     [ARGUMENTS_FUNCTIONGEMMA] = "functiongemma",
 };
 
@@ -219,6 +223,6 @@ void put_escaped(struct buf *out, unsigned char c) {
 
 void put_quoted_str(struct buf *out, struct str text) {
     buf_append_char(out, '"');
-    json_escape(out, text);
+    if (text.len > 0) json_escape(out, text);
     buf_append_char(out, '"');
 }

@@ -18,7 +18,6 @@
 #include <assert.h>
 
 #include "common/base/mem.h"
-#include "common/text/json.h"
 #include "worker/output/arguments/arguments_internal.h"
 
 enum tag { KEY_OPEN, KEY_END, VALUE_OPEN, VALUE_CLOSE, CALL_CLOSE, SECTION_CLOSE, N_TAGS };
@@ -38,6 +37,8 @@ static const struct tag_style tag_styles[] = {
     [ARGUMENTS_QWEN_XML] = {.text = {"<parameter=", ">", NULL, "</parameter>", "</function>",
                                      "</tool_call>"},
                             .is_on_lines = true},
+    [ARGUMENTS_SEED_XML] = {.text = {"<parameter=", ">", NULL, "</parameter>", "</function>",
+                                     "</seed:tool_call>"}},
     [ARGUMENTS_GLM_XML] = {.text = {"<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>",
                                     "</tool_call>", NULL},
                            .is_anywhere = true},
@@ -162,18 +163,23 @@ static void begin_string(struct tags *t, struct buf *out) {
     t->value = VALUE_STRING;
 }
 
+/* The last character may not be whole yet, so json_escape will not do. */
+static void put_text(struct buf *out, struct str s) {
+    for (size_t i = 0; i < s.len; i++)
+        put_escaped(out, (unsigned char)s.ptr[i]);
+}
+
 static void put_value(struct tags *t, unsigned char byte, struct buf *out) {
     struct str s = symbols_text(t->symbols, &byte);
 
     if (t->value == VALUE_STRING) {
-        for (size_t i = 0; i < s.len; i++)
-            put_escaped(out, (unsigned char)s.ptr[i]);
+        put_text(out, s);
         return;
     }
     buf_append_str(&t->text, s);
     if (t->value == VALUE_STRING_OR_NULL && !str_starts(STR("null"), buf_str(&t->text))) {
         begin_string(t, out);
-        json_escape(out, buf_str(&t->text));
+        put_text(out, buf_str(&t->text));
         buf_clear(&t->text);
     }
 }

@@ -104,6 +104,8 @@ static void case_75_harmony_channels_are_reasoning_and_text(void **state) {
     check_one(NULL, "openai", true, false, false,
               STR("<|channel|>commentary to=functions.f<|message|>{}<|call|>"), "text {}\n");
     check_one("openai", "openai", true, false, true, STR("<|channel|>comment"), "");
+    check_one("openai", "openai", true, false, false, STR("<|call|> <|constrain|>json"),
+              "text  json\n"); /* a marker where no header is */
 }
 
 #define K_SECTION "<|tool_calls_section_begin|>"
