@@ -348,12 +348,12 @@ static void required_calls_are_read(void **state) {
     check_all((struct output_tag){.choice = TOOLS_REQUIRED});
 }
 
-static void case_86_single_calls_are_single(void **state) {
+static void single_calls_are_single(void **state) {
     (void)state;
     check_all((struct output_tag){.choice = TOOLS_REQUIRED, .is_single = true});
 }
 
-static void case_88_a_named_tool_is_called_once(void **state) {
+static void a_named_tool_is_called_once(void **state) {
     (void)state;
     check_all((struct output_tag){.choice = TOOLS_NAMED});
 }
@@ -413,8 +413,8 @@ static void grammars_are_needed_where_something_is_forced(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(required_calls_are_read),
-        cmocka_unit_test(case_86_single_calls_are_single),
-        cmocka_unit_test(case_88_a_named_tool_is_called_once),
+        cmocka_unit_test(single_calls_are_single),
+        cmocka_unit_test(a_named_tool_is_called_once),
         cmocka_unit_test(strict_tools_are_obeyed_where_calls_are_free),
         cmocka_unit_test(text_obeys_its_format_beside_calls),
         cmocka_unit_test(text_obeys_its_format_without_tools),
