@@ -2,11 +2,11 @@
  * constrained, over a vocabulary of 131,072 tokens.
  *
  * A whole engine on the sim backend, whose device takes no time: processor time of the process, per
- * step, beside that of rows without a grammar. *Warm*: 16 schemas of tools for 256 rows, whose masks
- * are known. *Cold*: the same from their first token on. *Apart*: 256 schemas, one for each row, from
- * their first token on, so that nearly each mask is new. What is added is a part of the 18 ms that
- * such a step takes on the device that sim stands for (256 rows behind 1,000 tokens): the bars are
- * 5 % warm and 15 % cold. Medians of five engines. */
+ * step, beside that of rows without a grammar. *Warm*: 16 schemas of tools for 256 rows, whose
+ * masks are known. *Cold*: the same from their first token on. *Apart*: 256 schemas, one for each
+ * row, from their first token on, so that nearly each mask is new. What is added is a part of the
+ * 18 ms that such a step takes on the device that sim stands for (256 rows behind 1,000 tokens):
+ * the bars are 5 % warm and 15 % cold. Medians of five engines. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -65,8 +65,8 @@ static bool is_special(const void *arg, uint32_t id) {
     return id >= 256 && id < 260;
 }
 
-/* Bytes; words with and without a blank in front, whose first four letters are theirs alone; and one
- * in 32 of the characters of JSON. */
+/* Bytes; words with and without a blank in front, whose first four letters are theirs alone; and
+ * one in 32 of the characters of JSON. */
 static void make_tokens(struct tokens *t) {
     static const char json[] = "{}[]\":, \n0123456789.-";
     struct rng rng;

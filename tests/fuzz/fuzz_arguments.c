@@ -14,6 +14,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static const char *const fuzz_tokens[][ARGUMENTS_MAX_TOKENS] = {
     [ARGUMENTS_QWEN_XML] = {"<tool_call>", "</tool_call>"},
+    [ARGUMENTS_SEED_XML] = {"<seed:tool_call>", "</seed:tool_call>"},
     [ARGUMENTS_GLM_XML] = {"<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>",
                            "</arg_value>"},
     [ARGUMENTS_MINIMAX_XML] = {"<minimax:tool_call>", "</minimax:tool_call>"},
@@ -136,7 +137,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         struct fuzz_end end;
 
         buf_clear(&json[i > 0]);
-        end = fuzz_run((enum arguments_style)(data[0] % 7), data[1] & 4 ? NULL : schema,
+        end = fuzz_run((enum arguments_style)(data[0] % 8), data[1] & 4 ? NULL : schema,
                        (struct str){(const char *)data + 2, size - 2}, data[1] & 1, data[1] & 2,
                        pieces[i], pieces[i] ? NULL : &rng, &json[i > 0]);
         if (i == 0) {

@@ -1,5 +1,6 @@
 """Tool calls and reasoning in chat, whole and streamed. The simulated backend obeys masks, so that a structural tag makes it
 write any text: what is read from that text is compared with the text."""
+import concurrent.futures
 import json
 import re
 
@@ -283,7 +284,7 @@ GOES_ON = {"messages": OPENED, "continue_final_message": True, "tools": None}
 def test_a_budget_ends_reasoning_at_its_token(worker, budget):
     message = choice(worker, thinking_token_budget=budget, max_tokens=60, ignore_eos=True, **GOES_ON)["message"]
     assert len((message["reasoning"] or "").encode()) == budget
-    assert len(message["content"].encode()) == 60 - budget - len("</think>")
+    assert len(message["content"].encode()) == 60 - budget - len("\n</think>\n\n")
     assert choice(worker, thinking_token_budget=budget, max_tokens=60, ignore_eos=True, **GOES_ON)["message"] == message
 
 
@@ -313,6 +314,38 @@ def test_behind_reasoning_that_the_prompt_has_closed_there_is_none(worker, field
 def test_a_budget_needs_a_format(plain):
     answer = plain.post("/v1/chat/completions", body(thinking_token_budget=3))
     assert answer.code == 400 and answer.json["error"]["param"] == "thinking_token_budget" and "--reasoning-parser" in answer.body
+
+
+@pytest.mark.parametrize("fields", [GOES_ON, {"tool_choice": "required", "parallel_tool_calls": False}])
+def test_an_answer_with_a_budget_is_the_same_alone_and_among_others(worker, fields):
+    bodies = [{**body(**fields), "seed": seed, "temperature": 1, "thinking_token_budget": seed, "max_tokens": 200} for seed in range(24)]
+    ask = lambda b: worker.post("/v1/chat/completions", b).json["choices"][0]["message"]
+    with concurrent.futures.ThreadPoolExecutor(len(bodies)) as pool:
+        together = list(pool.map(ask, bodies))
+    alone = [ask(b) for b in bodies]
+    for one in (*together, *alone):
+        for call in one.get("tool_calls", []):
+            del call["id"]
+    assert together == alone
+
+
+SWITCHED = "{% for m in messages %}{{ m.content }}{% if preserve_thinking and m.reasoning %}<think>{{ m.reasoning }}</think>{% endif %}{% endfor %}"
+
+
+def test_reasoning_of_earlier_turns_is_kept_on_demand(programs):
+    history = [*HELLO, {"role": "assistant", "content": "Done.", "reasoning": "Because."}, *HELLO]
+    counts = []
+    for options in ([], ["--keep-reasoning"], ["--keep-reasoning", "--default-chat-template-kwargs", '{"preserve_thinking": false}']):
+        worker = programs(Worker, DEMO_MODEL, "--backend", "sim", "--chat-template", SWITCHED, *options).ready()
+        counts.append(worker.post("/tokenize", {"messages": history}).json["count"])
+    assert counts[1] > counts[0] == counts[2]
+
+
+def test_a_template_without_a_switch_and_unknown_formats_are_reported(programs):
+    worker = programs(Worker, "--backend", "sim", "--keep-reasoning", "--tool-call-parser", "of_tomorrow", "--reasoning-parser", "deepseek-r1").ready()
+    assert " format_unknown option=tool-call-parser " in worker.log and "reasoning-parser" not in worker.log
+    assert " reasoning_not_kept" in worker.log  # all of it stands before worker_ready
+    assert worker.get("/server_info").json["reasoning_parser"] == "deepseek_r1"
 
 
 # --- markers that are tokens -----------------------------------------------------------------------------------
@@ -361,11 +394,11 @@ def test_a_stop_string_is_not_found_in_a_marker_and_text_before_it_is_kept(marke
 def test_a_budget_counts_tokens_between_markers(marked, budget):
     fields = {"thinking_token_budget": budget, "max_tokens": 20, "ignore_eos": True}
     answer = whole(marked, **GOES_ON, **fields)
-    assert answer["usage"]["completion_tokens_details"]["reasoning_tokens"] == budget
+    assert answer["usage"]["completion_tokens_details"]["reasoning_tokens"] == budget + 1  # and the newline that is forced
     assert answer["choices"][0]["message"]["content"]
     ids = whole(marked, return_token_ids=True, **GOES_ON, **fields)["choices"][0]["token_ids"]
     end, = marked.post("/tokenize", {"prompt": "</think>"}).json["tokens"]
-    assert [i for i, token in enumerate(ids) if token == end] == [budget]
+    assert [i for i, token in enumerate(ids) if token == end] == [budget + 1]
 
 
 def test_a_forced_call_is_spelt_with_the_tokens(marked):

@@ -9,9 +9,9 @@
  *
  * Answered by {"error": message}; or by {"accepts": [bool, ...]}, or {"masks": [hex, ...], "ends":
  * [bool, ...]}: of the start, and behind each token; or {"drawn": [text or null, ...]}: n random
- * answers, null where one did not end within 4,000 tokens. A vocabulary file has the number of tokens (4
- * bytes), then of each its length (2 bytes) and bytes; nothing means that it is special. "speed"
- * follows random answers of 60 tokens, five of each grammar. */
+ * answers, null where one did not end within 4,000 tokens. A vocabulary file has the number of
+ * tokens (4 bytes), then of each its length (2 bytes) and bytes; nothing means that it is special.
+ * "speed" follows random answers of 60 tokens, five of each grammar. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -135,6 +135,7 @@ struct spelling {
 
 static const struct spelling spellings[] = {
     {"qwen_xml", "<parameter=", ">\n", "\n</parameter>\n", ""},
+    {"seed_xml", "<parameter=", ">", "</parameter>\n", ""},
     {"glm_xml", "<arg_key>", "</arg_key>\n<arg_value>", "</arg_value>\n", ""},
     {"minimax_xml", "<parameter name=\"", "\">", "</parameter>\n", ""},
     {"deepseek_xml",

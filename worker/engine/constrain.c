@@ -122,6 +122,8 @@ void constrain_fill(struct request *r, const struct constrain_ends *ends, uint32
 /* --- the token -------------------------------------------------------------------------------- */
 
 enum status constrain_take(struct request *r, const struct constrain_ends *ends, uint32_t token) {
+    uint32_t forced;
+    bool is_forced = thinking_forces(&r->thinking, &r->params.thinking, &forced);
     enum status st;
 
     if (r->error.status != ST_OK) return r->error.status; /* since its mask was filled */
@@ -137,6 +139,11 @@ enum status constrain_take(struct request *r, const struct constrain_ends *ends,
         return ST_OK;
     }
     if (request_is_end(&r->params, ends->eos_ids, ends->n_eos, token)) return ST_OK;
+    if (is_forced)
+        return error_set_param(&r->error, ST_INVALID, "thinking_token_budget",
+                               "thinking_token_budget ends reasoning at output token %u, where the "
+                               "grammar does not allow that: raise it, or leave it out",
+                               request_n_output(r));
     return error_set(&r->error, ST_INTERNAL,
                      "the device chose token %u, which the grammar of this "
                      "request does not allow: retry",

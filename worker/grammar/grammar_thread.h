@@ -7,9 +7,9 @@
  *                       threads: compile, first mask ──▶ [mailbox] ──▶ loop: cache, on_done of each
  *
  * A job is embedded in the caller's object and comes back once on the caller's loop, unless it is
- * cancelled before; a compilation that no job waits for any more is stopped. The text of its spec is copied. The vocabulary is built by the first thread
- * when it starts, and jobs wait for it. A grammar that has come back is used by no thread of these
- * again. */
+ * cancelled before; a compilation that no job waits for any more is stopped. The text of its spec
+ * is copied. The vocabulary is built by the first thread when it starts, and jobs wait for it. A
+ * grammar that has come back is used by no thread of these again. */
 #ifndef WORKER_GRAMMAR_GRAMMAR_THREAD_H
 #define WORKER_GRAMMAR_GRAMMAR_THREAD_H
 

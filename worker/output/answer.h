@@ -7,7 +7,7 @@
  *      part 2  call       find, {"x": 1}
  *
  * A list that only grows at its end: a part is whole before the next one begins. So a stream is the
- * same list, told piece by piece: a sender keeps a *mark*, and sends what is behind it.
+ * same list, sent piece by piece: a sender keeps a *mark*, and sends what is behind it.
  * What is sent in pieces equals what is sent whole, on every wire, because both are read from here.
  *
  * Written by reader.h. One thread. LIMITS. ANSWER_MAX_PARTS; the owner limits bytes (`max_bytes`).

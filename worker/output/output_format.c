@@ -1,6 +1,7 @@
 /* worker/output/output_format.c - the table of formats, in the order in which they are looked for.
  *
- * Names are those of engines' parsers. A format whose signs another one has too stands before it. */
+ * Names are those of engines' parsers. A format whose signs another one has too stands before
+ * it. */
 #include "worker/output/output_format.h"
 
 #include "worker/output/output_internal.h"
@@ -25,10 +26,10 @@
             DEEPSEEK("tool" BLANK "call" BLANK "end"), DEEPSEEK("tool" BLANK "sep")                \
     }
 
-#define QWEN_XML_BODY                                                                              \
-    .body = BODY_NAMED, .arguments = "qwen_xml", .arguments_end = "</function>",                   \
-    .spelling = {.key = "<parameter=", .text = ">\n", .end = "\n</parameter>\n"}, .before = "\n",  \
-    .name_after = ">\n", .between = "\n", .also = {"<function=", STEP_BODY}
+#define QWEN_XML_BODY(style, newline)                                                              \
+    .body = BODY_NAMED, .arguments = style, .arguments_end = "</function>",                        \
+    .spelling = {.key = "<parameter=", .text = ">" newline, .end = newline "</parameter>\n"},      \
+    .before = "\n", .name_after = ">\n", .between = "\n", .also = {"<function=", STEP_BODY}
 
 #define DSML_BODY                                                                                  \
     .body = BODY_NAMED, .arguments = "deepseek_xml", .arguments_end = "</" DSML "invoke>",         \
@@ -156,14 +157,14 @@ static const struct call_format call_formats[] = {
      .open = "<seed:tool_call>\n<function=",
      .close = "\n</seed:tool_call>",
      .tokens = {"<seed:tool_call>", "</seed:tool_call>"},
-     QWEN_XML_BODY},
+     QWEN_XML_BODY("seed_xml", "")},
     {.name = "qwen3_coder",
      .aliases = "qwen3_xml qwen3-coder nemotron_v3 step3p5 granite4_2",
      .signs = {TEMPLATE("<function="), TEMPLATE("<parameter=")},
      .open = "<tool_call>\n<function=",
      .close = "\n</tool_call>",
      .tokens = {"<tool_call>", "</tool_call>"},
-     QWEN_XML_BODY},
+     QWEN_XML_BODY("qwen_xml", "\n")},
     {.name = "llama4_pythonic",
      .aliases = "llama4",
      .signs = {EITHER("<|python_start|>")},
@@ -273,6 +274,7 @@ static const struct reasoning_format reasoning_formats[] = {
      .begin = "<|channel|>analysis<|message|>",
      .end = "<|end|>",
      .next = "<|start|>assistant",
+     .forced = "<|end|><|start|>assistant<|channel|>final<|message|>",
      .is_harmony = true},
     {.name = "mistral",
      .aliases = "magistral",
@@ -304,6 +306,7 @@ static const struct reasoning_format reasoning_formats[] = {
      .signs = {TEMPLATE("<think>"), TEMPLATE("<answer>")},
      .begin = "<think>",
      .end = "</think>",
+     .forced = "\n</think>\n<answer>\n",
      .answer = "<answer>",
      .answer_end = "</answer>"},
     {.name = "deepseek_r1",
@@ -311,7 +314,8 @@ static const struct reasoning_format reasoning_formats[] = {
                 "qwen3-thinking qwq glm glm45 glm47 kimi_k2 minimax_m2 nemotron_v3 step3p5 think",
      .signs = {EITHER("</think>")},
      .begin = "<think>",
-     .end = "</think>"},
+     .end = "</think>",
+     .forced = "\n</think>\n\n"},
 };
 
 /* --- names ------------------------------------------------------------------------------------ */
@@ -370,12 +374,17 @@ const char *reasoning_format_name(const struct reasoning_format *f) {
     return f ? f->name : "none";
 }
 
-struct str reasoning_format_begin(const struct reasoning_format *f) {
+struct str reasoning_format_open(const struct reasoning_format *f) {
     return str_of(f->begin);
 }
 
-struct str reasoning_format_end(const struct reasoning_format *f) {
+struct str reasoning_format_close(const struct reasoning_format *f) {
     return str_of(f->end);
+}
+
+struct str reasoning_format_end(const struct reasoning_format *f) {
+    if (!f) return STR_NULL;
+    return str_of(f->forced ? f->forced : f->end);
 }
 
 const struct call_format *call_format_at(uint32_t i) {

@@ -1,7 +1,7 @@
 /* worker/output/output_format.h - how models write reasoning and tool calls: a table.
  *
- * Each family of models was trained to one way of writing. A row of the table says which markers
- * there are and what stands between them; from the same row the reader (reader.h) takes an answer
+ * Each family of models was trained to one way of writing. A row of the table has the markers
+ * and what stands between them; from the same row the reader (reader.h) takes an answer
  * apart, and the writer of grammars (output_tag.h) makes the constraint. So what is constrained is
  * what is read.
  *
@@ -35,8 +35,12 @@ const char *reasoning_format_name(const struct reasoning_format *f); /* NULL: "n
 bool call_format_begin_token(const struct call_format *f, const struct output_model *m,
                              uint32_t *id);
 
-/* What stands before and behind reasoning. */
-struct str reasoning_format_begin(const struct reasoning_format *f);
+/* The markers around reasoning, as models write them. */
+struct str reasoning_format_open(const struct reasoning_format *f);
+struct str reasoning_format_close(const struct reasoning_format *f);
+
+/* What to write in the model's stead to end its reasoning, so that the answer comes next. As a
+ * template has it: with markers that may be tokens. STR_NULL without a format. */
 struct str reasoning_format_end(const struct reasoning_format *f);
 
 /* The first rows whose signs are in the template and the vocabulary; NULL where none is. */

@@ -65,6 +65,7 @@ struct reasoning_format {
     const char *name, *aliases;
     struct sign signs[FORMAT_MAX_SIGNS];
     const char *begin, *end;
+    const char *forced;              /* written to end it early; NULL: `end` */
     const char *next;                /* of harmony: between two messages */
     const char *answer, *answer_end; /* around the text after reasoning */
     bool is_harmony;                 /* channels: reader_harmony.c */

@@ -194,7 +194,7 @@ void reader_destroy(struct reader *r) {
 /* --- text ------------------------------------------------------------------------------------- */
 
 void reader_flush(struct reader *r) {
-    answer_add(r->out, r->ready_kind, buf_str(&r->ready));
+    if (buf_len(&r->ready) > 0) answer_add(r->out, r->ready_kind, buf_str(&r->ready));
     if (r->ready.has_failed) r->out->is_incomplete = true;
     buf_clear(&r->ready);
 }

@@ -1,5 +1,6 @@
-/* worker/output/reader_arguments.c - the arguments of a call that has its name: JSON, passed on as it
- * is, or another notation (worker/output/arguments/), which becomes JSON. */
+/* worker/output/reader_arguments.c - the arguments of a call that has its name.
+ *
+ * JSON is passed on as it is; another notation becomes JSON (worker/output/arguments/). */
 #include <assert.h>
 
 #include "common/text/json.h"

@@ -4,8 +4,8 @@
  *      <|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json<|message|>{...}<|call|>
  *      <|start|>assistant to=functions.f<|channel|>commentary json<|message|>{...}<|call|>
  *
- * A prompt ends inside of a header, after `<|start|>assistant`. `held` has the header, with one byte
- * that UTF-8 does not have for each marker. Arguments are JSON, or else whatever the message is. */
+ * A prompt ends inside of a header, after `<|start|>assistant`. `held` has the header, with one
+ * byte that UTF-8 does not have for each marker. Arguments are JSON, or else whatever the message is. */
 #include "worker/output/reader_internal.h"
 
 #define HEADER_MAX 512u
@@ -15,9 +15,10 @@
 /* The word after `mark`. */
 static struct str word_after(struct str header, struct str mark) {
     ptrdiff_t at = str_find(header, mark);
-    struct str word = {header.ptr + at + mark.len, 0};
+    struct str word;
 
     if (at < 0) return STR_NULL;
+    word = (struct str){header.ptr + at + mark.len, 0};
     while (word.ptr < header.ptr + header.len && *word.ptr == ' ')
         word.ptr++;
     while (word.ptr + word.len < header.ptr + header.len && !reader_is_blank(word.ptr[word.len]) &&
@@ -72,7 +73,7 @@ void reader_harmony_marker(struct reader *r, enum marker_role role) {
         if (!is_in_header) return; /* dropped */
         if (role == MARKER_MESSAGE)
             begin_message(r);
-        else if (buf_len(&r->held) < HEADER_MAX)
+        else if (r->is_marked && buf_len(&r->held) < HEADER_MAX)
             buf_append_str(&r->held, STR(AT_OTHER));
         return;
     }
@@ -88,7 +89,8 @@ static void header_byte(struct reader *r, char c) {
 
     if (buf_len(&r->held) < HEADER_MAX) buf_append_char(&r->held, c);
     header = buf_str(&r->held);
-    if (r->is_marked || str_starts(to, header) || str_starts(header, to)) return;
+    r->is_marked |= str_starts(header, to);
+    if (r->is_marked || str_starts(to, header)) return;
     r->state = READ_TEXT;
     reader_put(r, READ_TEXT, header);
     buf_clear(&r->held);

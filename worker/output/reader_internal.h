@@ -159,14 +159,15 @@ struct reader {
     struct buf json;
 
     enum message_state message; /* of harmony: how far arguments are */
-    bool is_marked;             /* the header has a marker */
+    bool is_marked;             /* the header has a marker or recipient: it is one */
 };
 
 /* --- reader.c ------------------------------------------------------------------------------- */
 
 /* Text of the kind of the state, codes as their texts. */
 void reader_put(struct reader *r, enum reader_state state, struct str text);
-/* What comes next is no text of that kind; at most so many newlines at its end are of the format. */
+/* What comes next is no text of that kind; at most so many newlines at its end are of the
+ * format. */
 void reader_end_text(struct reader *r, size_t n_newlines);
 void reader_leave_reasoning(struct reader *r);
 void reader_flush(struct reader *r);                         /* `ready` into the answer */

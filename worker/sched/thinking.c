@@ -1,16 +1,30 @@
 /* worker/sched/thinking.c - see thinking.h. */
 #include "worker/sched/thinking.h"
 
+static void enter(struct thinking *t, const struct thinking_limit *limit, int phase) {
+    bool is_used = phase == THINKING_INSIDE && t->n_tokens >= limit->budget;
+
+    t->phase = is_used ? THINKING_FORCED : phase;
+    t->n_matched = 0;
+}
+
+static const struct thinking_run *forced_run(const struct thinking *t,
+                                             const struct thinking_limit *limit) {
+    if (t->phase == THINKING_ENDING) return &limit->end;
+    return t->phase == THINKING_FORCED ? &limit->forced : NULL;
+}
+
 void thinking_init(struct thinking *t, const struct thinking_limit *limit) {
     *t = (struct thinking){.phase = THINKING_AFTER};
-    if (limit->n_end > 0) t->phase = limit->is_open ? THINKING_INSIDE : THINKING_BEFORE;
+    if (limit->forced.n > 0) enter(t, limit, limit->is_open ? THINKING_INSIDE : THINKING_BEFORE);
 }
 
 bool thinking_forces(const struct thinking *t, const struct thinking_limit *limit,
                      uint32_t *token) {
-    if (t->phase != THINKING_INSIDE || t->n_tokens < limit->budget) return false;
-    *token = limit->end[t->n_matched];
-    return true;
+    const struct thinking_run *run = forced_run(t, limit);
+
+    if (run) *token = run->token[t->n_matched];
+    return run != NULL;
 }
 
 /* The longest beginning of the marker that the output ends with, after one token more. It was
@@ -27,18 +41,28 @@ static uint32_t match(const uint32_t *marker, uint32_t n_matched, uint32_t token
     return 0;
 }
 
-void thinking_take(struct thinking *t, const struct thinking_limit *limit, uint32_t token) {
-    bool is_inside = t->phase == THINKING_INSIDE;
-    uint32_t n_marker = is_inside ? limit->n_end : limit->n_begin;
-
-    if (t->phase == THINKING_AFTER || n_marker == 0) return;
-    if (is_inside && limit->has_other_end && token == limit->other_end) {
-        t->phase = THINKING_AFTER;
-        return;
+static void take_inside(struct thinking *t, const struct thinking_limit *limit, uint32_t token) {
+    t->n_tokens++;
+    t->n_matched = match(limit->end.token, t->n_matched, token);
+    if (t->n_matched == limit->end.n || (limit->has_other_end && token == limit->other_end)) {
+        enter(t, limit, THINKING_AFTER);
+    } else if (t->n_tokens >= limit->budget) {
+        t->phase = t->n_matched > 0 ? THINKING_ENDING : THINKING_FORCED;
     }
-    t->n_matched = match(is_inside ? limit->end : limit->begin, t->n_matched, token);
-    t->n_tokens += is_inside;
-    if (t->n_matched < n_marker) return;
-    t->phase = is_inside ? THINKING_AFTER : THINKING_INSIDE;
-    t->n_matched = 0;
+}
+
+void thinking_take(struct thinking *t, const struct thinking_limit *limit, uint32_t token) {
+    switch (t->phase) {
+    case THINKING_AFTER: break;
+    case THINKING_BEFORE:
+        if (limit->begin.n == 0) break;
+        t->n_matched = match(limit->begin.token, t->n_matched, token);
+        if (t->n_matched == limit->begin.n) enter(t, limit, THINKING_INSIDE);
+        break;
+    case THINKING_INSIDE: take_inside(t, limit, token); break;
+    case THINKING_FORCED:
+    case THINKING_ENDING:
+        if (++t->n_matched == forced_run(t, limit)->n) enter(t, limit, THINKING_AFTER);
+        break;
+    }
 }

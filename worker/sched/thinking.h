@@ -2,12 +2,14 @@
  *
  *      before ── its begin marker ──▶ inside ── its end marker ──▶ after
  *                                       │                            ▲
- *                                       └ budget is used: the tokens of the end marker must come ┘
+ *                                       └ budget is used ─▶ forced ──┘
  *
  * Markers are runs of tokens; between them every token counts. Reasoning that the prompt has opened
- * is inside from the first token on. There is one stretch of reasoning: behind its end nothing is
- * counted. Which tokens are forced depends on the tokens before and nothing else, so an answer is
- * the same under every schedule.
+ * is inside from the first token on. Once the budget is used, the tokens that end reasoning must
+ * come: the end marker, and what a template has around it; where the marker has begun already, the
+ * rest of it. There is one stretch of reasoning:
+ * behind its end nothing is counted. Which tokens are forced depends on the tokens before and
+ * nothing else, so an answer is the same under every schedule.
  *
  * Follows: the budgets of vLLM's thinking_token_budget.
  * LIMITS. A marker spelt otherwise than by its run of tokens is not one. Thread: engine. */
@@ -16,21 +18,33 @@
 
 #include "common/base/base.h"
 
-#define THINKING_MARKER_MAX 24u /* tokens; a marker that is text takes a few */
+#define THINKING_MARKER_MAX 32u /* tokens; a marker that is text takes a few */
+
+struct thinking_run {
+    uint32_t n;
+    uint32_t token[THINKING_MARKER_MAX];
+};
 
 struct thinking_limit { /* zero: none */
     uint32_t budget;    /* tokens between the markers */
     bool is_open;       /* the prompt has the begin marker, and not the end */
     bool has_other_end; /* a token that ends it too and is never forced: a call begins */
     uint32_t other_end;
-    uint32_t n_begin, n_end;
-    uint32_t begin[THINKING_MARKER_MAX], end[THINKING_MARKER_MAX]; /* n_end 0: no limit */
+    struct thinking_run begin, end;
+    struct thinking_run forced; /* empty: no limit */
 };
 
-struct thinking {                                                    /* where an answer is */
-    enum { THINKING_AFTER, THINKING_BEFORE, THINKING_INSIDE } phase; /* AFTER: no limit any more */
-    uint32_t n_tokens;                                               /* inside so far */
-    uint32_t n_matched; /* of the marker that ends the phase: tokens that the output ends with */
+struct thinking { /* where an answer is */
+    enum {
+        THINKING_AFTER, /* no limit any more */
+        THINKING_BEFORE,
+        THINKING_INSIDE,
+        THINKING_FORCED, /* what ends it comes */
+        THINKING_ENDING  /* the end marker has begun by itself: the rest of it comes */
+    } phase;
+    uint32_t n_tokens;  /* inside so far */
+    uint32_t n_matched; /* of the marker that ends the phase, that the output ends with; of what is
+                         * forced, that have come */
 };
 
 void thinking_init(struct thinking *t, const struct thinking_limit *limit);

@@ -110,15 +110,12 @@ static void set_up_readers(struct call *c, const struct json *root) {
     };
 }
 
-/* A marker as the tokens that a model writes it with. */
-static enum status encode_marker(const struct api *api, struct str text, uint32_t *ids, uint32_t *n,
+/* A text of the format as the tokens that a model writes it with. */
+static enum status encode_marker(const struct api *api, struct str text, struct thinking_run *out,
                                  struct error *err) {
     struct token_list list = {0};
-    enum status st = ST_OK;
+    enum status st = tokenizer_encode(api->tokenizer, text, 0, &list, err);
 
-    *n = 1;
-    if (api->output_model.find_token(api->output_model.arg, text, ids)) return ST_OK;
-    st = tokenizer_encode(api->tokenizer, text, 0, &list, err);
     if (st == ST_OK && list.n > THINKING_MARKER_MAX) {
         st = error_set_param(err, ST_INVALID, "thinking_token_budget",
                              "thinking_token_budget is not supported for this model: its marker "
@@ -126,8 +123,8 @@ static enum status encode_marker(const struct api *api, struct str text, uint32_
                              STR_ARG(text), THINKING_MARKER_MAX);
     }
     if (st == ST_OK) {
-        *n = (uint32_t)list.n;
-        if (list.n > 0) memcpy(ids, list.ids, list.n * sizeof(*ids));
+        out->n = (uint32_t)list.n;
+        if (list.n > 0) memcpy(out->token, list.ids, list.n * sizeof(*list.ids));
     }
     token_list_fini(&list);
     return st;
@@ -135,7 +132,8 @@ static enum status encode_marker(const struct api *api, struct str text, uint32_
 
 static enum status limit_thinking(struct call *c, struct error *err) {
     static const char field[] = "thinking_token_budget";
-    const struct reasoning_format *format = c->api->reasoning_format;
+    const struct api *api = c->api;
+    const struct reasoning_format *format = api->reasoning_format;
     struct thinking_limit *limit = &c->params.request.thinking;
     enum status st;
 
@@ -155,11 +153,10 @@ static enum status limit_thinking(struct call *c, struct error *err) {
     limit->is_open = c->output.begins_in_reasoning;
     limit->has_other_end =
         c->output.calls &&
-        call_format_begin_token(c->output.calls, &c->api->output_model, &limit->other_end);
-    st = encode_marker(c->api, reasoning_format_begin(format), limit->begin, &limit->n_begin, err);
-    return st == ST_OK
-               ? encode_marker(c->api, reasoning_format_end(format), limit->end, &limit->n_end, err)
-               : st;
+        call_format_begin_token(c->output.calls, &api->output_model, &limit->other_end);
+    st = encode_marker(api, reasoning_format_open(format), &limit->begin, err);
+    if (st == ST_OK) st = encode_marker(api, reasoning_format_close(format), &limit->end, err);
+    return st == ST_OK ? encode_marker(api, reasoning_format_end(format), &limit->forced, err) : st;
 }
 
 /* Does the prompt end with reasoning that is closed? Its template has turned reasoning off. */
@@ -168,7 +165,7 @@ static bool is_without_reasoning(const struct call *c) {
 
     while (prompt.len > 0 && strchr(" \n", prompt.ptr[prompt.len - 1]))
         prompt.len--;
-    return str_ends(prompt, reasoning_format_end(c->api->reasoning_format));
+    return str_ends(prompt, reasoning_format_close(c->api->reasoning_format));
 }
 
 static bool must_call(const struct call *c) {

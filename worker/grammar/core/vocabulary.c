@@ -137,6 +137,12 @@ const struct vocabulary_marker *vocabulary_find_marker(const struct vocabulary *
     return NULL;
 }
 
+const struct vocabulary_marker *vocabulary_marker_of(const struct vocabulary *v, uint64_t id) {
+    for (uint32_t i = 0; i < v->n_markers; i++)
+        if (v->marker[i].id == id) return &v->marker[i];
+    return NULL;
+}
+
 const struct vocabulary_marker *vocabulary_next_marker(const struct vocabulary *v, struct str text,
                                                        size_t *at) {
     const struct vocabulary_marker *found = NULL;

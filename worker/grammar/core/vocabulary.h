@@ -13,8 +13,8 @@
  * their length in characters into slices; where a grammar takes any text of that length
  * (rows_free_chars), a slice is allowed as a whole, from a mask that is ready.
  *
- * Free text that must not contain a marker takes nearly all tokens too: `below` has the bytes of the
- * nodes below each, so that a walk passes over all that cannot begin a marker.
+ * Free text that must not contain a marker takes nearly all tokens too: `below` has the bytes of
+ * the nodes below each, so that a walk passes over all that cannot begin a marker.
  *
  * Special tokens, and those without bytes, are in no trie: no text of a grammar is spelt with them.
  * A *marker* is a token that formats of answers name: a special one, or one that the source has as
@@ -95,6 +95,7 @@ static inline uint64_t vocabulary_bit(uint8_t byte) {
 
 /* The marker of that name; NULL if there is none. */
 const struct vocabulary_marker *vocabulary_find_marker(const struct vocabulary *v, struct str name);
+const struct vocabulary_marker *vocabulary_marker_of(const struct vocabulary *v, uint64_t id);
 /* The first marker in a text, the longest there, and its place; NULL if there is none. */
 const struct vocabulary_marker *vocabulary_next_marker(const struct vocabulary *v, struct str text,
                                                        size_t *at);

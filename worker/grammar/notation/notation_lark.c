@@ -152,8 +152,10 @@ static enum status read_token(struct reader *r, struct piece *out) {
         digits = notation_peek_name(r);
         notation_skip(r, digits.len);
         if (str_to_u64(digits, &id) != ST_OK || !notation_take(r, "]>") ||
-            id >= r->vocabulary->n_tokens)
-            return notation_refuse(r, "<[id]> must have the id of a token");
+            id >= r->vocabulary->n_tokens ||
+            (vocabulary_bytes(r->vocabulary, (uint32_t)id).len > 0 &&
+             !vocabulary_marker_of(r->vocabulary, id)))
+            return notation_refuse(r, "<[id]> must have the id of a special token");
         *out = (struct piece){.s = symbol_of(SYMBOL_TOKEN, (uint32_t)id)};
         return ST_OK;
     }

@@ -3,9 +3,10 @@
  *      parameters(i)  ->  key name(i) value(i) parameters(i + 1)  |  parameters(i + 1)  if optional
  *      value          ->  text raw end  |  json JSON end
  *
- * Parameters are those that the schema declares or requires, in its order; what it says of others
- * is left out, so that every answer is still one that it accepts. A string with a pattern, a format
- * or a length is written without the characters that JSON escapes: there both spellings are one. */
+ * Parameters are those that the schema declares or requires, in its order; its words about others
+ * are left out, so that every answer is still one that it accepts. A string with a pattern, a
+ * format or a length is written without the characters that JSON escapes: there both spellings are
+ * one. */
 #include "worker/grammar/core/char_set.h"
 #include "worker/grammar/schema/schema_internal.h"
 
@@ -27,7 +28,7 @@ static expr_id unescaped(struct schema *s) {
     return e;
 }
 
-/* Is the string one of what else the shape says? */
+/* Does the string satisfy the other keywords of the shape? */
 static bool is_member(struct schema *s, const struct shape *sh, struct str value) {
     expr_id both;
 

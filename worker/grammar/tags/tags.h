@@ -24,7 +24,7 @@
  *                      trigger_tokens, exclude_tokens: the same
  *      tags_with_separator
  *                      tags, separator, at_least_one, stop_after_first
- *      token           token: its text or id
+ *      token           token: its text or id; one byte is no token here, but text
  *      any_tokens      any text of ordinary tokens; exclude_tokens
  *
  * Before `format` there were `structures` (begin, schema, end) and `triggers`: read too.

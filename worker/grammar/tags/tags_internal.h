@@ -62,7 +62,7 @@ void symbols_add(struct tags *t, struct symbols *list, symbol s);
 /* Fills t->named. */
 void tags_name_markers(struct tags *t, const struct json *v);
 
-/* Adds what a value says: a string, an id, a token format, or a list of them. */
+/* Adds the marks of a value: a string, an id, a token format, or a list of them. */
 MUST_USE enum status tags_marks(struct tags *t, const struct json *v, const char *what,
                                 struct marks *out);
 

@@ -46,9 +46,9 @@ static void name_those_of(struct tags *t, struct str text) {
 }
 
 static void name_id(struct tags *t, uint64_t id) {
-    for (uint32_t i = 0; i < t->vocabulary->n_markers; i++)
-        if (t->vocabulary->marker[i].id == id)
-            texts_add(t, &t->named, t->vocabulary->marker[i].name);
+    const struct vocabulary_marker *m = vocabulary_marker_of(t->vocabulary, id);
+
+    if (m) texts_add(t, &t->named, m->name);
 }
 
 /* Not those inside of other languages. */
@@ -73,6 +73,12 @@ void tags_name_markers(struct tags *t, const struct json *v) {
 
 /* --- marks ------------------------------------------------------------------------------------ */
 
+/* No text is spelt with a token that is named, and a byte has no other spelling. */
+static enum status check_token(struct tags *t, const struct json *v, const struct mark *m) {
+    if (vocabulary_bytes(t->vocabulary, m->token).len != 1) return ST_OK;
+    return tags_refuse(t, v, "a token of one byte is text: use const_string");
+}
+
 /* A token by its id or text: the marker of that name, or else the ordinary token spelt so. */
 static enum status find_token(struct tags *t, const struct json *v, struct mark *out) {
     const struct vocabulary *vocabulary = t->vocabulary;
@@ -85,9 +91,8 @@ static enum status find_token(struct tags *t, const struct json *v, struct mark 
         if (id >= vocabulary->n_tokens) return tags_refuse(t, v, "there is no such token");
         out->token = (uint32_t)id;
         out->text = vocabulary_bytes(vocabulary, out->token);
-        for (uint32_t i = 0; i < vocabulary->n_markers; i++)
-            if (vocabulary->marker[i].id == id) out->text = vocabulary->marker[i].name;
-        return ST_OK;
+        if ((m = vocabulary_marker_of(vocabulary, id)) != NULL) out->text = m->name;
+        return check_token(t, v, out);
     }
     if (json_to_str(v, &text) != ST_OK)
         return tags_refuse(t, v, "a token must be its text or id, not %s", json_type_name(v));
@@ -98,7 +103,7 @@ static enum status find_token(struct tags *t, const struct json *v, struct mark 
         return tags_refuse(t, v, "the model has no token \"%.*s\"", (int)MIN(text.len, 60),
                            text.ptr);
     }
-    return ST_OK;
+    return check_token(t, v, out);
 }
 
 enum status tags_marks(struct tags *t, const struct json *v, const char *what, struct marks *out) {

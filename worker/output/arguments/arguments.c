@@ -19,9 +19,13 @@ struct arguments {
 };
 
 static const char *const style_names[] = {
-    [ARGUMENTS_QWEN_XML] = "qwen_xml",           [ARGUMENTS_GLM_XML] = "glm_xml",
-    [ARGUMENTS_MINIMAX_XML] = "minimax_xml",     [ARGUMENTS_DEEPSEEK_XML] = "deepseek_xml",
-    [ARGUMENTS_PYTHONIC] = "pythonic",           [ARGUMENTS_GEMMA] = "gemma",
+    [ARGUMENTS_QWEN_XML] = "qwen_xml",
+    [ARGUMENTS_SEED_XML] = "seed_xml",
+    [ARGUMENTS_GLM_XML] = "glm_xml",
+    [ARGUMENTS_MINIMAX_XML] = "minimax_xml",
+    [ARGUMENTS_DEEPSEEK_XML] = "deepseek_xml",
+    [ARGUMENTS_PYTHONIC] = "pythonic",
+    [ARGUMENTS_GEMMA] = "gemma",
     [ARGUMENTS_FUNCTIONGEMMA] = "functiongemma",
 };
 

@@ -6,8 +6,8 @@
  *
  * Formats that write JSON need none of this. The others are of two kinds:
  *
- *      tags      qwen_xml, glm_xml, minimax_xml, deepseek_xml: a key and a raw value, unescaped,
- *                whose type only the tool's schema knows
+ *      tags      qwen_xml, seed_xml, glm_xml, minimax_xml, deepseek_xml: a key and a raw value,
+ *                unescaped, whose type only the tool's schema knows
  *      literals  pythonic, gemma, functiongemma: values in a notation of their own
  *
  * The reader finds the call's opening and the tool's name, and pushes what follows until a state
@@ -48,6 +48,7 @@ struct arguments;
  * listed. */
 enum arguments_style {
     ARGUMENTS_QWEN_XML,      /* after `<function=NAME>`; ends with `</function>` */
+    ARGUMENTS_SEED_XML,      /* same, but a value stands on its tags' line */
     ARGUMENTS_GLM_XML,       /* after NAME;              ends with `</tool_call>` */
     ARGUMENTS_MINIMAX_XML,   /* after `<invoke name="NAME">`; ends with `</invoke>` */
     ARGUMENTS_DEEPSEEK_XML,  /* same with the DSML mark: `</｜DSML｜invoke>` */

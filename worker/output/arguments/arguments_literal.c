@@ -95,9 +95,10 @@ static bool end_word(struct literal *l, struct buf *out) {
     };
     struct str s = trim_word(l);
     bool is_python = l->kind == LITERAL_PYTHON, is_value = false;
+    bool has_python = l->kind != LITERAL_JSON; /* Gemma's templates print null as None */
 
     for (size_t i = 0; i < ARRAY_LEN(words) && !is_value; i++) {
-        is_value = str_eq(s, words[i].text) && (is_python || !words[i].is_python);
+        is_value = str_eq(s, words[i].text) && (has_python || !words[i].is_python);
         if (is_value) buf_append_str(out, words[i].json);
     }
     is_value = is_value || put_number(s, is_python, out);

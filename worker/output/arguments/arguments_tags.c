@@ -3,7 +3,8 @@
  *      gap  key_open KEY key_end  value_open VALUE value_close  gap  key_open ...  call_close
  *
  * Nothing is escaped in a value, so a value may hold a closing tag: value_close ends it only where
- * the next key or the end of the call follows. What may be that is held, with the newline before it:
+ * the next key or the end of the call follows. What may be that is held, with the newline before
+ * it:
  *
  *      VALUE ──\n or <──▶ MARK ──value_close──▶ GAP ──key_open──▶ the next key
  *        ▲                 │                     └───call_close──▶ done
@@ -36,6 +37,8 @@ static const struct tag_style tag_styles[] = {
     [ARGUMENTS_QWEN_XML] = {.text = {"<parameter=", ">", NULL, "</parameter>", "</function>",
                                      "</tool_call>"},
                             .is_on_lines = true},
+    [ARGUMENTS_SEED_XML] = {.text = {"<parameter=", ">", NULL, "</parameter>", "</function>",
+                                     "</seed:tool_call>"}},
     [ARGUMENTS_GLM_XML] = {.text = {"<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>",
                                     "</tool_call>", NULL},
                            .is_anywhere = true},

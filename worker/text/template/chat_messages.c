@@ -195,6 +195,12 @@ static enum status convert_content(struct chat_conversion *c, const struct json 
 }
 
 /* --- tool calls --------------------------------------------------------------------------------*/
+static struct str without_end_blanks(struct str s) {
+    while (s.len && memchr(" \t\r\n", s.ptr[s.len - 1], 4))
+        s.len--;
+    return s;
+}
+
 /* What "{\"city\": \"Rome\"}" spells, or an empty mapping. *keeps: the string stays as it is. */
 static enum status parse_arguments(struct chat_conversion *c, struct str text, struct jv *value,
                                    bool *keeps) {
@@ -203,8 +209,7 @@ static enum status parse_arguments(struct chat_conversion *c, struct str text, s
     enum status st;
 
     *keeps = false;
-    while (text.len && memchr(" \t\r\n", text.ptr[text.len - 1], 4))
-        text.len--;
+    text = without_end_blanks(text);
     if (text.len == 0) return jv_new_dict(c->run, 0, value);
     if (json_parse(&root, text, NULL, NULL) != ST_OK) {
         c->was_generous = true;
@@ -217,12 +222,20 @@ static enum status parse_arguments(struct chat_conversion *c, struct str text, s
     return st;
 }
 
+/* As text: what the client sent, or no arguments. */
+static enum status spell_arguments(struct chat_conversion *c, struct jv function, struct jv given) {
+    if (given.type == JV_STRING && without_end_blanks(given.as.string).len > 0) return ST_OK;
+    return jv_set(c->run, function, jv_string(STR("arguments")), jv_string(STR("{}")));
+}
+
 static enum status read_arguments(struct chat_conversion *c, struct jv function) {
     struct jv given = jv_get(c->run, function, STR("arguments")), value;
     bool keeps = false;
     enum status st;
 
     if (function.type != JV_DICT || given.type == JV_DICT || given.type == JV_LIST) return ST_OK;
+    c->was_parsed = true;
+    if (c->has_spelt) return spell_arguments(c, function, given);
     st = given.type == JV_STRING ? parse_arguments(c, given.as.string, &value, &keeps)
                                  : jv_new_dict(c->run, 0, &value);
     if (st != ST_OK || keeps) return st;

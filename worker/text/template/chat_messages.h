@@ -12,7 +12,8 @@
  *                   null is left out; any other is refused, for this worker reads text only
  *      null fields  left out, so that `name is defined` and `'tool_calls' in message` are right
  *      tool_calls   an empty list is left out. Arguments: the value that the string spells; {} for an empty
- *                   one, for null and for other types; a string that is no JSON is kept as it is
+ *                   one, for null and for other types; a string that is no JSON is kept as it is. A
+ *                   template that joins them to text, as DeepSeek-V3.1's does, gets the string
  *      reasoning    under both of its names, `reasoning` and `reasoning_content`
  *
  * Two older or newer words than most templates have are brought to theirs: the role `developer` is
@@ -33,6 +34,8 @@ struct chat_conversion {
     bool has_developer; /* the template names that role */
     bool is_plain;      /* no content is none, no arguments are a string: for a second attempt */
     bool was_generous;  /* out: is_plain would have made a difference */
+    bool has_spelt;     /* arguments stay the text that the client sent: for a last attempt */
+    bool was_parsed;    /* out: has_spelt would have made a difference */
     bool copies;        /* strings: the JSON will not outlive the run */
     struct error *err;
 };

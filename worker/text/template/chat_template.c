@@ -297,19 +297,35 @@ static enum status render_once(const struct chat_template *t, const struct chat_
     return st;
 }
 
+/* Once more, with messages converted in another way. */
+static enum status render_again(const struct chat_template *t, const struct chat_input *in,
+                                struct chat_conversion *c, size_t n_before, struct buf *out) {
+    buf_truncate(out, n_before);
+    if (c->err) *c->err = (struct error){0};
+    return render_once(t, in, c, out);
+}
+
 /* A template that tests content for none may still not accept null everywhere, and one that reads
- * arguments as a mapping accepts no string, which a truncated tool call leaves. */
+ * arguments as a mapping accepts no string, which a truncated tool call leaves. Some join them to
+ * text and accept nothing else; if that fails too, the reason before it is the better one. */
 enum status chat_template_render(const struct chat_template *t, const struct chat_input *in,
                                  struct buf *out, struct error *err) {
     struct chat_conversion c = {.err = err};
     size_t n_before = buf_len(out);
     enum status st = render_once(t, in, &c, out);
+    struct error before;
 
-    if (st != ST_INVALID || !c.was_generous) return st;
-    buf_truncate(out, n_before);
-    if (err) *err = (struct error){0};
-    c.is_plain = true;
-    return render_once(t, in, &c, out);
+    if (st == ST_INVALID && c.was_generous) {
+        c.is_plain = true;
+        st = render_again(t, in, &c, n_before, out);
+    }
+    if (st != ST_INVALID || !c.was_parsed) return st;
+    before = err ? *err : (struct error){0};
+    c.is_plain = false;
+    c.has_spelt = true;
+    st = render_again(t, in, &c, n_before, out);
+    if (st == ST_INVALID && err) *err = before;
+    return st;
 }
 
 bool chat_template_takes_late_system(const struct chat_template *t) {

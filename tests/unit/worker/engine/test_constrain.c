@@ -191,7 +191,7 @@ static void budget_forces_the_end_of_reasoning_and_nothing_else(void **state) {
 
         (void)state;
         p.thinking = (struct thinking_limit){
-            .budget = budget, .is_open = true, .n_end = 2, .end = {'<', '>'}};
+            .budget = budget, .is_open = true, .end = {2, {'<', '>'}}, .forced = {2, {'<', '>'}}};
         setup_open(&s, "[a-z]*<>[0-9]", p);
         for (uint32_t i = 0; i < budget; i++) {
             fill(&s);
@@ -211,6 +211,22 @@ static void budget_forces_the_end_of_reasoning_and_nothing_else(void **state) {
     }
 }
 
+static void end_of_reasoning_that_the_grammar_refuses_is_the_budgets_error(void **state) {
+    struct request_params p = request_params_default;
+    struct setup s;
+
+    (void)state;
+    p.thinking = (struct thinking_limit){
+        .budget = 1, .is_open = true, .end = {1, {'<'}}, .forced = {1, {'<'}}};
+    setup_open(&s, "abc", p);
+    take(&s, "a");
+    fill(&s);
+    assert_true(allows(&s, '<'));
+    assert_int_equal(constrain_take(s.r, &ends, '<'), ST_INVALID);
+    assert_string_equal(s.r->error.param, "thinking_token_budget");
+    setup_close(&s);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ends_are_allowed_exactly_where_the_answer_may_end),
@@ -220,6 +236,7 @@ int main(void) {
         cmocka_unit_test(a_token_outside_is_an_error_of_the_device),
         cmocka_unit_test(masks_are_counted_by_where_they_come_from),
         cmocka_unit_test(budget_forces_the_end_of_reasoning_and_nothing_else),
+        cmocka_unit_test(end_of_reasoning_that_the_grammar_refuses_is_the_budgets_error),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -201,9 +201,9 @@ static void each_format_accepts_its_texts(void **state) {
          {OPEN "<|end|>" SHUT "ok", "a <|en" OPEN "<|end|>" SHUT "ok"},
          {"ok", "<|end|>" OPEN "<|end|>" SHUT "ok", "a" OPEN "<|end|>" SHUT}},
         {"{\"type\":\"or\",\"elements\":[{\"type\":\"const_string\",\"value\":\"a\"},{\"type\":"
-         "\"token\",\"token\":97}]}",
-         {"a"},
-         {"", "b"}},
+         "\"token\",\"token\":270}]}", /* <tool_call> */
+         {"a", OPEN "<tool_call>" SHUT},
+         {"", "b", "<tool_call>"}},
         {"{\"type\":\"optional\",\"content\":{\"type\":\"const_string\",\"value\":\"a\"}}",
          {"", "a"},
          {"aa"}},
@@ -379,6 +379,8 @@ static void what_cannot_be_kept_is_refused_with_its_place(void **state) {
          "#/format/token: the model has no token \"<|none|>\""},
         {"{\"format\":{\"type\":\"token\",\"token\":100000}}",
          "#/format/token: there is no such token"},
+        {"{\"format\":{\"type\":\"token\",\"token\":97}}",
+         "#/format/token: a token of one byte is text: use const_string"},
         {"{\"format\":{\"type\":\"token\"}}", NULL},
         {"{\"format\":{\"type\":\"repeat\",\"min\":3,\"max\":2,\"content\":{}}}", NULL},
         {"{\"format\":{\"type\":\"tag\",\"begin\":\"a\",\"end\":\"b\"}}",

@@ -29,6 +29,11 @@ static const char tools_text[] =
     "\"additionalProperties\":false}}},"
     "{\"type\":\"function\",\"function\":{\"name\":\"h\"}}]";
 
+static const char named_text[] =
+    "[{\"type\":\"function\",\"function\":{\"name\":\"g\",\"parameters\":{\"type\":\"object\","
+    "\"properties\":{\"s\":{\"type\":\"string\"}},\"required\":[\"s\"],"
+    "\"additionalProperties\":false}}}]";
+
 /* --- a vocabulary: bytes, then the fixture's tokens ------------------------------------------- */
 
 static char all_bytes[N_BYTES];
@@ -84,18 +89,20 @@ static void add_hints(struct walk *w) {
     add_hint(w, c->close);
     add_hint(w, c->arguments_end);
     add_hint(w, c->spelling.quote);
+    add_hint(w, c->spelling.end);
     add_hint(w, r ? r->begin : NULL);
     add_hint(w, r ? r->end : NULL);
 }
 
 static void open_walk(struct walk *w, const struct call_format *c, const char *reasoning,
-                      bool has_tokens) {
+                      bool has_tokens, bool is_named) {
     struct vocabulary_source source = {.bytes = bytes_of, .is_special = is_special};
 
     *w = (struct walk){0};
     reader_fixture_init(&w->f, c->name, reasoning, has_tokens);
     json_destroy(w->f.tools);
-    assert_int_equal(json_parse(&w->f.tools, str_of(tools_text), NULL, NULL), ST_OK);
+    assert_int_equal(
+        json_parse(&w->f.tools, str_of(is_named ? named_text : tools_text), NULL, NULL), ST_OK);
     w->f.setup.tools = w->f.tools;
     source.n_tokens = N_BYTES + w->f.n_tokens;
     source.arg = &w->f;
@@ -146,8 +153,9 @@ static void take_byte(struct walk *w, char c) {
     }
 }
 
-static void take(struct walk *w, struct grammar_matcher *m, uint32_t token) {
-    assert_int_equal(grammar_take(m, token), ST_OK);
+/* Returns false if the token may not come next. */
+static bool take(struct walk *w, struct grammar_matcher *m, uint32_t token) {
+    if (grammar_take(m, token) != ST_OK) return false;
     if (token < N_BYTES) {
         buf_append_char(&w->written, (char)token);
         take_byte(w, (char)token);
@@ -162,16 +170,26 @@ static void take(struct walk *w, struct grammar_matcher *m, uint32_t token) {
         else
             reader_push(w->f.reader, str_of(w->f.token[token - N_BYTES]));
     }
+    return true;
 }
 
-/* A text that ends something, if it may come next. */
+/* A text that ends something, as far as it may come next. */
 static bool take_hint(struct walk *w, struct grammar_matcher *m) {
-    struct str hint = str_of(w->hint[rng_below(&w->rng, w->n_hints)]);
+    struct str rest = str_of(w->hint[rng_below(&w->rng, w->n_hints)]);
+    bool is_taken = false;
 
-    if (!grammar_allows(m, hint)) return false;
-    for (size_t i = 0; i < hint.len; i++)
-        take(w, m, (unsigned char)hint.ptr[i]);
-    return true;
+    while (rest.len > 0) {
+        uint32_t i = 0;
+        size_t n = 1;
+
+        while (i < w->f.n_tokens && !str_starts(rest, str_of(w->f.token[i])))
+            i++;
+        if (i < w->f.n_tokens) n = strlen(w->f.token[i]);
+        if (!take(w, m, i < w->f.n_tokens ? N_BYTES + i : (unsigned char)*rest.ptr)) break;
+        is_taken = true;
+        rest = (struct str){rest.ptr + n, rest.len - n};
+    }
+    return is_taken;
 }
 
 static uint32_t draw_token(struct walk *w, struct grammar_matcher *m) {
@@ -200,7 +218,7 @@ static bool walk(struct walk *w) {
         if (grammar_is_accepting(&m) && (!grammar_continues(&m) || rng_below(&w->rng, 6) == 0))
             is_over = true;
         else if (rng_below(&w->rng, 3) > 0 || !take_hint(w, &m))
-            take(w, &m, draw_token(w, &m));
+            assert_true(take(w, &m, draw_token(w, &m)));
     }
     is_over |= grammar_is_accepting(&m);
     grammar_matcher_fini(&m);
@@ -274,6 +292,7 @@ static void check_answer(const struct walk *w, const struct output_tag *tag) {
     bool is_json_text = tag->text_format.len > 0;
 
     if (is_forced && w->f.answer.n_calls == 0) fail_walk(w, "no call");
+    if (tag->choice == TOOLS_NAMED && w->f.answer.n_calls > 1) fail_walk(w, "several calls");
     if (tag->is_single && w->f.answer.n_calls > 1) fail_walk(w, "several calls");
     for (uint32_t i = 0; i < w->f.answer.n; i++) {
         const struct answer_part *p = &w->f.answer.part[i];
@@ -297,7 +316,8 @@ static void check_tag(const struct call_format *c, struct output_tag tag, uint64
         struct walk w;
 
         if (c->body == BODY_HARMONY && variant % 2 == 0) continue; /* it has tokens always */
-        open_walk(&w, c, variant / 2 > 0 ? reasoning : NULL, variant % 2);
+        open_walk(&w, c, variant / 2 > 0 ? reasoning : NULL, variant % 2,
+                  tag.choice == TOOLS_NAMED);
         rng_seed(&w.rng, seed + variant);
         tag.calls = c;
         tag.reasoning = w.f.setup.reasoning;
@@ -328,9 +348,14 @@ static void required_calls_are_read(void **state) {
     check_all((struct output_tag){.choice = TOOLS_REQUIRED});
 }
 
-static void case_86_single_calls_are_single(void **state) {
+static void single_calls_are_single(void **state) {
     (void)state;
     check_all((struct output_tag){.choice = TOOLS_REQUIRED, .is_single = true});
+}
+
+static void a_named_tool_is_called_once(void **state) {
+    (void)state;
+    check_all((struct output_tag){.choice = TOOLS_NAMED});
 }
 
 static void strict_tools_are_obeyed_where_calls_are_free(void **state) {
@@ -388,7 +413,8 @@ static void grammars_are_needed_where_something_is_forced(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(required_calls_are_read),
-        cmocka_unit_test(case_86_single_calls_are_single),
+        cmocka_unit_test(single_calls_are_single),
+        cmocka_unit_test(a_named_tool_is_called_once),
         cmocka_unit_test(strict_tools_are_obeyed_where_calls_are_free),
         cmocka_unit_test(text_obeys_its_format_beside_calls),
         cmocka_unit_test(text_obeys_its_format_without_tools),

@@ -4,6 +4,7 @@
 
 #include "tests/support/cm.h"
 #include "tests/support/reader_check.h"
+#include "worker/output/output_internal.h"
 
 static void without_formats_all_is_text(void **state) {
     (void)state;
@@ -13,13 +14,13 @@ static void without_formats_all_is_text(void **state) {
     check(NULL, "", "");
 }
 
-static void case_54_hermes_call_is_read(void **state) {
+static void hermes_call_is_read(void **state) {
     (void)state;
     check("hermes", "hi <tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": 1}}\n</tool_call>",
           "text hi \ncall f {\"x\": 1}\n");
 }
 
-static void case_55_two_calls_are_read(void **state) {
+static void two_calls_are_read(void **state) {
     (void)state;
     check("hermes",
           "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": 1}}\n</tool_call>\n"
@@ -27,7 +28,7 @@ static void case_55_two_calls_are_read(void **state) {
           "call f {\"x\": 1}\ncall g {\"s\": \"a\"}\n");
 }
 
-static void case_56_missing_arguments_are_an_empty_object(void **state) {
+static void missing_arguments_are_an_empty_object(void **state) {
     (void)state;
     check("hermes", "<tool_call>\n{\"name\": \"h\", \"arguments\": {}}\n</tool_call>",
           "call h {}\n");
@@ -36,20 +37,20 @@ static void case_56_missing_arguments_are_an_empty_object(void **state) {
     check("hermes", "<tool_call>{\"arguments\": null, \"name\": \"h\"}", "call h {}\n");
 }
 
-static void case_57_a_marker_that_ends_early_is_text(void **state) {
+static void a_marker_that_ends_early_is_text(void **state) {
     (void)state;
     check_one("hermes", NULL, false, false, false, STR("<tool_"), "text <tool_\n");
     check_one("hermes", NULL, false, false, true, STR("a\n<tool_"), "text a\\n<tool_\n");
 }
 
-static void case_58_a_marker_in_prose_is_text(void **state) {
+static void a_marker_in_prose_is_text(void **state) {
     (void)state;
     check("hermes", "Use <tool_call> to call.", "text Use <tool_call> to call.\n");
     check("hermes", "a <tool_call>{\"a\": 1} b", "text a <tool_call>{\"a\": 1} b\n");
     check("hermes", "a <tool_call>\n {]", "text a <tool_call>\\n {]\n");
 }
 
-static void case_59_a_stray_marker_before_a_call_is_text(void **state) {
+static void a_stray_marker_before_a_call_is_text(void **state) {
     const char *call = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": 1}}\n</tool_call>";
     char text[200];
 
@@ -63,7 +64,7 @@ static void case_59_a_stray_marker_before_a_call_is_text(void **state) {
     check("hermes", text, "text <tool_call> prose \ncall f {\"x\": 1}\n");
 }
 
-static void case_60_strings_hold_anything(void **state) {
+static void strings_hold_anything(void **state) {
     (void)state;
     check("hermes",
           "<tool_call>{\"name\": \"g\", \"arguments\": {\"s\": "
@@ -73,7 +74,7 @@ static void case_60_strings_hold_anything(void **state) {
           "call g {\"s\": \"a\\nb\"}\n");
 }
 
-static void case_61_unclosed_calls_are_whole_or_cut(void **state) {
+static void unclosed_calls_are_whole_or_cut(void **state) {
     (void)state;
     check("hermes", "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": 1}}",
           "call f {\"x\": 1}\n");
@@ -93,13 +94,13 @@ static void a_surplus_brace_is_of_the_call(void **state) {
     check("hermes", "<tool_call>{\"name\": \"h\"} } b", "call h {}\ntext  } b\n");
 }
 
-static void case_62_unknown_tools_are_calls(void **state) {
+static void unknown_tools_are_calls(void **state) {
     (void)state;
     check("hermes", "<tool_call>{\"name\": \"nix\", \"arguments\": {}}</tool_call>",
           "call nix {}\n");
 }
 
-static void case_63_arguments_may_come_first(void **state) {
+static void arguments_may_come_first(void **state) {
     (void)state;
     check("hermes", "<tool_call>{\"arguments\": {\"x\": 1}, \"name\": \"f\"}</tool_call>.",
           "call f {\"x\": 1}\ntext .\n");
@@ -109,7 +110,7 @@ static void case_63_arguments_may_come_first(void **state) {
           "call f {\"x\": 1}\n");
 }
 
-static void case_64_text_after_calls_is_text(void **state) {
+static void text_after_calls_is_text(void **state) {
     (void)state;
     check("hermes", "<tool_call>{\"name\": \"h\"}</tool_call> done.", "call h {}\ntext  done.\n");
     check("hermes", "a\n<tool_call>{\"name\": \"h\"}</tool_call>\n\ndone.\n",
@@ -117,7 +118,7 @@ static void case_64_text_after_calls_is_text(void **state) {
     check("hermes", "\n\n<tool_call>{\"name\": \"h\"}</tool_call>\n \n", "call h {}\n");
 }
 
-static void case_82_spelt_markers_are_text_where_a_token_exists(void **state) {
+static void spelt_markers_are_text_where_a_token_exists(void **state) {
     const char *text = "<tool_call>{\"name\": \"h\"}</tool_call><think>";
     struct reader_fixture f;
     struct buf got;
@@ -136,7 +137,7 @@ static void case_82_spelt_markers_are_text_where_a_token_exists(void **state) {
     buf_fini(&got);
 }
 
-static void case_83_characters_are_whole(void **state) {
+static void characters_are_whole(void **state) {
     (void)state;
     check("hermes",
           "\xE2\x82\xAC<tool_call>{\"name\": \"g\", \"arguments\": {\"s\": "
@@ -144,14 +145,14 @@ static void case_83_characters_are_whole(void **state) {
           "text \xE2\x82\xAC\ncall g {\"s\": \"\xF0\x9F\x98\x80\xE2\x82\xAC\"}\n");
 }
 
-static void case_84_arguments_are_passed_unchanged(void **state) {
+static void arguments_are_passed_unchanged(void **state) {
     (void)state;
     check("hermes",
           "<tool_call>{\"name\": \"f\", \"arguments\": {\"x\":1,  \"x\" : [2]}}</tool_call>",
           "call f {\"x\":1,  \"x\" : [2]}\n");
 }
 
-static void case_86_one_call_at_most_where_calls_are_not_parallel(void **state) {
+static void one_call_at_most_where_calls_are_not_parallel(void **state) {
     struct reader_fixture f;
 
     (void)state;
@@ -196,7 +197,7 @@ static void other_reasoning_is_read(void **state) {
                     "reasoning a\ntext b\n");
 }
 
-static void case_96_a_token_of_a_call_ends_reasoning(void **state) {
+static void a_token_of_a_call_ends_reasoning(void **state) {
     const char *call = "a <tool_call>{\"name\": \"h\"}</tool_call>b";
 
     (void)state;
@@ -211,7 +212,26 @@ static void case_96_a_token_of_a_call_ends_reasoning(void **state) {
               "reasoning a <tool_call>{\"name\": \"h\"}\ntext c\n");
 }
 
-static void case_99_prompts_show_whether_reasoning_is_open(void **state) {
+/* 97: what ends a budget of reasoning is read as its end, in every format. */
+static void forced_ends_end_reasoning(void **state) {
+    const struct reasoning_format *r;
+
+    (void)state;
+    assert_null(reasoning_format_end(NULL).ptr);
+    for (uint32_t i = 0; (r = reasoning_format_at(i)); i++)
+        for (int has_tokens = 0; has_tokens < 2; has_tokens++) {
+            struct buf text;
+
+            buf_init(&text, 0);
+            buf_appendf(&text, "a%.*sb", STR_ARG(reasoning_format_end(r)));
+            check_one(r->is_harmony ? "openai" : NULL, r->name, has_tokens, true, false,
+                      (buf_append_char(&text, '\0'), str_of(buf_ptr(&text))),
+                      "reasoning a\ntext b\n");
+            buf_fini(&text);
+        }
+}
+
+static void prompts_show_whether_reasoning_is_open(void **state) {
     static const struct {
         const char *prompt;
         bool is_open;
@@ -239,26 +259,27 @@ static void case_99_prompts_show_whether_reasoning_is_open(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(without_formats_all_is_text),
-        cmocka_unit_test(case_54_hermes_call_is_read),
-        cmocka_unit_test(case_55_two_calls_are_read),
-        cmocka_unit_test(case_56_missing_arguments_are_an_empty_object),
-        cmocka_unit_test(case_57_a_marker_that_ends_early_is_text),
-        cmocka_unit_test(case_58_a_marker_in_prose_is_text),
-        cmocka_unit_test(case_59_a_stray_marker_before_a_call_is_text),
-        cmocka_unit_test(case_60_strings_hold_anything),
-        cmocka_unit_test(case_61_unclosed_calls_are_whole_or_cut),
+        cmocka_unit_test(hermes_call_is_read),
+        cmocka_unit_test(two_calls_are_read),
+        cmocka_unit_test(missing_arguments_are_an_empty_object),
+        cmocka_unit_test(a_marker_that_ends_early_is_text),
+        cmocka_unit_test(a_marker_in_prose_is_text),
+        cmocka_unit_test(a_stray_marker_before_a_call_is_text),
+        cmocka_unit_test(strings_hold_anything),
+        cmocka_unit_test(unclosed_calls_are_whole_or_cut),
         cmocka_unit_test(a_surplus_brace_is_of_the_call),
-        cmocka_unit_test(case_62_unknown_tools_are_calls),
-        cmocka_unit_test(case_63_arguments_may_come_first),
-        cmocka_unit_test(case_64_text_after_calls_is_text),
-        cmocka_unit_test(case_82_spelt_markers_are_text_where_a_token_exists),
-        cmocka_unit_test(case_83_characters_are_whole),
-        cmocka_unit_test(case_84_arguments_are_passed_unchanged),
-        cmocka_unit_test(case_86_one_call_at_most_where_calls_are_not_parallel),
+        cmocka_unit_test(unknown_tools_are_calls),
+        cmocka_unit_test(arguments_may_come_first),
+        cmocka_unit_test(text_after_calls_is_text),
+        cmocka_unit_test(spelt_markers_are_text_where_a_token_exists),
+        cmocka_unit_test(characters_are_whole),
+        cmocka_unit_test(arguments_are_passed_unchanged),
+        cmocka_unit_test(one_call_at_most_where_calls_are_not_parallel),
         cmocka_unit_test(cases_90_to_95_reasoning_ends_at_its_marker),
         cmocka_unit_test(other_reasoning_is_read),
-        cmocka_unit_test(case_96_a_token_of_a_call_ends_reasoning),
-        cmocka_unit_test(case_99_prompts_show_whether_reasoning_is_open),
+        cmocka_unit_test(a_token_of_a_call_ends_reasoning),
+        cmocka_unit_test(forced_ends_end_reasoning),
+        cmocka_unit_test(prompts_show_whether_reasoning_is_open),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

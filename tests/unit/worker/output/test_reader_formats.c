@@ -35,7 +35,7 @@ static void cases_69_and_70_llama3_begins_with_its_calls(void **state) {
     check_cut("llama3_json", "{\"name\": \"f\", \"parameters\": {\"x\"", "cut f {\"x\"\n");
 }
 
-static void case_72_mistral_is_read_old_and_new(void **state) {
+static void mistral_is_read_old_and_new(void **state) {
     (void)state;
     check("mistral_v3",
           "[TOOL_CALLS] [ {\"name\": \"f\", \"arguments\": {\"x\": 1}}\n, {\"name\": \"h\", "
@@ -56,7 +56,7 @@ static void case_72_mistral_is_read_old_and_new(void **state) {
               "text [TOOL_CALLS] {}\n"); /* a token in the wrong place is dropped */
 }
 
-static void case_73_deepseek_is_read_fenced_and_bare(void **state) {
+static void deepseek_is_read_fenced_and_bare(void **state) {
     (void)state;
     check("deepseek_v3",
           "a" CALLS CALL "function" SEP "f\n```json\n{\n  \"x\": 1\n}\n```" CALL_END "\n" CALL
@@ -71,7 +71,7 @@ static void case_73_deepseek_is_read_fenced_and_bare(void **state) {
               "call f {\"x\": 1}\n");
 }
 
-static void case_74_harmony_calls_have_their_recipient_in_two_places(void **state) {
+static void harmony_calls_have_their_recipient_in_two_places(void **state) {
     (void)state;
     check_one("openai", "openai", true, false, false,
               STR("<|channel|>analysis<|message|>think<|end|><|start|>assistant<|channel|>"
@@ -90,7 +90,7 @@ static void case_74_harmony_calls_have_their_recipient_in_two_places(void **stat
               "call python print(1)\n");
 }
 
-static void case_75_harmony_channels_are_reasoning_and_text(void **state) {
+static void harmony_channels_are_reasoning_and_text(void **state) {
     (void)state;
     check_one("openai", "openai", true, false, false,
               STR("<|channel|>final<|message|>Hi.<|return|>"), "text Hi.\n");
@@ -104,6 +104,8 @@ static void case_75_harmony_channels_are_reasoning_and_text(void **state) {
     check_one(NULL, "openai", true, false, false,
               STR("<|channel|>commentary to=functions.f<|message|>{}<|call|>"), "text {}\n");
     check_one("openai", "openai", true, false, true, STR("<|channel|>comment"), "");
+    check_one("openai", "openai", true, false, false, STR("<|call|> <|constrain|>json"),
+              "text  json\n"); /* a marker where no header is */
 }
 
 #define K_SECTION "<|tool_calls_section_begin|>"
@@ -129,7 +131,7 @@ static void read_calls(struct reader_fixture *f, struct str text) {
     reader_fixture_end(f, false);
 }
 
-static void case_76_ids_are_as_models_expect_them(void **state) {
+static void ids_are_as_models_expect_them(void **state) {
     struct reader_fixture f;
     char id[ANSWER_ID_MAX];
 
@@ -164,7 +166,7 @@ static void case_76_ids_are_as_models_expect_them(void **state) {
     reader_fixture_fini(&f);
 }
 
-static void case_77_a_bare_number_is_the_only_tool(void **state) {
+static void a_bare_number_is_the_only_tool(void **state) {
     struct reader_fixture f;
     struct json *one;
 
@@ -184,7 +186,7 @@ static void case_77_a_bare_number_is_the_only_tool(void **state) {
     reader_fixture_fini(&f);
 }
 
-static void case_81_lists_of_calls_are_read(void **state) {
+static void lists_of_calls_are_read(void **state) {
     static const char *const marks[][3] = {{"granite", "<tool_call>", ""},
                                            {"granite", "<|tool_call|>", ""},
                                            {"hunyuan", "<tool_calls>", "</tool_calls>"},
@@ -287,14 +289,14 @@ static void rows_have_names_of_their_own(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cases_69_and_70_llama3_begins_with_its_calls),
-        cmocka_unit_test(case_72_mistral_is_read_old_and_new),
-        cmocka_unit_test(case_73_deepseek_is_read_fenced_and_bare),
-        cmocka_unit_test(case_74_harmony_calls_have_their_recipient_in_two_places),
-        cmocka_unit_test(case_75_harmony_channels_are_reasoning_and_text),
+        cmocka_unit_test(mistral_is_read_old_and_new),
+        cmocka_unit_test(deepseek_is_read_fenced_and_bare),
+        cmocka_unit_test(harmony_calls_have_their_recipient_in_two_places),
+        cmocka_unit_test(harmony_channels_are_reasoning_and_text),
         cmocka_unit_test(cases_76_and_77_kimi_has_ids_and_bare_numbers),
-        cmocka_unit_test(case_76_ids_are_as_models_expect_them),
-        cmocka_unit_test(case_77_a_bare_number_is_the_only_tool),
-        cmocka_unit_test(case_81_lists_of_calls_are_read),
+        cmocka_unit_test(ids_are_as_models_expect_them),
+        cmocka_unit_test(a_bare_number_is_the_only_tool),
+        cmocka_unit_test(lists_of_calls_are_read),
         cmocka_unit_test(formats_are_known_by_their_signs),
         cmocka_unit_test(names_of_engines_are_known),
         cmocka_unit_test(rows_have_names_of_their_own),

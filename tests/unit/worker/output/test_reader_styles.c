@@ -28,7 +28,7 @@ static void cases_65_to_67_qwen_values_are_raw(void **state) {
     check("qwen3_coder", "<tool_call>\n<function=h>\n</function>\n</tool_call>", "call h {}\n");
 }
 
-static void case_68_qwen_calls_may_lack_markers(void **state) {
+static void qwen_calls_may_lack_markers(void **state) {
     (void)state;
     check("qwen3_coder", "<function=f>\n<parameter=x>\n5\n</parameter>\n</function>",
           "call f {\"x\": 5}\n");
@@ -42,7 +42,7 @@ static void case_68_qwen_calls_may_lack_markers(void **state) {
               "cut g {\"s\": \"ab\n");
 }
 
-static void case_71_pythonic_calls_are_read(void **state) {
+static void pythonic_calls_are_read(void **state) {
     (void)state;
     check("pythonic", "[f(x=1), g(s='a, b)')]", "call f {\"x\": 1}\ncall g {\"s\": \"a, b)\"}\n");
     check("pythonic", "[h()]", "call h {}\n");
@@ -56,7 +56,7 @@ static void case_71_pythonic_calls_are_read(void **state) {
     check("llama4_pythonic", "[f(x=1)]", "call f {\"x\": 1}\n");
 }
 
-static void case_78_glm_is_read_with_and_without_newlines(void **state) {
+static void glm_is_read_with_and_without_newlines(void **state) {
     (void)state;
     check("glm45",
           "a\n<tool_call>f\n<arg_key>x</arg_key>\n<arg_value>5</arg_value>\n</tool_call>\n"
@@ -77,7 +77,7 @@ static void case_78_glm_is_read_with_and_without_newlines(void **state) {
     "\xEF\xBD\x9C"                                                                                 \
     "DSML\xEF\xBD\x9C"
 
-static void case_79_minimax_and_deepseek_are_read(void **state) {
+static void minimax_and_deepseek_are_read(void **state) {
     static const char *const quotes[] = {"\"f\"", "'f'", "f"};
     char text[256];
 
@@ -100,7 +100,7 @@ static void case_79_minimax_and_deepseek_are_read(void **state) {
           "call h {}\n");
 }
 
-static void case_80_gemma_strings_have_delimiters(void **state) {
+static void gemma_strings_have_delimiters(void **state) {
     (void)state;
     check("gemma4", "<|tool_call>call:g{s:<|\"|>a, \"b\"}<|\"|>}<tool_call|>",
           "call g {\"s\": \"a, \\\"b\\\"}\"}\n");
@@ -146,7 +146,7 @@ static void held_text_is_bounded(void **state) {
 }
 
 /* 85: each byte of a long argument is read once. */
-static void case_85_long_arguments_are_linear(void **state) {
+static void long_arguments_are_linear(void **state) {
     static const char *const starts[][2] = {
         {"qwen3_coder", "<tool_call>\n<function=g>\n<parameter=s>\n"},
         {"hermes", "<tool_call>{\"name\": \"g\", \"arguments\": {\"s\": \""},
@@ -177,13 +177,13 @@ static void case_85_long_arguments_are_linear(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cases_65_to_67_qwen_values_are_raw),
-        cmocka_unit_test(case_68_qwen_calls_may_lack_markers),
-        cmocka_unit_test(case_71_pythonic_calls_are_read),
-        cmocka_unit_test(case_78_glm_is_read_with_and_without_newlines),
-        cmocka_unit_test(case_79_minimax_and_deepseek_are_read),
-        cmocka_unit_test(case_80_gemma_strings_have_delimiters),
+        cmocka_unit_test(qwen_calls_may_lack_markers),
+        cmocka_unit_test(pythonic_calls_are_read),
+        cmocka_unit_test(glm_is_read_with_and_without_newlines),
+        cmocka_unit_test(minimax_and_deepseek_are_read),
+        cmocka_unit_test(gemma_strings_have_delimiters),
         cmocka_unit_test(held_text_is_bounded),
-        cmocka_unit_test(case_85_long_arguments_are_linear),
+        cmocka_unit_test(long_arguments_are_linear),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

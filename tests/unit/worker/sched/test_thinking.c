@@ -10,7 +10,7 @@
 #define MOST 64u
 
 static const struct thinking_limit closed = {
-    .budget = 3, .n_begin = 1, .begin = {10}, .n_end = 2, .end = {11, 12}};
+    .budget = 3, .begin = {1, {10}}, .end = {2, {11, 12}}, .forced = {2, {11, 12}}};
 
 /* Takes n tokens, each `token` unless one is forced; the output. */
 static void run(const struct thinking_limit *limit, uint32_t token, uint32_t *out, uint32_t n) {
@@ -88,6 +88,23 @@ static bool ends_with(const uint32_t *out, uint32_t n, const uint32_t *marker, u
     return n >= n_marker && memcmp(out + n - n_marker, marker, n_marker * sizeof(*marker)) == 0;
 }
 
+static struct thinking_run random_run(struct rng *rng) {
+    struct thinking_run run = {.n = 1 + (uint32_t)rng_below(rng, 4)};
+
+    for (uint32_t i = 0; i < run.n; i++)
+        run.token[i] = (uint32_t)rng_below(rng, 2);
+    return run;
+}
+
+/* How much of the marker the output ends with. */
+static uint32_t begun(const uint32_t *out, uint32_t n, const struct thinking_run *marker) {
+    uint32_t k = marker->n - 1;
+
+    while (k > 0 && !ends_with(out, n, marker->token, k))
+        k--;
+    return k;
+}
+
 /* The model reads the whole output again for each token. */
 static void any_output_is_counted_as_by_a_search(void **state) {
     struct rng rng;
@@ -97,34 +114,37 @@ static void any_output_is_counted_as_by_a_search(void **state) {
     for (uint32_t round = 0; round < 20000; round++) {
         struct thinking_limit limit = {.budget = (uint32_t)rng_below(&rng, 12),
                                        .is_open = rng_below(&rng, 2),
-                                       .n_begin = 1 + (uint32_t)rng_below(&rng, 3),
-                                       .n_end = 1 + (uint32_t)rng_below(&rng, 4)};
-        uint32_t out[MOST], n = 0, from = 0, n_forced = 0;
+                                       .begin = random_run(&rng),
+                                       .end = random_run(&rng),
+                                       .forced = random_run(&rng)};
+        uint32_t out[MOST], n = 0, from = 0, n_forced = 0, at = 0;
         bool is_inside = limit.is_open, is_over = false;
         struct thinking t;
 
-        for (uint32_t i = 0; i < THINKING_MARKER_MAX; i++) {
-            limit.begin[i] = (uint32_t)rng_below(&rng, 2);
-            limit.end[i] = (uint32_t)rng_below(&rng, 2);
-        }
         thinking_init(&t, &limit);
         while (n < MOST) {
             uint32_t token = (uint32_t)rng_below(&rng, 3), forced;
-            bool must = thinking_forces(&t, &limit, &forced);
+            bool must = is_inside && !is_over && n - from >= limit.budget;
 
-            assert_int_equal(must, is_inside && !is_over && n - from >= limit.budget);
-            n_forced += must;
-            out[n] = must ? forced : token;
-            thinking_take(&t, &limit, out[n++]);
+            assert_int_equal(thinking_forces(&t, &limit, &forced), must);
+            if (must) {
+                if (n_forced == 0) at = begun(out + from, n - from, &limit.end);
+                token = at > 0 ? limit.end.token[at + n_forced] : limit.forced.token[n_forced];
+                n_forced++;
+                assert_int_equal(forced, token);
+            }
+            out[n++] = token;
+            thinking_take(&t, &limit, token);
             if (is_over) continue;
-            if (is_inside && ends_with(out + from, n - from, limit.end, limit.n_end)) {
-                is_over = true;
-            } else if (!is_inside && ends_with(out, n, limit.begin, limit.n_begin)) {
+            if (n_forced > 0) {
+                is_over = n_forced == (at > 0 ? limit.end.n - at : limit.forced.n);
+            } else if (is_inside) {
+                is_over = ends_with(out + from, n - from, limit.end.token, limit.end.n);
+            } else if (ends_with(out, n, limit.begin.token, limit.begin.n)) {
                 is_inside = true;
                 from = n;
             }
         }
-        assert_true(n_forced <= limit.n_end); /* the marker, once, or what was missing of it */
         assert_int_equal(t.phase == THINKING_AFTER, is_over);
     }
 }

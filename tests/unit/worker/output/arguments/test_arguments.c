@@ -8,6 +8,7 @@
 #include <stdio.h>
 
 #define QWEN   ARGUMENTS_QWEN_XML
+#define SEED   ARGUMENTS_SEED_XML
 #define GLM    ARGUMENTS_GLM_XML
 #define MINI   ARGUMENTS_MINIMAX_XML
 #define DEEP   ARGUMENTS_DEEPSEEK_XML
@@ -183,6 +184,19 @@ static void what_begins_with_no_key_is_no_call(void **state) {
     CHECK(samples);
 }
 
+static void seed_values_stand_on_their_line(void **state) {
+    static const struct sample samples[] = {
+        {SEED, "<parameter=s>a</parameter>\n<parameter=x>5</parameter>\n</function>\n",
+         "{\"s\": \"a\", \"x\": 5}", DONE, "\n"},
+        {SEED, "<parameter=s>\na\n</parameter>\n</function>", "{\"s\": \"\\na\\n\"}", DONE, ""},
+        {SEED, "<parameter=s></parameter></parameter>\n\2", "{\"s\": \"</parameter>\"}", DONE, "\2",
+         true},
+    };
+
+    (void)state;
+    CHECK(samples);
+}
+
 static void a_repeated_key_is_passed_on(void **state) { /* case 84 */
     static const struct sample samples[] = {
         {QWEN, P("s", "a") P("x", "1") P("s", "b") "</function>",
@@ -299,6 +313,7 @@ static void gemma_strings_stand_between_marks(void **state) { /* case 80 */
          "{\"a\": {\"b\": [1, true, null, \"x\"]}, \"c d\": -1.5}", DONE, ""},
         {GEMMA, "{city:New York, l:[a,b ]}", "{\"city\": \"New York\", \"l\": [\"a\", \"b\"]}",
          DONE, ""},
+        {GEMMA, "{n:None,b:True}", "{\"n\": null, \"b\": true}", DONE, ""},
         {GEMMA, "{\"k\":1,<|\"|>l<|\"|>:2}", "{\"k\": 1, \"l\": 2}", DONE, ""},
         {GEMMA, "{s:\1<|\"|>}\1,t:<|\"|>}", "{\"s\": \"<|\\\"|>}\", \"t\": \"<|\\\"|>\"}", DONE, "",
          true},
@@ -570,6 +585,7 @@ int main(void) {
         cmocka_unit_test(values_are_of_their_types),
         cmocka_unit_test(qwen_calls_without_closing_tags_are_read),
         cmocka_unit_test(what_begins_with_no_key_is_no_call),
+        cmocka_unit_test(seed_values_stand_on_their_line),
         cmocka_unit_test(a_repeated_key_is_passed_on),
         cmocka_unit_test(glm_is_read_with_and_without_newlines),
         cmocka_unit_test(minimax_names_are_quoted_twice_once_or_not),

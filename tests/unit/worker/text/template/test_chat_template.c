@@ -282,6 +282,34 @@ static void tool_arguments_become_what_they_spell(void **state) {
     chat_template_destroy(t);
 }
 
+/* DeepSeek-V3.1's does so. */
+static void a_template_that_joins_arguments_to_text_gets_their_text(void **state) {
+    static const char source[] =
+        "{% for m in messages %}{% for c in m.tool_calls %}{{ m.content is none }}"
+        "{{ '<' + c.function.arguments + '>' }}{% endfor %}{% endfor %}";
+    struct chat_template *t = NULL;
+    struct error err = {0};
+    struct buf out;
+
+    (void)state;
+    buf_init(&out, 0);
+    assert_int_equal(chat_template_compile(&t, str_of(source), NULL), ST_OK);
+    assert_renders(
+        t,
+        "[{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"function\":{\"arguments\":"
+        "\"{\\\"a\\\":1}\"}},{\"function\":{\"arguments\":\"\"}},{\"function\":{}}]}]",
+        "True<{\"a\":1}>True<{}>True<{}>");
+    assert_int_equal(
+        render(
+            t,
+            "[{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{\"arguments\":{\"a\":1}}}]}]",
+            &out, &err),
+        ST_INVALID);
+    assert_non_null(strstr(err.message, "a string and a mapping"));
+    buf_fini(&out);
+    chat_template_destroy(t);
+}
+
 static void a_folder_without_template_gets_a_built_in_one(void **state) {
     const char *fallback = NULL;
     struct chat_template *t = open_with_config("{}", &fallback);
@@ -580,6 +608,7 @@ int main(void) {
         cmocka_unit_test(built_in_templates_render),
         cmocka_unit_test(text_parts_are_joined),
         cmocka_unit_test(tool_arguments_become_what_they_spell),
+        cmocka_unit_test(a_template_that_joins_arguments_to_text_gets_their_text),
         cmocka_unit_test(a_folder_without_template_gets_a_built_in_one),
         cmocka_unit_test(a_template_for_tools_is_used_with_tools),
         cmocka_unit_test(the_demonstration_model_has_its_template),
