@@ -107,16 +107,25 @@ static void end_styled(struct reader *r, enum arguments_state st) {
     reader_close_call(r);
 }
 
+/* So many bytes at most, but one character. */
+static size_t whole_characters(struct str text, size_t most) {
+    size_t n = most;
+
+    while (n > 0 && ((unsigned char)text.ptr[n] & 0xC0) == 0x80)
+        n--;
+    return n > 0 ? n : MAX(str_utf8_len(text), 1u);
+}
+
 /* What is held is pushed no further than it can be held: where it fails does not depend on how the
  * text is divided. */
 static size_t push_styled(struct reader *r, struct str text) {
+    size_t n = 0, room = READER_HELD_MAX - buf_len(&r->held);
     enum arguments_state st;
-    size_t n = 0;
 
     if (!reader_is_code(*text.ptr)) {
         while (n < text.len && !reader_is_code(text.ptr[n]))
             n++;
-        if (!r->is_begun) n = MIN(n, MAX(READER_HELD_MAX - buf_len(&r->held), 1u));
+        if (!r->is_begun && n > room) n = whole_characters(text, room);
         st = arguments_push(r->styled, (struct str){text.ptr, n}, &n, &r->json);
     } else {
         bool is_used = false;
@@ -129,7 +138,7 @@ static size_t push_styled(struct reader *r, struct str text) {
         if (!reader_hold(r, text.ptr[i])) { /* it is text; the last byte is read again */
             arguments_destroy(r->styled);
             r->styled = NULL;
-            return n;
+            return i + 1;
         }
     if (st != ARGUMENTS_MORE) end_styled(r, st);
     return n;

@@ -5,7 +5,8 @@
  *      <|start|>assistant to=functions.f<|channel|>commentary json<|message|>{...}<|call|>
  *
  * A prompt ends inside of a header, after `<|start|>assistant`. `held` has the header, with one
- * byte that UTF-8 does not have for each marker. Arguments are JSON, or else whatever the message is. */
+ * byte that UTF-8 does not have for each marker. Arguments are JSON, or else whatever the message
+ * is. */
 #include "worker/output/reader_internal.h"
 
 #define HEADER_MAX 512u

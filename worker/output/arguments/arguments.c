@@ -142,7 +142,13 @@ enum arguments_state arguments_push(struct arguments *a, struct str text, size_t
         enum arguments_state st = push_raw(a, (unsigned char)text.ptr[i], json);
 
         if (st == ARGUMENTS_MORE) continue;
-        *n_used = st == ARGUMENTS_DONE && a->style != ARGUMENTS_PYTHONIC ? i + 1 : i;
+        if (st == ARGUMENTS_DONE && a->style != ARGUMENTS_PYTHONIC) {
+            *n_used = i + 1;
+            return st;
+        }
+        while (i > 0 && ((unsigned char)text.ptr[i] & 0xC0) == 0x80)
+            i--; /* the character that ended it is not used */
+        *n_used = i;
         return st;
     }
     *n_used = text.len;

@@ -106,6 +106,8 @@ static void gemma_strings_have_delimiters(void **state) {
           "call g {\"s\": \"a, \\\"b\\\"}\"}\n");
     check("gemma4", "<|tool_call>call:f{x:42}<tool_call|><|tool_call>call:h{}<tool_call|>",
           "call f {\"x\": 42}\ncall h {}\n");
+    check("gemma4", "<|tool_call>call:g{x:[1]\xF0\x9F\x98\x80}",
+          "cut g {\"x\": [1]\ntext \xF0\x9F\x98\x80}\n");
     check("functiongemma", "<start_function_call>call:g{s:<escape>a<escape>}<end_function_call>",
           "call g {\"s\": \"a\"}\n");
 }
