@@ -51,6 +51,14 @@ static void fuzz_check_delta(const struct buf *json, size_t before) {
     if (!str_is_utf8((struct str){buf_ptr(json) + before, buf_len(json) - before})) abort();
 }
 
+/* The character that a place is in begins there: one that ended a call may have been pushed in
+ * parts. */
+static size_t fuzz_begin_of_character(struct str text, size_t at) {
+    while (at > 0 && at < text.len && ((unsigned char)text.ptr[at] & 0xC0) == 0x80)
+        at--;
+    return at;
+}
+
 /* Pushes pieces of at most `most` bytes; a piece ends at a token. */
 static struct fuzz_end fuzz_feed(struct arguments *a, struct str text, uint32_t n_tokens,
                                  size_t most, struct rng *rng, struct buf *json) {
@@ -90,6 +98,7 @@ static struct fuzz_end fuzz_run(enum arguments_style style, const struct json *s
     size_t before = buf_len(json);
 
     if (end.state == ARGUMENTS_MORE) end.state = arguments_finish(a, is_cut, json);
+    end.n_used = fuzz_begin_of_character(text, end.n_used);
     fuzz_check_delta(json, before);
     arguments_destroy(a);
     return end;
