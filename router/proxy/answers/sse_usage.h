@@ -31,7 +31,7 @@
 
 #define SSE_USAGE_CARRY_BYTES 64 /* longest name, colon, blanks and number together, and to spare */
 #define SSE_USAGE_HEAD_BYTES  64 /* of a line: enough for its kind */
-#define SSE_USAGE_ID_MAX      48 /* of a response; a longer one is not kept */
+#define SSE_USAGE_ID_MAX      64 /* of a response; a longer one is not kept */
 
 struct sse_usage {
     uint64_t n_events;         /* with data, comments and [DONE] aside */

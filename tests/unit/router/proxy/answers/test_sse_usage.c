@@ -301,6 +301,7 @@ static void a_message_that_is_cut_has_as_many_tokens_as_deltas(void **state) {
 }
 
 static void a_response_has_an_id_and_a_sequence(void **state) {
+    static const char long_id[] = "resp_6969cd39ec45330899525bb169a1885100015b3aea94";
     struct sse_usage t;
 
     (void)state;
@@ -315,6 +316,14 @@ static void a_response_has_an_id_and_a_sequence(void **state) {
     assert_int_equal(t.sequence, 0);
     sse_usage_feed(&t, STR("data: {\"sequence_number\":12}\n\n"));
     assert_int_equal(t.sequence, 12);
+    for (size_t n = 1; n < sizeof(long_id); n++) { /* as workers write it, cut anywhere */
+        sse_usage_init(&t, API_RESPONSES, true);
+        sse_usage_feed(&t, STR("data: {\"response\":{\"id\":\""));
+        sse_usage_feed(&t, (struct str){long_id, n});
+        sse_usage_feed(&t, (struct str){long_id + n, sizeof(long_id) - 1 - n});
+        sse_usage_feed(&t, STR("\"}}\n\n"));
+        assert_true(str_eq((struct str){t.id, t.n_id}, str_of(long_id)));
+    }
 }
 
 static void whole_answers_of_both_are_read(void **state) {
