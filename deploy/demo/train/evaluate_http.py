@@ -112,7 +112,7 @@ def json_cases(rng, n, names_source):
             question, parts = structured.draw_json(rng, table, names_source)
             prompt = structured.json_prompt(rng, question, parts) + generate.IM_END + "\n"
             expected = "".join(map("".join, parts))
-            schema = structured.json_schema(parts, "null" in expected or rng.random() < 0.5)
+            schema = structured.json_schema(parts, " null" in expected or rng.random() < 0.5)
             answer_format = {"type": "json_schema", "json_schema": {"name": "answer", "strict": True, "schema": schema}}
             kind = "json %d" % (len(parts) - ("name" in schema["properties"]))
             before = prefix + ("" if in_user_turn else generate.IM_START + "user\n") + prompt
