@@ -168,7 +168,7 @@ void json_escape(struct buf *out, struct str s) {
         }
         plain = ++i;
     }
-    buf_append(out, s.ptr + plain, i - plain);
+    if (i > plain) buf_append(out, s.ptr + plain, i - plain);
 }
 
 static void put_quoted(struct buf *out, struct str s) {

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from conftest import ROOT, Worker, events, http, started_programs, wait_for
+from conftest import ROOT, Router, Worker, events, http, started_programs, wait_for
 
 openai = pytest.importorskip("openai", reason="SKIPPED: the openai package is not installed: make deps-test")
 
@@ -245,6 +245,21 @@ def test_each_key_has_responses_of_its_own(programs):
     get = lambda key: http(worker.url + "/v1/responses/" + response, **of(key)).code
     assert get("two") == 404 and get("one") == 200
     assert worker.post("/v1/responses", asked(previous_response_id=response), **of("two")).code == 404
+
+
+def test_router_continues_a_response_at_its_worker(programs):
+    workers = [programs(Worker, *SIM).ready() for _ in range(2)]
+    router = programs(Router, "--worker-urls", *(w.url for w in workers)).ready(2)
+    model = workers[0].get("/v1/models").json["data"][0]["id"]
+    marks = {w.get("/server_info").json["response_mark"] for w in workers}
+    for i in range(8):
+        first = streamed(router, model=model, input=f"Conversation {i}", **writing("Hi."))
+        assert first["id"][5:17] in marks
+        second = router.post("/v1/responses", asked(model=model, previous_response_id=first["id"], input="Go on.", **writing("Yes.")))
+        assert second.code == 200 and second.json["id"][:17] == first["id"][:17]
+        assert sorted(w.get("/v1/responses/" + second.json["id"]).code for w in workers) == [200, 404]
+    missing = router.post("/v1/responses", asked(model=model, previous_response_id="resp_" + "0" * 12 + "ff", input="Go on."))
+    assert missing.code == 404 and "send the whole input" in missing.json["error"]["message"]
 
 
 # --- Codex ---------------------------------------------------------------------------------------------------------
