@@ -113,8 +113,8 @@ struct wire_server_info {
     double prefill_tokens_per_s; /* measured or estimated; 0: unknown */
     double attn_context;         /* tokens at which attention doubles the cost of one; 0: unknown */
     uint64_t kv_bytes_per_token; /* 0: unknown */
-    char schedule_policy[WIRE_POLICY_MAX];  /* "fcfs", "priority", "srpt"; "": not reported */
-    char tool_calls[WIRE_FORMAT_MAX];       /* how they are read: "hermes", "none"; "": unknown */
+    char schedule_policy[WIRE_POLICY_MAX]; /* "fcfs", "priority", "srpt"; "": not reported */
+    char tool_calls[WIRE_FORMAT_MAX];      /* how they are read: "hermes", "none"; "": unknown */
     char reasoning[WIRE_FORMAT_MAX];
     uint32_t chunk_tokens;                  /* most tokens of a step; 0: unknown */
     double itl_target_ms;                   /* that steps with decoding requests keep to; 0: none */

@@ -247,6 +247,13 @@ def test_each_key_has_responses_of_its_own(programs):
     assert worker.post("/v1/responses", asked(previous_response_id=response), **of("two")).code == 404
 
 
+def test_salt_keeps_responses_apart(worker):
+    first = worker.post("/v1/responses", asked(cache_salt="a", max_output_tokens=1)).json["id"]
+    go_on = lambda **salt: worker.post("/v1/responses", asked(previous_response_id=first, max_output_tokens=1, **salt)).code
+    assert (go_on(cache_salt="b"), go_on(), go_on(cache_salt="a")) == (404, 404, 200)
+    assert worker.get("/v1/responses/" + first).code == 404
+
+
 def test_router_continues_a_response_at_its_worker(programs):
     workers = [programs(Worker, *SIM).ready() for _ in range(2)]
     router = programs(Router, "--worker-urls", *(w.url for w in workers)).ready(2)

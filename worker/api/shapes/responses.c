@@ -7,6 +7,7 @@
  * GET and DELETE /v1/responses/ID, GET /v1/responses/ID/input_items look at the store. */
 #include <stdio.h>
 
+#include "common/base/hash.h"
 #include "common/http/http_server.h"
 #include "common/protocol/api.h"
 #include "common/protocol/openai.h"
@@ -55,6 +56,15 @@ static void send_events(struct call *c, const struct responses_stream *stream) {
     call_send_events(c);
 }
 
+/* Whose responses a request may continue: its holder's, of one salt. A router that is not trusted
+ * isolates tenants by the field cache_salt. */
+static uint64_t owner_of(const struct call *c) {
+    struct str salt = member_text(c->asked, "cache_salt");
+    uint64_t holder = call_holder(c->api, c->req);
+
+    return salt.len ? hash_64(salt.ptr, salt.len, holder) : holder;
+}
+
 /* `response`: the whole, or NULL if it was streamed. */
 static void store(struct call *c, const struct responses_answer *r, const struct buf *response) {
     struct buf whole, input;
@@ -68,7 +78,7 @@ static void store(struct call *c, const struct responses_answer *r, const struct
         struct stored_response entry = {
             .id = str_of(r->id),
             .previous = member_text(c->asked, "previous_response_id"),
-            .tenant = call_holder(c->api, c->req),
+            .tenant = owner_of(c),
             .input = buf_str(&input),
             .response = response ? buf_str(response) : buf_str(&whole),
         };
@@ -145,8 +155,7 @@ static enum status read_previous(const struct call *c, struct json **out, struct
     if (st != ST_OK || !is_present) return st;
     if (!api->responses) return not_stored(id, err);
     buf_init(&items, CALL_OUT_LIMIT);
-    st = responses_store_items(api->responses, id, call_holder(api, c->req), loop_now_us(api->loop),
-                               &items);
+    st = responses_store_items(api->responses, id, owner_of(c), loop_now_us(api->loop), &items);
     if (st == ST_OK) st = json_parse(out, buf_str(&items), &limits, err);
     buf_fini(&items);
     return st == ST_NOT_FOUND ? not_stored(id, err) : st;
