@@ -494,7 +494,7 @@ static void long_arguments_are_read(void **state) { /* case 85 */
     json_destroy(s);
 }
 
-/* ARGUMENTS_RANDOM_CALLS texts, made of the pieces that mean something. */
+/* ARGUMENTS_RANDOM_CALLS texts, made of the pieces that mean something; most begin as calls do. */
 static void random_calls_do_not_depend_on_their_division(void **state) {
     static const char *const pieces[] = {"<parameter=",
                                          "s>",
@@ -556,6 +556,15 @@ static void random_calls_do_not_depend_on_their_division(void **state) {
                                          "\xFF",
                                          "<",
                                          "</"};
+    static const char *const beginnings[][2] = {
+        [QWEN] = {"<parameter=s>\n", "<parameter=n>\n"},
+        [SEED] = {"<parameter=s>", "<parameter=x>"},
+        [GLM] = {"<arg_key>s</arg_key><arg_value>", "\3s\4\5"},
+        [MINI] = {"<parameter name=\"s\">", "<parameter name='o'>"},
+        [DEEP] = {"<" DSML "parameter name=\"s\" string=\"true\">", "<\1parameter name=\"x\">"},
+        [PYTHON] = {"s='", "x=[1, "},
+        [GEMMA] = {"{s:<|\"|>", "{s:\1"},
+        [FGEMMA] = {"{s:<escape>", "{s:\1"}};
     const char *given = getenv("ARGUMENTS_RANDOM_CALLS");
     long n_calls = given ? atol(given) : 20000;
     struct rng rng;
@@ -566,8 +575,14 @@ static void random_calls_do_not_depend_on_their_division(void **state) {
         uint8_t text[1024];
         size_t len = 2;
 
-        text[0] = (uint8_t)rng_below(&rng, 256);
+        text[0] = (uint8_t)rng_below(&rng, ARRAY_LEN(beginnings));
         text[1] = (uint8_t)rng_below(&rng, 256);
+        if (rng_below(&rng, 8)) { /* the second ones have tokens */
+            const char *beginning = beginnings[text[0]][text[1] & 1];
+
+            memcpy(text + len, beginning, strlen(beginning));
+            len += strlen(beginning);
+        }
         for (uint64_t n = rng_below(&rng, 24); n > 0; n--) {
             struct str piece = str_of(pieces[rng_below(&rng, ARRAY_LEN(pieces))]);
 
