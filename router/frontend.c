@@ -111,6 +111,8 @@ static void on_request(struct http_request *req, void *arg) {
         proxy_start(f->proxy, req);
     } else if (req->method == HTTP_POST && str_starts(req->path, STR("/v1/"))) {
         proxy_start(f->proxy, req);
+    } else if (forward_stored_id(req->method, req->path).ptr) {
+        proxy_start(f->proxy, req);
     } else {
         admin_handle(f->admin, req, f->answers);
     }

@@ -179,6 +179,7 @@ struct exchange {
     bool is_generation;     /* computes its prompt: what is read stays in the worker's cache */
     bool is_light;          /* takes no place on its worker: see forward.h */
     bool is_safe;           /* may be sent twice: see forward.h */
+    bool is_lookup;         /* of a stored response: without a body, and for one worker alone */
     bool is_salted;         /* its tenant shares no cache with others */
     bool cuts_noise;        /* by --strip-client-noise, for its path */
     bool is_refused;        /* its refusal has been counted, with a reason */

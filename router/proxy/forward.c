@@ -68,14 +68,18 @@ static bool is_glob(struct str pattern) {
     return pattern.len > 1 && pattern.ptr[pattern.len - 1] == '*';
 }
 
-/* After a glob, bytes that a worker could decode to another path are refused. */
+/* No byte that a worker could decode to another path. */
+static bool is_verbatim(struct str s) {
+    return !memchr(s.ptr, '%', s.len) && !memchr(s.ptr, '\\', s.len);
+}
+
 static bool matches(struct str pattern, struct str path) {
     if (!is_glob(pattern)) return str_eq(pattern, path);
     pattern.len--;
     if (path.len <= pattern.len || !str_starts(path, pattern)) return false;
     path.ptr += pattern.len;
     path.len -= pattern.len;
-    return !memchr(path.ptr, '%', path.len) && !memchr(path.ptr, '\\', path.len);
+    return is_verbatim(path);
 }
 
 struct forward_call forward_find(const struct forward *f, struct str path) {
@@ -93,6 +97,17 @@ struct forward_call forward_find(const struct forward *f, struct str path) {
         call.kinds_unsalted = 0; /* the operator allowed it */
     }
     return call;
+}
+
+struct str forward_stored_id(enum http_method method, struct str path) {
+    struct str above = STR(API_RESPONSES_PATH "/"), tail = STR("/input_items"), id = path;
+
+    if ((method != HTTP_GET && method != HTTP_DELETE) || !str_starts(path, above)) return STR_NULL;
+    id.ptr += above.len;
+    id.len -= above.len;
+    if (method == HTTP_GET && str_ends(id, tail)) id.len -= tail.len;
+    if (id.len == 0 || memchr(id.ptr, '/', id.len) || !is_verbatim(id)) return STR_NULL;
+    return id;
 }
 
 #define SHOWN(s) (int)MIN((s).len, 100), (s).ptr
@@ -121,6 +136,13 @@ enum status forward_refuse_unsalted(struct str path, struct error *err) {
         "cache_salt in this call: use /v1/chat/completions, or start the router with "
         "--forward-path %.*s, which lets tenants share what this call caches",
         SHOWN(path), SHOWN(path));
+}
+
+enum status forward_refuse_unsalted_stored(struct error *err) {
+    return error_set(err, ST_FORBIDDEN,
+                     "stored responses are not forwarded while tenants are isolated, because this "
+                     "worker keeps those of all tenants together: start it with --trust-router, or "
+                     "send the whole input");
 }
 
 /* --- fields ----------------------------------------------------------------------------------- */

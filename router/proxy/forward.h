@@ -15,6 +15,7 @@
 #define ROUTER_PROXY_FORWARD_H
 
 #include "common/base/status.h"
+#include "common/http/http_parse.h"
 #include "common/options/options.h"
 #include "router/prompt/body_scan.h"
 #include "router/registry/worker_kind.h"
@@ -45,11 +46,16 @@ struct forward_call {
 };
 struct forward_call forward_find(const struct forward *f, struct str path);
 
+/* The ID of GET and DELETE /v1/responses/ID and GET /v1/responses/ID/input_items, of any form; else
+ * STR_NULL. These calls go to the one of our workers that has stored it. */
+struct str forward_stored_id(enum http_method method, struct str path);
+
 /* The error for a path that goes to no worker, not to this kind, or only while tenants share
  * caches. */
 MUST_USE enum status forward_refuse_path(struct str path, struct error *err);
 MUST_USE enum status forward_refuse_kind(struct str path, enum worker_kind kind, struct error *err);
 MUST_USE enum status forward_refuse_unsalted(struct str path, struct error *err);
+MUST_USE enum status forward_refuse_unsalted_stored(struct error *err);
 
 /* ST_FORBIDDEN with a sentence when the body has a field that is refused. */
 MUST_USE enum status forward_check_fields(const struct forward *f, const struct body_scan *scan,

@@ -165,7 +165,7 @@ void proxy_fail(struct exchange *x, enum status st, const struct error *err) {
 /* --- choosing, and choosing again ------------------------------------------------------------- */
 
 static bool has_attempts(const struct exchange *x) {
-    return x->n_lost < x->max_lost && x->n_attempts < x->proxy->config.max_attempts;
+    return !x->is_lookup && x->n_lost < x->max_lost && x->n_attempts < x->proxy->config.max_attempts;
 }
 
 static bool may_retry(const struct exchange *x, uint32_t cause) {
@@ -198,6 +198,7 @@ static void exclude_tried(struct exchange *x) {
 static enum status route(struct exchange *x) {
     enum status st;
 
+    if (x->is_lookup) return ST_UNAVAILABLE; /* no other has it */
     exclude_tried(x);
     x->rq.now_us = loop_now_us(x->proxy->loop);
     if (x->wants_explanation || x->proxy->config.decisions) proxy_explain(x);
@@ -395,6 +396,10 @@ void proxy_attempt_failed(struct exchange *x, const char *reason, uint32_t cause
         retry_elsewhere(x, is_free);
     } else if (x->n_lost >= x->max_lost) {
         proxy_fail_poison(x, true);
+    } else if (x->is_lookup) {
+        PROXY_FAIL(x, ST_BAD_GATEWAY,
+                   "the worker that has stored this response did not answer: try again later, or "
+                   "send the whole input");
     } else {
         PROXY_FAIL(x, ST_BAD_GATEWAY, "no worker answered after %u attempts: try again later",
                    x->n_attempts);
@@ -663,8 +668,13 @@ void proxy_start(struct proxy *p, struct http_request *req) {
     req->user = x;
     req->on_abort = on_client_abort;
     req->on_drain = proxy_on_client_drain;
+    x->is_lookup = req->method != HTTP_POST;
     proxy_choose_request_id(x);
     loop_timer_start(&x->timeout, p->config.request_timeout_us);
+    if (x->is_lookup) {
+        proxy_look_up(x);
+        return;
+    }
     st = proxy_permit_call(x, &err);
     if (st == ST_OK) st = body_scan(req->body, &x->scan, &err);
     if (st != ST_OK) x->scan = (struct body_scan){0}; /* not that of an earlier request */

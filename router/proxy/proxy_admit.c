@@ -75,7 +75,8 @@ static void isolate(struct exchange *x) {
     struct str given = x->scan.spans[is_generate ? BODY_EXTRA_KEY : BODY_CACHE_SALT];
 
     isolation_salt(x->proxy->config.isolation, x->tenant, given, x->salt);
-    isolation_splice(&x->splice, x->req->body, &x->scan, is_generate, x->salt);
+    if (!x->is_lookup)
+        isolation_splice(&x->splice, x->req->body, &x->scan, is_generate, x->salt);
     x->is_salted = true;
 }
 
@@ -89,7 +90,7 @@ enum status proxy_admit(struct exchange *x, struct error *err) {
         st = tenant_from_header(x, err);
         if (st != ST_OK) proxy_count_refusal(x, REFUSAL_TENANT);
     }
-    if (st == ST_OK && config->isolation && x->is_generation) isolate(x);
+    if (st == ST_OK && config->isolation && (x->is_generation || x->is_lookup)) isolate(x);
     return st;
 }
 
@@ -157,6 +158,7 @@ static bool is_spliced(const struct exchange *x) {
 size_t proxy_body_len(const struct exchange *x) {
     size_t n = x->req->body.len;
 
+    if (x->is_lookup) return 0;
     if (x->cuts_noise) n -= client_noise_len(&x->noise);
     return is_spliced(x) ? n - x->splice.removed + x->splice.len : n;
 }
@@ -191,6 +193,7 @@ int proxy_body_pieces(const struct exchange *x, struct iovec *pieces) {
     const char *salt_at = x->req->body.ptr + x->splice.at;
     bool is_salt_due = is_spliced(x);
 
+    if (x->is_lookup) return 0;
     for (uint32_t i = 0; x->cuts_noise && i < x->noise.n; i++) {
         struct str cut = x->noise.cuts[i];
 

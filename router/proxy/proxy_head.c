@@ -122,12 +122,14 @@ void proxy_build_worker_head(struct exchange *x) {
     buf_clear(out);
     to = buf_reserve(out, room);
     if (!to) return;
-    to = put(to, STR("POST "));
+    to = put(put(to, x->req->method_name), STR(" "));
     to = put(to, x->req->target);
     to = put(to, STR(" HTTP/1.1\r\nhost: "));
     to = put(to, host);
-    to = put(to, STR("\r\ncontent-length: "));
-    to = str_put_u64(to, proxy_body_len(x));
+    if (!x->is_lookup) {
+        to = put(to, STR("\r\ncontent-length: "));
+        to = str_put_u64(to, proxy_body_len(x));
+    }
     to = put(to, STR("\r\n"));
     to = http_write_kept(to, head, http_request_head_bytes(x->req), names_not_forwarded(x));
     if (key.len) to = put_field(to, STR("authorization: Bearer "), key);

@@ -16,7 +16,7 @@
 #include "router/registry/registry_view.h"
 #include "router/registry/registry_workers.h"
 
-#define PROXY_N_PATHS 10  /* with a label of their own */
+#define PROXY_N_PATHS 11  /* with a label of their own */
 #define PROXY_N_CODES 600 /* above every status code */
 
 /* This loop's parts of the metrics that most exchanges count in, looked up once: field, name. */
@@ -223,6 +223,10 @@ void proxy_leave_queue(struct exchange *x);
 MUST_USE enum status proxy_permit_call(struct exchange *x, struct error *err);
 MUST_USE enum status proxy_permit_body(struct exchange *x, struct error *err);
 MUST_USE enum status proxy_permit_target(struct exchange *x, struct error *err);
+
+/* --- proxy_stored.c --------------------------------------------------------------------------- */
+
+void proxy_look_up(struct exchange *x); /* sends or fails a request that is_lookup */
 
 /* --- proxy_admit.c ---------------------------------------------------------------------------- */
 

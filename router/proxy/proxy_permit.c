@@ -6,7 +6,8 @@
  *      body    cache_explain                          403   unless the operator explains to clients
  *              a field by which workers are steered   403   forward.h
  *      target  a path not on its kind's list          404
- *              a call whose engine reads no salt      403   while tenants are isolated
+ *              a call whose engine reads no salt      403   while tenants are isolated; or a stored
+ *                                                           response, where a worker reads none
  *
  * Explanations reveal the load of workers, and what other tenants sent if they share caches: they
  * need an admin key in x-incipit-admin-key, or --explain-to-clients. Refusals are counted and
@@ -65,8 +66,9 @@ static enum status refuse_explanation(struct exchange *x, const char *what, stru
 
 enum status proxy_permit_call(struct exchange *x, struct error *err) {
     struct str route = http_request_header(x->req, STR(WIRE_ROUTE));
-    struct forward_call call = forward_find(lists_of(x), x->req->path);
+    struct forward_call call = {.kinds = WORKER_KIND_BIT(WORKER_OURS), .work = WORK_TOKENS};
 
+    if (!x->is_lookup) call = forward_find(lists_of(x), x->req->path);
     x->wants_explanation = route.ptr && !str_eq(route, STR("0"));
     x->api = api_of(x->req->path);
     x->kinds = call.kinds;
@@ -109,5 +111,7 @@ enum status proxy_permit_target(struct exchange *x, struct error *err) {
     if (x->is_salted && (x->kinds_unsalted & kind)) {
         return forbid(x, "path", forward_refuse_unsalted(x->req->path, err));
     }
+    if (x->is_salted && x->is_lookup && !x->try.target.trusts_router)
+        return forbid(x, "path", forward_refuse_unsalted_stored(err));
     return ST_OK;
 }

@@ -158,6 +158,7 @@ static bool check_payload(struct exchange *x, struct str payload, bool is_all) {
     enum registry_outcome outcome = OUTCOME_OK;
     bool had_error = a->usage.has_error;
 
+    if (x->is_lookup) return true; /* tokens of an earlier answer are not counted again */
     sse_usage_feed(&a->usage, payload);
     if (!is_success(x) || !x->is_safe || a->outcome != OUTCOME_OK) return true;
     if (a->form == ANSWER_SSE) {

@@ -14,6 +14,7 @@
 #include "router/proxy/proxy_internal.h"
 
 #define DECISION_LINE_MAX (256u * 1024)
+#define STORED_LABEL      API_RESPONSES_PATH "/*"
 
 /* Counts a request by path and code. Paths come from clients: unknown ones share a label. Each
  * label is composed once. */
@@ -23,7 +24,8 @@ static void count_request(struct proxy *p, struct str path, int code) {
         {API_MESSAGES_PATH, 12},      {API_RESPONSES_PATH, 13},
         {API_COUNT_TOKENS_PATH, 25},  {"/generate", 9},
         {"/v1/embeddings", 14},       {"/tokenize", 9},
-        {"/detokenize", 11},          {"other", 5}};
+        {"/detokenize", 11},          {STORED_LABEL, sizeof(STORED_LABEL) - 1},
+        {"other", 5}};
     struct metric **counter;
     char text[16];
     size_t i = 0;
@@ -175,13 +177,13 @@ void proxy_report(struct exchange *x, int code) {
     struct proxy *p = x->proxy;
     double duration_s = seconds_since_start(x, loop_now_us(p->loop));
 
-    count_request(p, x->req->path, code);
+    count_request(p, x->is_lookup ? STR(STORED_LABEL) : x->req->path, code);
     count_tokens(x);
     proxy_count_deadline(x, code);
     metric_observe(p->counts.duration, duration_s);
     if (x->try.first_token_us) metric_observe(p->counts.ttft, ttft_s(x));
     if (is_logged(p, code)) log_request(x, code, duration_s);
-    if (p->config.decisions && x->n_attempts > 0) log_decision(x, code, duration_s);
+    if (p->config.decisions && x->n_attempts > 0 && !x->is_lookup) log_decision(x, code, duration_s);
 }
 
 void proxy_prepare_reports(struct proxy *p) {

@@ -695,19 +695,44 @@ uint32_t registry_keep_current(struct registry *r, uint32_t *ids, uint32_t *inca
     return n_kept;
 }
 
-uint32_t registry_find_mark(struct registry *r, struct str mark) {
-    uint32_t found = WORKER_NONE;
-
-    if (!mark.len) return WORKER_NONE;
-    pthread_mutex_lock(&r->lock);
-    for (uint32_t id = 0; id < r->n_ids && found == WORKER_NONE; id++) {
+static uint32_t find_mark(const struct registry *r, struct str mark) {
+    for (uint32_t id = 0; mark.len && id < r->n_ids; id++) {
         const struct worker *w = &r->workers[id];
 
-        if (w->is_used && w->is_described && str_eq(str_of(w->info.response_mark), mark))
-            found = id;
+        if (w->is_used && w->is_described && str_eq(str_of(w->info.response_mark), mark)) return id;
     }
+    return WORKER_NONE;
+}
+
+uint32_t registry_find_mark(struct registry *r, struct str mark) {
+    uint32_t found;
+
+    pthread_mutex_lock(&r->lock);
+    found = find_mark(r, mark);
     pthread_mutex_unlock(&r->lock);
     return found;
+}
+
+enum status registry_route_stored(struct registry *r, struct str mark, uint64_t now_us,
+                                  struct route_ticket *ticket, struct registry_target *out,
+                                  struct error *err) {
+    enum status st = ST_OK;
+    uint32_t id;
+
+    registry_lock(r);
+    id = find_mark(r, mark);
+    if (id == WORKER_NONE) {
+        st = ST_NOT_FOUND;
+    } else if (worker_reasons(&r->workers[id], id) & ~(uint32_t)WORKER_DRAINING) {
+        st = error_set(err, ST_UNAVAILABLE,
+                       "the worker that has stored this response is out of service: try again "
+                       "later, or send the whole input");
+    } else {
+        routing_open_light(r->workers[id].model->routing, id, now_us, ticket);
+        fill_target(r, r->workers[id].model->routing, ticket, out);
+    }
+    pthread_mutex_unlock(&r->lock);
+    return st;
 }
 
 bool registry_has_other(struct registry *r, const struct registry_target *target,

@@ -158,6 +158,12 @@ uint32_t registry_keep_current(struct registry *r, uint32_t *ids, uint32_t *inca
 /* The worker that has stored the responses with this mark (api.h), or WORKER_NONE. */
 uint32_t registry_find_mark(struct registry *r, struct str mark);
 
+/* Opens a light ticket there, even while that worker drains or is at its limit. ST_NOT_FOUND,
+ * without a sentence: no worker has this mark; ST_UNAVAILABLE: it is out of service. */
+MUST_USE enum status registry_route_stored(struct registry *r, struct str mark, uint64_t now_us,
+                                           struct route_ticket *ticket, struct registry_target *out,
+                                           struct error *err);
+
 /* True when a worker other than the target's and the excluded ones can take a request for its
  * model. */
 bool registry_has_other(struct registry *r, const struct registry_target *target,

@@ -574,6 +574,11 @@ static uint32_t anonymous_blocks(struct routing *r, const struct route_ticket *t
     return (uint32_t)MIN(n, (double)UINT32_MAX);
 }
 
+void routing_open_light(struct routing *r, uint32_t w, uint64_t now_us, struct route_ticket *t) {
+    *t = (struct route_ticket){0};
+    load_open_light(&r->load, &t->load, w, now_us);
+}
+
 /* Counts the request as sent to w and opens *t. The view holds what matched at w. */
 static void open_ticket(struct routing *r, uint32_t w, const struct route_request *rq,
                         const struct policy_view *view, struct route_ticket *t) {
@@ -582,8 +587,7 @@ static void open_ticket(struct routing *r, uint32_t w, const struct route_reques
     double new_tokens;
 
     if (rq->is_light) {
-        *t = (struct route_ticket){0};
-        load_open_light(&r->load, &t->load, w, rq->now_us);
+        routing_open_light(r, w, rq->now_us, t);
         return;
     }
     p = policy_prefill(view, w);

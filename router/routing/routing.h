@@ -160,6 +160,9 @@ void routing_take_eased(struct routing *r, struct worker_mask *eased);
 void routing_add_remote(struct routing *r, uint32_t w, const struct route_request *rq,
                         struct route_ticket *t);
 
+/* Opens *t at w for a request that needs no device (is_light). w need not be eligible. */
+void routing_open_light(struct routing *r, uint32_t w, uint64_t now_us, struct route_ticket *t);
+
 /* Prefill seconds of the request on the worker that holds most of its prompt: its weight in the
  * queue. *home: that worker, or WORKER_NONE when more than half of them hold as much. Changes
  * nothing. */

@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from conftest import PATIENCE_S, Router, wait_for
+from conftest import PATIENCE_S, Router, http as http_to, wait_for
 
 MARKS = ("0123456789ab", "ba9876543210")
 PATHS = ("/v1/messages", "/v1/responses")
@@ -30,20 +30,26 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self):
         worker = self.server.worker
+        if self.path.startswith("/v1/responses"):
+            self.do_POST()
+            return
         self.reply(200, json.dumps({"wire": 1, "model": "m", "backend": "sim", "block_size": 16, "n_blocks": 100000,
                                     "generation": f"g{id(worker)}", "response_mark": worker.mark,
+                                    "trusts_router": worker.trusts_router,
                                     "prefill_tokens_per_s": 10000, "attn_context": 1e9}).encode())
 
     def do_POST(self):
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))) or b"null")
         worker = self.server.worker
         worker.seen.append((self.path.split("?")[0], dict(self.headers.items()), body))
         worker.answer(self, body)
 
+    do_DELETE = do_POST
+
 
 class FakeWorker:
     def __init__(self, mark=""):
-        self.mark, self.seen = mark, []
+        self.mark, self.trusts_router, self.seen = mark, False, []
         self.answer = lambda handler, body: handler.reply(200, b'{"type":"message","id":"x"}')
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.server.worker, self.server.daemon_threads = self, True
@@ -351,6 +357,105 @@ def test_a_lost_response_is_the_workers_to_refuse(programs, workers):
         answer = router.post("/v1/responses", body_of("/v1/responses", previous_response_id=id))
         assert (answer.code, answer.json["error"]["message"]) == (404, "send the whole input")
     assert sum(len(w.seen) for w in workers) == 3
+
+
+def stored(mark, rest="00ff", tail=""):
+    return f"/v1/responses/resp_{mark}{rest}{tail}"
+
+
+@pytest.mark.parametrize("method, tail", [("GET", ""), ("GET", "/input_items"), ("DELETE", "")])
+def test_a_stored_response_is_looked_up_at_its_worker(programs, workers, method, tail):
+    """Even while the worker is full; what is read there is no work and no token."""
+    text = '{"object":"response","error":null,"usage":{"input_tokens":812,"output_tokens":41,"total_tokens":853}}'
+    finish = threading.Event()
+
+    def answer(handler, body):
+        if handler.command == "POST":
+            stream_to(handler, [finish, RESPONSE])
+        else:
+            handler.reply(200, text.encode(), x_method=handler.command)
+
+    for worker in workers:
+        worker.answer = answer
+    router = start(programs, workers, "--max-worker-requests", 1)
+    asked = [threading.Thread(target=router.post, args=("/v1/responses", body_of("/v1/responses", f"{i} " * 99, stream=True)))
+             for i in range(3)]
+    for thread in asked:
+        thread.start()
+    wait_for(lambda: router.metric("incipit_requests_waiting") == 1, "full workers")
+    for i in range(6):
+        before = [len(w.seen) for w in workers]
+        got = http_to(router.url + stored(MARKS[i % 2], f"{i}", tail) + "?include=x", b"{}" if method == "DELETE" else None,
+                      method=method)
+        assert (got.code, got.body, got.headers["x-method"]) == (200, text, method)
+        assert [len(w.seen) - n for w, n in zip(workers, before)] == [MARKS[i % 2] == m for m in MARKS]
+        path, _, body = workers[i % 2].seen[-1]
+        assert (path, body) == (stored(MARKS[i % 2], f"{i}", tail), None)
+    assert router.metric("incipit_requests_waiting") == 1
+    assert router.metric("incipit_requests_total", path="/v1/responses/*", code="200") == 6
+    assert router.metric("incipit_prompt_tokens_total") == router.metric("incipit_output_tokens_total") == 0
+    finish.set()
+    for thread in asked:
+        thread.join()
+
+
+def test_a_response_that_no_worker_has_is_not_found(programs, workers):
+    router = start(programs, workers)
+    for method in ("GET", "DELETE"):
+        for id in ("resp_ffffffffffff0001", "resp_1", "other", f"resp_{MARKS[0]}"):
+            answer = http_to(f"{router.url}/v1/responses/{id}", method=method)
+            assert (answer.code, answer.json["error"]["code"]) == (404, 404)
+            assert f"'{id}'" in answer.json["error"]["message"] and "send the whole input" in answer.json["error"]["message"]
+    assert http_to(router.url + stored(MARKS[0], tail="/input_items"), method="DELETE").code == 404
+    assert router.post(stored(MARKS[0], tail="/cancel"), {}).code == 404
+    assert not workers[0].seen and not workers[1].seen
+
+
+@pytest.mark.parametrize("code", [404, 429, 500, 503])
+def test_a_lookup_goes_to_no_other_worker(programs, workers, code):
+    """The worker's error is passed on: no other worker can know better."""
+    workers[0].answer = lambda handler, body: handler.reply(code, b'{"error":{"message":"mine"}}')
+    router = start(programs, workers)
+    answer = router.get(stored(MARKS[0]))
+    assert (answer.code, answer.json["error"]["message"]) == (code, "mine")
+    assert (len(workers[0].seen), len(workers[1].seen)) == (1, 0)
+    assert router.metric("incipit_retries_total") == 0
+
+
+def test_a_lookup_fails_with_its_worker(programs, workers):
+    def lose(handler, body):
+        handler.close_connection = True
+        handler.connection.shutdown(socket.SHUT_RDWR)
+
+    workers[0].answer = lose
+    router = start(programs, workers)
+    answer = router.get(stored(MARKS[0]))
+    assert answer.code == 502 and "stored this response" in answer.json["error"]["message"]
+    assert not workers[1].seen
+    assert router.metric("incipit_worker_failures_total") == 1
+
+
+def test_a_tenant_looks_up_with_its_own_salt(programs, workers, tmp_path):
+    """The salt that its POST has: by it the worker keeps responses of tenants apart."""
+    keys = tmp_path / "keys"
+    keys.write_text("one tenant=a\ntwo tenant=b\n")
+    workers[0].trusts_router = True
+    router = start(programs, workers, "--api-keys-file", keys)
+    salts = {}
+    for key in ("one", "two"):
+        headers = {"authorization": f"Bearer {key}", "x-incipit-salt": "0" * 64}
+        body = body_of("/v1/responses", previous_response_id=f"resp_{MARKS[0]}01")
+        assert router.post("/v1/responses", body, headers=headers).code == 200
+        for method in ("GET", "DELETE"):
+            assert http_to(router.url + stored(MARKS[0]), headers=headers, method=method).code == 200
+        sent = [{k.lower(): v for k, v in h.items()} for _, h, _ in workers[0].seen]
+        assert all("authorization" not in h for h in sent)
+        salts[key] = {h["x-incipit-salt"] for h in sent}
+        workers[0].seen.clear()
+    assert len(salts["one"]) == len(salts["two"]) == 1 and not salts["one"] & salts["two"]
+    assert router.get(stored(MARKS[0])).code == 401 and not workers[0].seen
+    refused = router.get(stored(MARKS[1]), headers={"authorization": "Bearer one"}) # this worker reads no salt
+    assert refused.code == 403 and "--trust-router" in refused.json["error"]["message"] and not workers[1].seen
 
 
 # --- sessions ---

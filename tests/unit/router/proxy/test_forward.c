@@ -128,6 +128,35 @@ static void only_listed_paths_may_be_sent_twice(void **state) {
     assert_false(forward_find(&none, STR("/v1/chat/completions/")).is_listed);
 }
 
+static void stored_responses_are_named_by_their_path(void **state) {
+    static const struct {
+        enum http_method method;
+        const char *path, *id; /* "": not forwarded */
+    } cases[] = {
+        {HTTP_GET, "/v1/responses/resp_1", "resp_1"},
+        {HTTP_DELETE, "/v1/responses/resp_1", "resp_1"},
+        {HTTP_GET, "/v1/responses/resp_1/input_items", "resp_1"},
+        {HTTP_GET, "/v1/responses/other", "other"},
+        {HTTP_DELETE, "/v1/responses/resp_1/input_items", ""}, /* would delete the response */
+        {HTTP_POST, "/v1/responses/resp_1", ""},
+        {HTTP_HEAD, "/v1/responses/resp_1", ""},
+        {HTTP_GET, "/v1/responses/resp_1/cancel", ""},
+        {HTTP_GET, "/v1/responses/resp_1/../x", ""},
+        {HTTP_GET, "/v1/responses/resp_1%2f..%2fx", ""},
+        {HTTP_GET, "/v1/responses/resp_1\\x", ""},
+        {HTTP_GET, "/v1/responses//input_items", ""},
+        {HTTP_GET, "/v1/responses/", ""},
+        {HTTP_GET, "/v1/responses", ""},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        struct str id = forward_stored_id(cases[i].method, str_of(cases[i].path));
+
+        assert_true(str_eq(id, str_of(cases[i].id)));
+    }
+}
+
 int main(void) {
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(calls_of_every_worker_go_to_all),
@@ -139,6 +168,7 @@ int main(void) {
         cmocka_unit_test(fields_that_steer_a_worker_are_refused),
         cmocka_unit_test(kinds_are_recognized_by_owned_by),
         cmocka_unit_test(only_listed_paths_may_be_sent_twice),
+        cmocka_unit_test(stored_responses_are_named_by_their_path),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

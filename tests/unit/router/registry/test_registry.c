@@ -681,11 +681,51 @@ static void a_light_request_is_open_until_it_ends(void **state) {
     registry_destroy(r);
 }
 
+static enum status route_stored(struct registry *r, struct open_request *q, struct error *err) {
+    *q = (struct open_request){0};
+    return registry_route_stored(r, STR("0123456789ab"), SECOND, &q->ticket, &q->target, err);
+}
+
+/* Whatever the worker has to do, and as long as it serves at all. */
+static void a_stored_response_is_read_where_it_is(void **state) {
+    struct registry *r = create(2);
+    struct wire_server_info info = {.wire = 1, .model = "m", .block_size = 16, .n_blocks = 500};
+    struct open_request q;
+    struct error err = {0};
+    struct registry_totals s;
+    uint32_t id;
+    (void)state;
+
+    add(r, 7001, "m");
+    id = add(r, 7002, "m");
+    assert_int_equal(route_stored(r, &q, &err), ST_NOT_FOUND);
+    assert_int_equal(registry_route_stored(r, STR_NULL, SECOND, &q.ticket, &q.target, &err),
+                     ST_NOT_FOUND);
+    strcpy(info.response_mark, "0123456789ab");
+    assert_int_equal(registry_describe(r, id, &info, false, NULL), ST_OK);
+    for (int draining = 0; draining < 2; draining++) {
+        registry_set_draining(r, id, DRAIN_OPERATOR, draining);
+        assert_int_equal(route_stored(r, &q, &err), ST_OK);
+        assert_int_equal(q.target.worker, id);
+        registry_totals(r, &s);
+        assert_int_equal(s.n_open, 1);
+        registry_check(r);
+        end_at(r, &q, OUTCOME_OK, SECOND);
+    }
+    registry_set_reason(r, id, WORKER_UNHEALTHY, true);
+    assert_int_equal(route_stored(r, &q, &err), ST_UNAVAILABLE);
+    assert_non_null(strstr(err.message, "out of service"));
+    registry_totals(r, &s);
+    assert_int_equal(s.n_open, 0);
+    registry_destroy(r);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_worker_is_picked_once_it_is_identified),
         cmocka_unit_test(responses_are_found_by_their_mark),
         cmocka_unit_test(a_light_request_is_open_until_it_ends),
+        cmocka_unit_test(a_stored_response_is_read_where_it_is),
         cmocka_unit_test(urls_are_checked_and_kept_whole),
         cmocka_unit_test(an_id_is_used_again_when_nothing_of_the_old_one_is_open),
         cmocka_unit_test(a_restart_clears_blocks_and_failures),
