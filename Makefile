@@ -167,6 +167,9 @@ clients: deps-test ## the official openai client and curl, at a worker and throu
 	@$(MAKE) --no-print-directory -j$(JOBS) all
 	@tests/run_integration $(B) "$(SAN)" -k "openai_client or curl or worker_api" $(ARGS)
 
+frameworks: all ## LangChain, LiteLLM, LlamaIndex and others, at a worker and through a router: PYTHON=one that has them
+	@tests/clients/frameworks $(B) "$(SAN)" $(ARGS)
+
 # Programs that the comparisons with independent implementations ask.
 REFERENCE := $(patsubst %.c,$(B)/%,$(wildcard tests/reference/*.c))
 $(B)/tests/reference/%: $(B)/tests/reference/%.o $(LIBS_all)
@@ -181,7 +184,7 @@ skew: deps-test ## routers and workers of two versions side by side: OTHER=build
 demo-check: all ## the demonstration model's acceptance, over HTTP: several hundred questions
 	@deploy/demo/check $(B) $(ARGS)
 
-.PHONY: pages dashboards-check clients test-reference skew demo-check
+.PHONY: pages dashboards-check clients frameworks test-reference skew demo-check
 
 # Not in an image's builder, which has no tests.
 include $(wildcard tests/bench/bench.mk tests/replay/replay.mk)

@@ -17,7 +17,7 @@ OF_OTHERS = set("""--cacert --ready
     --enable-metrics --enable-cache-report --max-running-requests --disable-radix-cache
     --as --previous --help-foreign --set --create-namespace --no-deps --no-binary --compress-mode
     --budget --phases --fresh --out --print-commands --list-ptx
-    --worker --endpoints --records --run --mix --url --resume --minutes --decay-minutes""".split())
+    --worker --endpoints --records --run --mix --url --resume --minutes --decay-minutes --rate --weights""".split())
 
 
 def flags_of(program, *options):
