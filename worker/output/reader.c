@@ -469,8 +469,8 @@ bool reader_begins_in_reasoning(const struct reasoning_format *f, struct str pro
                                         "<seed:bos>",
                                         "[/INST]",
                                         "]~b]",
-                                        "<\xEF\xBD\x9C"
-                                        "Assistant\xEF\xBD\x9C>",
+                                        ("<\xEF\xBD\x9C"
+                                         "Assistant\xEF\xBD\x9C>"),
                                         "<|hy_Assistant|>",
                                         "<|extra_0|>"};
     struct str begin, end;
