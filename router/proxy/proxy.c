@@ -165,7 +165,8 @@ void proxy_fail(struct exchange *x, enum status st, const struct error *err) {
 /* --- choosing, and choosing again ------------------------------------------------------------- */
 
 static bool has_attempts(const struct exchange *x) {
-    return !x->is_lookup && x->n_lost < x->max_lost && x->n_attempts < x->proxy->config.max_attempts;
+    if (x->is_lookup) return false; /* no other worker has it */
+    return x->n_lost < x->max_lost && x->n_attempts < x->proxy->config.max_attempts;
 }
 
 static bool may_retry(const struct exchange *x, uint32_t cause) {
@@ -198,7 +199,7 @@ static void exclude_tried(struct exchange *x) {
 static enum status route(struct exchange *x) {
     enum status st;
 
-    if (x->is_lookup) return ST_UNAVAILABLE; /* no other has it */
+    if (x->is_lookup) return ST_UNAVAILABLE;
     exclude_tried(x);
     x->rq.now_us = loop_now_us(x->proxy->loop);
     if (x->wants_explanation || x->proxy->config.decisions) proxy_explain(x);

@@ -2,9 +2,9 @@
  *
  * One proxy per router loop. proxy_start takes a POST whose body is complete: it is scanned, hashed
  * and routed, sent to a worker, retried on others if that fails, and answered. Or it takes GET or
- * DELETE of a stored response (forward_stored_id), which one worker alone can answer. exchange.h draws the
- * states. A worker's head is kept back until the first byte of its body, so that a worker lost in
- * between can be replaced without the client noticing. */
+ * DELETE of a stored response (forward_stored_id), which one worker alone can answer.
+ * exchange.h draws the states. A worker's head is kept back until the first byte of its body, so
+ * that a worker lost in between can be replaced without the client noticing. */
 #ifndef ROUTER_PROXY_PROXY_H
 #define ROUTER_PROXY_PROXY_H
 

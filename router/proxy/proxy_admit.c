@@ -75,8 +75,7 @@ static void isolate(struct exchange *x) {
     struct str given = x->scan.spans[is_generate ? BODY_EXTRA_KEY : BODY_CACHE_SALT];
 
     isolation_salt(x->proxy->config.isolation, x->tenant, given, x->salt);
-    if (!x->is_lookup)
-        isolation_splice(&x->splice, x->req->body, &x->scan, is_generate, x->salt);
+    if (!x->is_lookup) isolation_splice(&x->splice, x->req->body, &x->scan, is_generate, x->salt);
     x->is_salted = true;
 }
 

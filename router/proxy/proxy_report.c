@@ -19,13 +19,17 @@
 /* Counts a request by path and code. Paths come from clients: unknown ones share a label. Each
  * label is composed once. */
 static void count_request(struct proxy *p, struct str path, int code) {
-    static const struct str known[PROXY_N_PATHS] = {
-        {"/v1/chat/completions", 20}, {"/v1/completions", 15},
-        {API_MESSAGES_PATH, 12},      {API_RESPONSES_PATH, 13},
-        {API_COUNT_TOKENS_PATH, 25},  {"/generate", 9},
-        {"/v1/embeddings", 14},       {"/tokenize", 9},
-        {"/detokenize", 11},          {STORED_LABEL, sizeof(STORED_LABEL) - 1},
-        {"other", 5}};
+    static const struct str known[PROXY_N_PATHS] = {{"/v1/chat/completions", 20},
+                                                    {"/v1/completions", 15},
+                                                    {API_MESSAGES_PATH, 12},
+                                                    {API_RESPONSES_PATH, 13},
+                                                    {API_COUNT_TOKENS_PATH, 25},
+                                                    {"/generate", 9},
+                                                    {"/v1/embeddings", 14},
+                                                    {"/tokenize", 9},
+                                                    {"/detokenize", 11},
+                                                    {STORED_LABEL, sizeof(STORED_LABEL) - 1},
+                                                    {"other", 5}};
     struct metric **counter;
     char text[16];
     size_t i = 0;
@@ -183,7 +187,8 @@ void proxy_report(struct exchange *x, int code) {
     metric_observe(p->counts.duration, duration_s);
     if (x->try.first_token_us) metric_observe(p->counts.ttft, ttft_s(x));
     if (is_logged(p, code)) log_request(x, code, duration_s);
-    if (p->config.decisions && x->n_attempts > 0 && !x->is_lookup) log_decision(x, code, duration_s);
+    if (p->config.decisions && x->n_attempts > 0 && !x->is_lookup)
+        log_decision(x, code, duration_s);
 }
 
 void proxy_prepare_reports(struct proxy *p) {

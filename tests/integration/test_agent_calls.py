@@ -382,7 +382,8 @@ def test_a_stored_response_is_looked_up_at_its_worker(programs, workers, method,
              for i in range(3)]
     for thread in asked:
         thread.start()
-    wait_for(lambda: router.metric("incipit_requests_waiting") == 1, "full workers")
+    wait_for(lambda: [len(w.seen) for w in workers] == [1, 1], "a request at each worker")
+    wait_for(lambda: router.metric("incipit_requests_waiting") == 1, "a request that waits")
     for i in range(6):
         before = [len(w.seen) for w in workers]
         got = http_to(router.url + stored(MARKS[i % 2], f"{i}", tail) + "?include=x", b"{}" if method == "DELETE" else None,
@@ -419,7 +420,6 @@ def test_a_lookup_goes_to_no_other_worker(programs, workers, code):
     answer = router.get(stored(MARKS[0]))
     assert (answer.code, answer.json["error"]["message"]) == (code, "mine")
     assert (len(workers[0].seen), len(workers[1].seen)) == (1, 0)
-    assert router.metric("incipit_retries_total") == 0
 
 
 def test_a_lookup_fails_with_its_worker(programs, workers):
