@@ -454,7 +454,7 @@ def test_a_tenant_looks_up_with_its_own_salt(programs, workers, tmp_path):
         workers[0].seen.clear()
     assert len(salts["one"]) == len(salts["two"]) == 1 and not salts["one"] & salts["two"]
     assert router.get(stored(MARKS[0])).code == 401 and not workers[0].seen
-    refused = router.get(stored(MARKS[1]), headers={"authorization": "Bearer one"}) # this worker reads no salt
+    refused = router.get(stored(MARKS[1]), headers={"authorization": "Bearer one"})  # this worker reads no salt
     assert refused.code == 403 and "--trust-router" in refused.json["error"]["message"] and not workers[1].seen
 
 
