@@ -5,9 +5,12 @@ and Anthropic, LangChain, LiteLLM, LlamaIndex, openai-agents, Pydantic AI.
 """
 import asyncio
 import json
+import re
 from typing import Annotated, Literal
 
 import pytest
+
+from conftest import ROOT
 
 openai = pytest.importorskip("openai", reason="SKIPPED: the openai package is not installed: make frameworks")
 pydantic = pytest.importorskip("pydantic", reason="SKIPPED: the pydantic package is not installed: make frameworks")
@@ -235,3 +238,24 @@ def test_pydantic_ai_answers_with_a_class(demo_api, wire):
         model = (kinds.OpenAIChatModel if wire == "chat" else kinds.OpenAIResponsesModel)(MODEL, provider=provider)
     agent = ai.Agent(model, output_type=Home, system_prompt=SYSTEM, model_settings={"max_tokens": 300, "temperature": 0, "parallel_tool_calls": False})
     assert isinstance(agent.run_sync(QUESTION).output, Home)
+
+
+# --- the page about them ----------------------------------------------------------------------------------------------------
+
+PROGRAMS = [(title, code) for title, text in re.findall(r"(?ms)^## ([^\n]+)\n(.*?)(?=^## |\Z)", (ROOT / "worker/http-api/agents.md").read_text())
+            for code in re.findall(r"(?ms)^```python\n(.*?)^```", text)]
+
+
+def test_the_page_has_a_program_for_each_client():
+    assert {title for title, _ in PROGRAMS} == {"openai", "anthropic", "openai-agents", "LangChain", "LlamaIndex", "LiteLLM", "Pydantic AI"}
+
+
+@pytest.mark.parametrize("code", [pytest.param(code, id=f"{title}-{i}") for i, (title, code) in enumerate(PROGRAMS)])
+def test_a_program_of_the_page_prints_its_last_line(demo_api, code, capsys):
+    for name in re.findall(r"(?m)^(?:import|from) ([\w.]+)", code):
+        package(name)
+    code, printed = code.rstrip().rsplit("\n# ", 1)
+    assert "http://127.0.0.1:31000" in code and "coder" in code
+    code = code.replace("http://127.0.0.1:31000", demo_api.url).replace("coder", MODEL)
+    exec(compile(code, "agents.md", "exec"), {"__name__": "__main__"})
+    assert capsys.readouterr().out.strip() == printed
