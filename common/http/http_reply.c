@@ -123,8 +123,10 @@ void http_reply_error(struct http_request *req, enum status st, const struct err
 }
 
 void reply_refusal(struct exchange *x, int code, const struct error *err) {
+    const char *head = conn_input(conn_of(x)).ptr; /* which moves while a body arrives */
     enum status st = ST_INVALID;
 
+    x->req.path = http_span_str(x->head.path, head);
     if (code == 413) st = ST_TOO_LARGE;
     if (code == 501) st = ST_UNSUPPORTED;
     if (err && status_http_code(err->status) == code) st = err->status;

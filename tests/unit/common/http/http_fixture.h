@@ -86,14 +86,19 @@ static enum status on_head(struct http_request *req, void *arg, struct error *er
 
 static const struct http_server_events events = {.on_request = on_request, .on_head = on_head};
 
-static UNUSED void start_with(struct fixture *fx, const struct http_limits *limits) {
+static UNUSED void start_on(struct fixture *fx, const struct http_limits *limits,
+                            const struct http_server_events *on) {
     struct error err = {0};
 
     memset(fx, 0, sizeof(*fx));
     buf_init(&fx->seen, 0);
     assert_int_equal(loop_create(&fx->loop, &err), ST_OK);
-    fx->server = http_server_create(fx->loop, limits, &events, fx);
+    fx->server = http_server_create(fx->loop, limits, on, fx);
     assert_int_equal(http_server_listen(fx->server, "127.0.0.1", 0, false, &err), ST_OK);
+}
+
+static UNUSED void start_with(struct fixture *fx, const struct http_limits *limits) {
+    start_on(fx, limits, &events);
 }
 
 static UNUSED void start(struct fixture *fx) {

@@ -60,6 +60,35 @@ static void too_large_bodies_are_refused_readably(void **state) {
     finish(&fx);
 }
 
+/* Where no handler has seen the head, and where the head has moved since one saw it. */
+static void refusals_have_the_form_of_their_path(void **state) {
+    static char junk[120000];
+    const struct http_limits limits = {.max_body_bytes = 200000};
+    static const struct http_server_events without_head = {.on_request = on_request};
+    static const char *const heads[] = {
+        "POST /v1/messages HTTP/1.1\r\nHost: a\r\nContent-Length: 200001\r\n\r\n",
+        "POST /v1/messages HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+        "1D4C0\r\n",
+    };
+    struct fixture fx;
+    struct client c;
+
+    (void)state;
+    for (size_t i = 0; i < 2 * ARRAY_LEN(heads); i++) {
+        start_on(&fx, &limits, i % 2 ? &events : &without_head);
+        client_open(&c, http_server_port(fx.server));
+        client_send(&c, fx.loop, str_of(heads[i / 2]));
+        client_send(&c, fx.loop, (struct str){junk, sizeof(junk)});
+        client_send(&c, fx.loop, STR("\r\n1D4C0\r\n"));
+        client_expect_close(&c, fx.loop);
+        assert_int_equal(client_count(&c, "HTTP/1.1 413"), 1);
+        assert_int_equal(
+            client_count(&c, "{\"type\":\"error\",\"error\":{\"type\":\"request_too_large\""), 1);
+        client_close(&c);
+        finish(&fx);
+    }
+}
+
 static void a_head_can_be_refused_before_its_body(void **state) {
     struct fixture fx;
     struct client c;
@@ -416,6 +445,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(malformed_requests_get_a_sentence_and_a_close),
         cmocka_unit_test(too_large_bodies_are_refused_readably),
+        cmocka_unit_test(refusals_have_the_form_of_their_path),
         cmocka_unit_test(a_head_can_be_refused_before_its_body),
         cmocka_unit_test(slow_senders_are_cut_off),
         cmocka_unit_test(a_reader_that_stops_is_aborted),
