@@ -70,6 +70,7 @@ struct registry {
     struct metric *decision_seconds;
     struct policy_term *terms; /* by worker id, for the current dry run */
     uint32_t n_open;           /* our own, of all models, like n_waiting */
+    uint32_t n_light;          /* of them, those that take no place */
     uint32_t n_remote;         /* of other routers */
     struct buf outbox;         /* of registry_outbox.c, with the fields below */
     size_t outbox_max;

@@ -163,7 +163,7 @@ void registry_remote_ended(struct registry *r, struct registry_remote *m,
 }
 
 void registry_check(struct registry *r) {
-    uint32_t n_open = 0, n_remote = 0, n_waiting = 0;
+    uint32_t n_open = 0, n_light = 0, n_remote = 0, n_waiting = 0;
 
     pthread_mutex_lock(&r->lock);
     for (uint32_t i = 0; i < r->n_models; i++) {
@@ -171,6 +171,7 @@ void registry_check(struct registry *r) {
 
         routing_check(m->routing);
         n_open += routing_load(m->routing)->n_open;
+        n_light += routing_load(m->routing)->n_light;
         n_waiting += hold_n_waiting(m->hold);
         if (m->sessions) sessions_check(m->sessions);
         if (m->sessions) n_waiting += sessions_n_held(m->sessions);
@@ -178,10 +179,12 @@ void registry_check(struct registry *r) {
     for (uint32_t id = 0; id < r->n_ids; id++)
         n_remote += r->workers[id].n_remote;
     assert(n_open == r->n_open + r->n_remote);
+    assert(n_light == r->n_light);
     assert(n_remote == r->n_remote);
     assert(n_waiting == r->n_waiting);
     pthread_mutex_unlock(&r->lock);
     (void)n_open;
+    (void)n_light;
     (void)n_remote;
     (void)n_waiting;
 }

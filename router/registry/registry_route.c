@@ -122,6 +122,7 @@ static void fill_target(struct registry *r, struct routing *routing,
     struct worker *w = &r->workers[id];
 
     r->n_open++;
+    r->n_light += ticket->load.is_light;
     w->n_sent++;
     out->routing = routing;
     out->worker = id;
@@ -188,9 +189,15 @@ enum status registry_explain(struct registry *r, struct str model, const struct 
 
 /* --- places, and who waits for them ----------------------------------------------------------- */
 
+/* Of --max-concurrent-requests. */
+static uint32_t n_free(const struct registry *r) {
+    uint32_t most = r->config.max_concurrent;
+
+    return most ? most - MIN(r->n_open - r->n_light, most) : UINT32_MAX;
+}
+
 static bool has_room(const struct registry *r, const struct model *m, uint64_t now_us) {
-    if (r->config.max_concurrent && r->n_open >= r->config.max_concurrent) return false;
-    return load_has_room(routing_load(m->routing), now_us);
+    return n_free(r) > 0 && load_has_room(routing_load(m->routing), now_us);
 }
 
 void model_note_eligible(struct model *m, uint64_t now_us) {
@@ -222,11 +229,6 @@ bool model_may_wait(const struct registry *r, const struct model *m, uint64_t no
 
 static struct registry_waiter *waiter_of(struct hold_request *q) {
     return CONTAINER_OF(q, struct registry_waiter, held);
-}
-
-static uint32_t n_free(const struct registry *r) {
-    if (!r->config.max_concurrent) return UINT32_MAX;
-    return r->config.max_concurrent - MIN(r->n_open, r->config.max_concurrent);
 }
 
 static void refuse_hopeless(struct registry *r, struct model *m, uint64_t now_us,
@@ -581,9 +583,10 @@ static void judge(struct registry *r, const struct registry_target *target,
     struct breaker_failure failure = {.cost_us = now_us > sent_us ? now_us - sent_us : 0};
 
     if (!w->is_used || !w->is_described || w->incarnation != target->incarnation) return;
+    if (outcome == OUTCOME_OK && ticket->load.is_light) outcome = OUTCOME_REFUSED;
     switch (outcome) {
     case OUTCOME_OK: answered(r, id, now_us); break;
-    case OUTCOME_REFUSED: /* reachable; the quality of its answers is unknown */
+    case OUTCOME_REFUSED: /* or light: reachable; the quality of its answers is unknown */
         if (w->breaker.cause < BREAKER_ERRORS) {
             breaker_succeeded(&w->breaker);
         } else {
@@ -648,6 +651,7 @@ void registry_ended(struct registry *r, const struct registry_target *target,
 
     list_init(&decided);
     registry_lock(r);
+    r->n_light -= ticket->load.is_light;
     routing_ended(target->routing, ticket, end);
     if (target->shared_id) outbox_ended(r, target, end);
     r->n_open--;

@@ -681,6 +681,40 @@ static void a_light_request_is_open_until_it_ends(void **state) {
     registry_destroy(r);
 }
 
+static void end_light_at(struct registry *r, uint32_t id, uint64_t now_us) {
+    struct open_request q;
+
+    do {
+        struct route_request rq = {.is_light = true, .now_us = now_us};
+
+        q = (struct open_request){0};
+        assert_int_equal(registry_route(r, STR("m"), &rq, &q.ticket, &q.target, NULL), ST_OK);
+        end_at(r, &q, OUTCOME_OK, now_us);
+    } while (q.target.worker != id);
+}
+
+/* A tokenizer's answers say nothing about the device. */
+static void light_answers_hide_no_errors(void **state) {
+    struct registry *r = create(4);
+    struct registry_view view;
+    (void)state;
+
+    for (uint32_t w = 0; w < 4; w++)
+        add(r, 1000 + w, "m");
+    for (int n = 0; n < OUTCOMES_IN_A_ROW; n++) {
+        end_light_at(r, 1, SECOND);
+        assert_int_equal(reasons(r, 1), 0);
+        end_one_of(r, 1, OUTCOME_ERROR, SECOND);
+    }
+    assert_int_equal(reasons(r, 1), WORKER_EJECTED);
+    registry_tick(r, SECOND + BREAKER_MIN_US);
+    end_light_at(r, 1, 2 * SECOND); /* no trial */
+    assert_true(registry_get(r, 1, &view));
+    assert_int_equal(view.breaker, BREAKER_HALF_OPEN);
+    registry_check(r);
+    registry_destroy(r);
+}
+
 static enum status route_stored(struct registry *r, struct open_request *q, struct error *err) {
     *q = (struct open_request){0};
     return registry_route_stored(r, STR("0123456789ab"), SECOND, &q->ticket, &q->target, err);
@@ -725,6 +759,7 @@ int main(void) {
         cmocka_unit_test(a_worker_is_picked_once_it_is_identified),
         cmocka_unit_test(responses_are_found_by_their_mark),
         cmocka_unit_test(a_light_request_is_open_until_it_ends),
+        cmocka_unit_test(light_answers_hide_no_errors),
         cmocka_unit_test(a_stored_response_is_read_where_it_is),
         cmocka_unit_test(urls_are_checked_and_kept_whole),
         cmocka_unit_test(an_id_is_used_again_when_nothing_of_the_old_one_is_open),

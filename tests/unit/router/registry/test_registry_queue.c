@@ -639,6 +639,37 @@ static void other_limits_hold_at_once(void **state) {
     mailbox_close(box);
 }
 
+static void light_requests_take_no_place_of_the_router(void **state) {
+    struct registry *r = make(2, 0, 2, 10);
+    struct mailbox *box = mailbox_open_waiting();
+    struct request light[3] = {0}, q[3];
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        light[i].rq = (struct route_request){.is_light = true, .now_us = 1};
+        assert_int_equal(
+            registry_route(r, STR_NULL, &light[i].rq, &light[i].ticket, &light[i].target, NULL),
+            ST_OK);
+        light[i].is_open = true;
+    }
+    assert_int_equal(enter(r, box, &q[0], 1, 1), ST_OK);
+    assert_int_equal(enter(r, box, &q[1], 2, 1), ST_OK);
+    assert_int_equal(enter(r, box, &q[2], 3, 1), ST_AGAIN);
+    registry_check(r);
+    end(r, &light[0], 2);
+    assert_int_equal(take_grants(box), 0);
+    end(r, &q[0], 3);
+    assert_int_equal(take_grants(box), 1);
+    for (int i = 1; i < 3; i++) {
+        end(r, &light[i], 4);
+        end(r, &q[i], 4);
+    }
+    registry_check(r);
+    assert_int_equal(totals(r).n_open, 0);
+    registry_destroy(r);
+    mailbox_close(box);
+}
+
 /* --- held back for a backlog ------------------------------------------------------------------ */
 
 static void hold_back(struct registry *r) {
@@ -856,6 +887,7 @@ int main(void) {
         cmocka_unit_test(a_waiting_request_respects_slow_start),
         cmocka_unit_test(two_loops_hand_slots_to_each_other),
         cmocka_unit_test(other_limits_hold_at_once),
+        cmocka_unit_test(light_requests_take_no_place_of_the_router),
         cmocka_unit_test(saturation_counts_the_prefill_that_is_held),
         cmocka_unit_test(time_alone_lets_a_held_request_go),
         cmocka_unit_test(first_tokens_of_other_routers_let_held_requests_go),
