@@ -22,6 +22,7 @@ void sse_usage_init(struct sse_usage *t, enum api_form api, bool is_stream) {
 int64_t sse_usage_tokens(const struct sse_usage *t) {
     int64_t n_seen = t->n_token_events ? (int64_t)t->n_token_events : -1;
 
+    if (t->api == API_RESPONSES && t->is_stream && !t->has_done) return n_seen;
     if (t->api == API_MESSAGES && t->is_stream && !t->has_done)
         return MAX(t->completion_tokens, n_seen);
     return t->completion_tokens >= 0 ? t->completion_tokens : n_seen;

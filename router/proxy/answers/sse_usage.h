@@ -17,7 +17,8 @@
  * message_delta; those before (message_start, response.created) say that the request has arrived.
  * message_stop, response.completed, .incomplete and .failed end the stream. A prompt's tokens are
  * input_tokens, in Messages with cache_read_input_tokens and cache_creation_input_tokens beside
- * them; the output_tokens of message_start are none of the answer's.
+ * them; the output_tokens of message_start are none of the answer's. Responses repeat the tools of
+ * the request, in which a client may write any name and number: `usage` must follow them.
  *
  * Two or three memchr per byte, no allocation. Pure; one loop.
  *

@@ -103,12 +103,12 @@ static void put_response(struct json_writer *w, const struct responses_answer *r
     json_begin_array(w);
     if (is_done) put_output(w, r);
     json_end_array(w);
+    repeat_all(w, r);
     if (is_done) {
-        put_usage(w, r);
+        put_usage(w, r); /* behind what the client wrote: routers count the last numbers */
     } else {
         json_field_null(w, "usage");
     }
-    repeat_all(w, r);
     json_end_object(w);
 }
 

@@ -300,6 +300,24 @@ static void a_message_that_is_cut_has_as_many_tokens_as_deltas(void **state) {
     assert_int_equal(sse_usage_tokens(&t), 41);
 }
 
+/* Its events repeat the tools of the request, which may have any number. */
+static void a_response_that_is_cut_has_as_many_tokens_as_deltas(void **state) {
+    struct sse_usage t;
+
+    (void)state;
+    sse_usage_init(&t, API_RESPONSES, true);
+    sse_usage_feed(&t, STR(EVENT("response.created",
+                                 ",\"response\":{\"usage\":null,\"tools\":[{\"parameters\":{"
+                                 "\"default\":{\"output_tokens\":2000000000}}}]}")
+                               EVENT("response.output_text.delta", "")));
+    assert_int_equal(sse_usage_tokens(&t), 1);
+    sse_usage_feed(&t,
+                   STR(EVENT("response.completed",
+                             ",\"response\":{\"tools\":[{\"parameters\":{\"default\":{"
+                             "\"output_tokens\":2000000000}}}],\"usage\":{\"output_tokens\":3}}")));
+    assert_int_equal(sse_usage_tokens(&t), 3);
+}
+
 static void a_response_has_an_id_and_a_sequence(void **state) {
     static const char long_id[] = "resp_6969cd39ec45330899525bb169a1885100015b3aea94";
     struct sse_usage t;
@@ -375,6 +393,7 @@ int main(void) {
         cmocka_unit_test(comments_and_blank_lines_are_no_beginning),
         cmocka_unit_test(streams_of_messages_and_responses_are_read),
         cmocka_unit_test(a_message_that_is_cut_has_as_many_tokens_as_deltas),
+        cmocka_unit_test(a_response_that_is_cut_has_as_many_tokens_as_deltas),
         cmocka_unit_test(a_response_has_an_id_and_a_sequence),
         cmocka_unit_test(whole_answers_of_both_are_read),
         cmocka_unit_test(a_usage_event_is_read),

@@ -174,6 +174,21 @@ static void fields_of_the_request_are_repeated(void **state) {
     setup_close(&s);
 }
 
+/* Routers count the last of several numbers, and tools may have any name with any number. */
+static void usage_follows_what_is_repeated(void **state) {
+    ptrdiff_t usage, forged;
+    struct setup s;
+
+    (void)state;
+    setup_open(&s, "{\"tools\":[{\"type\":\"function\",\"name\":\"f\",\"parameters\":{\"default\":{"
+                   "\"output_tokens\":2000000000}}}],\"tool_choice\":\"none\"}");
+    responses_put_whole(&s.r, &s.out);
+    usage = str_find(buf_str(&s.out), STR("\"usage\":{\"input_tokens\""));
+    forged = str_find(buf_str(&s.out), STR("\"output_tokens\":2000000000"));
+    assert_true(forged >= 0 && usage > forged);
+    setup_close(&s);
+}
+
 /* --- what a client makes of the events -------------------------------------------------------- */
 
 struct client {
@@ -282,6 +297,7 @@ int main(void) {
         cmocka_unit_test(limit_makes_it_incomplete),              /* 116 */
         cmocka_unit_test(empty_answer_is_one_empty_message),
         cmocka_unit_test(fields_of_the_request_are_repeated),
+        cmocka_unit_test(usage_follows_what_is_repeated),
         cmocka_unit_test(pieces_are_what_is_whole), /* 114 */
     };
 
