@@ -91,6 +91,7 @@ static void learn_usage(struct exchange *x) {
     struct route_feedback *f = &x->try.feedback;
     int64_t most = x->try.target.max_model_len ? x->try.target.max_model_len : PROMPT_TOKENS_MAX;
 
+    if (x->is_light) return; /* tokens that were counted, not computed */
     if (f->prompt_tokens < 0) f->prompt_tokens = x->try.usage.prompt_tokens;
     if (f->cached_tokens < 0) f->cached_tokens = x->try.usage.cached_tokens;
     if (f->prompt_tokens > most || (f->prompt_tokens >= 0 && f->cached_tokens > f->prompt_tokens)) {

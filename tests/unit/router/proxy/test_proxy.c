@@ -111,6 +111,24 @@ static void a_tokenize_call_fills_no_cache(void **state) {
     finish(&fx);
 }
 
+/* The tokens that a worker counts are none that it computes. */
+static void counted_tokens_are_no_prompt(void **state) {
+    struct fixture fx;
+    struct client c;
+
+    (void)state;
+    start(&fx, 1);
+    PLAY(&fx, {"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 18\r\n\r\n"
+               "{\"input_tokens\":7}"});
+    ask(&fx, &c,
+        "POST /v1/messages/count_tokens HTTP/1.1\r\nHost: a\r\nContent-Length: 51\r\n\r\n" BODY,
+        "tokens\":7}");
+    TURN_UNTIL(fx.loop, n_open(&fx) == 0);
+    assert_true(metric_value(metrics_at(fx.metrics, ROUTER_prompt_tokens_total)) == 0);
+    client_close(&c);
+    finish(&fx);
+}
+
 static void a_large_body_goes_whole(void **state) {
     static char request[200000];
     struct fixture fx;
@@ -574,6 +592,7 @@ int main(void) {
         cmocka_unit_test(every_framing_is_rewritten),
         cmocka_unit_test(an_error_of_a_worker_teaches_nothing),
         cmocka_unit_test(a_tokenize_call_fills_no_cache),
+        cmocka_unit_test(counted_tokens_are_no_prompt),
         cmocka_unit_test(a_large_body_goes_whole),
         cmocka_unit_test(a_foreign_worker_leaves_the_waiting_sum_by_prediction),
         cmocka_unit_test(the_first_event_of_a_foreign_stream_is_its_first_token),
