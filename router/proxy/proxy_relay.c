@@ -223,12 +223,13 @@ static void finish(struct exchange *x) {
     http_raw_end(req, !x->will_close);
 }
 
+/* Behind the last event of an answer there is none: nothing is missing. */
 static void send_break(struct exchange *x, const struct stream_break *why) {
     struct api_stream stream = proxy_stream(x);
     struct buf event;
 
     buf_init(&event, 0);
-    stream_error_break(&event, &stream, why);
+    if (!x->try.usage.has_done) stream_error_break(&event, &stream, why);
     if (sse_usage_is_amid_event(&x->try.usage)) send_payload(x, STR("\n\n"));
     send_payload(x, buf_str(&event));
     buf_fini(&event);

@@ -127,6 +127,30 @@ static void a_stream_that_breaks_ends_with_an_error_event(void **state) {
     }
 }
 
+/* An error behind the end would tell clients that a whole answer has failed. */
+static void a_stream_that_breaks_behind_its_end_is_whole(void **state) {
+    static const char *const cases[] = {
+        SSE_HEAD "9\r\ndata: 1\n\n\r\ne\r\ndata: [DONE]\n\n\r\n",
+        SSE_HEAD "9\r\ndata: 1\n\n\r\n1e\r\nevent: message_stop\ndata: {}\n\n\r\n",
+        SSE_HEAD "9\r\ndata: 1\n\n\r\n24\r\nevent: response.completed\ndata: {}\n\n\r\n",
+    };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        struct fixture fx;
+        struct client c;
+
+        start(&fx, 2);
+        PLAY(&fx, {cases[i], FAKE_RESET});
+        ask(&fx, &c, ASK, "data: 1");
+        client_expect_close(&c, fx.loop);
+        assert_int_equal(client_count(&c, "error"), 0);
+        assert_true(str_ends(buf_str(&c.got), STR("\n\n\r\n0\r\n\r\n")));
+        client_close(&c);
+        finish(&fx);
+    }
+}
+
 static void a_body_that_ends_early_cannot_be_taken_for_complete(void **state) {
     static const struct {
         const char *request, *bytes;
@@ -631,6 +655,7 @@ int main(void) {
         cmocka_unit_test(unsolicited_bytes_are_not_an_answer),
         cmocka_unit_test(a_held_head_can_still_be_replaced),
         cmocka_unit_test(a_stream_that_breaks_ends_with_an_error_event),
+        cmocka_unit_test(a_stream_that_breaks_behind_its_end_is_whole),
         cmocka_unit_test(a_body_that_ends_early_cannot_be_taken_for_complete),
         cmocka_unit_test(a_request_that_kills_workers_is_not_tried_for_ever),
         cmocka_unit_test(a_request_that_killed_workers_is_refused_at_the_door),
