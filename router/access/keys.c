@@ -530,8 +530,9 @@ struct str keys_from_headers(struct str authorization, struct str x_api_key) {
 
 static enum status denied(struct str key, struct error *err) {
     return error_set(err, ST_DENIED,
-                     key.len ? "unknown API key: check the Authorization header"
-                             : "an API key is needed: send \"Authorization: Bearer KEY\"");
+                     key.len ? "unknown API key: check the header Authorization or x-api-key"
+                             : "an API key is needed: send \"Authorization: Bearer KEY\", or "
+                               "\"x-api-key: KEY\" without Authorization");
 }
 
 enum status keys_check(struct keys *k, struct str key, struct error *err) {

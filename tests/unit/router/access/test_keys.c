@@ -48,6 +48,7 @@ static void a_file_gives_keys_and_limits(void **state) {
     struct keys *k = make("# ours\n\n  alpha tenant=a rps=2.5 priority=-3 # the first\r\n"
                           "be#ta\tmax_concurrent=2 tokens_per_s=100 # more\ngamma");
     struct key_use use = {0}, other = {0};
+    struct error err = {0};
     uint64_t wait_us;
 
     (void)state;
@@ -60,6 +61,10 @@ static void a_file_gives_keys_and_limits(void **state) {
     assert_int_equal(keys_check(k, STR("alph"), NULL), ST_DENIED);
     assert_int_equal(keys_check(k, STR("alpha "), NULL), ST_DENIED);
     assert_int_equal(keys_check(k, STR_NULL, NULL), ST_DENIED);
+    assert_int_equal(keys_check(k, STR("alph"), &err), ST_DENIED);
+    assert_non_null(strstr(err.message, "Authorization or x-api-key"));
+    assert_int_equal(keys_check(k, STR_NULL, &err), ST_DENIED);
+    assert_non_null(strstr(err.message, "\"x-api-key: KEY\""));
     assert_int_equal(enter(k, "alpha", 1, 1, &use, &wait_us), ST_OK);
     assert_string_equal(key_tenant(use.key).ptr, "a");
     assert_int_equal(use.priority, -3);
