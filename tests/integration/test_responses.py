@@ -196,6 +196,7 @@ def test_stored_response_is_the_streamed_one(worker, client):
     assert client.responses.retrieve(last["id"]).output_text.strip() == "On it."
     items = client.responses.input_items.list(last["id"]).data
     assert [(i.role, i.content[0].text) for i in items] == [("user", "Hello")] and items[0].id
+    assert http(worker.url + "/v1/responses/" + last["id"] + "/input_items", method="DELETE").code == 405
     client.responses.delete(last["id"])
     with pytest.raises(openai.NotFoundError):
         client.responses.retrieve(last["id"])
@@ -307,6 +308,7 @@ def test_codex_is_answered(worker):
     ({"input": None}, "input"),
     ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "input[0]"),
     ({"background": True}, "background"),
+    ({"store": "false"}, "store"),
     ({"input": "word " * 6000}, "input"),
     ({"tools": [{"type": "web_search"}], "tool_choice": {"type": "web_search"}}, "tool_choice"),
 ])

@@ -165,12 +165,14 @@ static enum status responses_read(struct call *c, const struct json *root, struc
     struct responses_asked asked = {.takes_late_system = c->api->takes_late_system};
     struct json *earlier = NULL;
     struct buf chat;
+    bool store = true; /* read by is_stored once there is an answer */
     enum status st;
 
     c->asked = c->json;
     c->json = NULL;
     buf_init(&chat, 0);
-    st = read_previous(c, &earlier, err);
+    st = json_get_bool(c->asked, "store", &store, NULL, err);
+    if (st == ST_OK) st = read_previous(c, &earlier, err);
     asked.earlier = earlier;
     if (st == ST_OK) st = responses_to_chat(root, &asked, &chat, err);
     if (st == ST_OK) st = body_translated(&c->json, &chat, err);
@@ -254,13 +256,25 @@ void response_get(struct http_request *req, void *arg) {
     }
 }
 
+static void reply_items_stay(struct http_request *req) {
+    struct error err = {0};
+
+    error_set(&err, ST_METHOD, "the items of a response cannot be deleted: delete the response");
+    http_add_header(req, STR("allow"), STR("GET, HEAD"));
+    http_reply_error(req, ST_METHOD, &err);
+}
+
 void response_delete(struct http_request *req, void *arg) {
     struct api *api = arg;
-    bool wants_input;
-    struct str id = id_of(req, &wants_input);
+    bool is_of_input;
+    struct str id = id_of(req, &is_of_input);
     struct json_writer w;
     struct buf body;
 
+    if (is_of_input) {
+        reply_items_stay(req);
+        return;
+    }
     if (!api->responses ||
         !responses_store_erase(api->responses, id, call_holder(api, req), loop_now_us(api->loop))) {
         reply_not_stored(req, id);

@@ -228,17 +228,25 @@ static enum status put_messages(struct json_writer *w, const struct json *body,
     const struct json *messages;
     struct place at = {.err = err};
     struct conversation c;
+    const struct json *system = json_get(body, "system");
+    struct str text;
     bool is_continued;
     enum status st = json_get_array(body, "messages", &messages, err);
 
     if (st != ST_OK) return st;
+    if (!json_is_null(system) && json_type(system) != JSON_ARRAY &&
+        json_to_str(system, &text) != ST_OK) {
+        return error_set_param(err, ST_INVALID, "system",
+                               "system must be a string or an array of blocks, not %s",
+                               json_type_name(system));
+    }
     if (json_count(messages) == 0) {
         return error_set_param(err, ST_INVALID, "messages",
                                "messages is required: an array of {\"role\", \"content\"}, of at "
                                "least one");
     }
     conversation_begin(&c, w, asked->takes_late_system);
-    read_system(&c, json_get(body, "system"));
+    read_system(&c, system);
     JSON_FOR_EACH(it, messages) {
         if (st == ST_OK) st = read_message(&c, it, &at);
         at.message++;

@@ -168,13 +168,14 @@ static enum status read_items(struct conversation *c, const struct json *items, 
 static enum status put_messages(struct json_writer *w, const struct json *body,
                                 const struct responses_asked *asked, struct error *err) {
     const struct json *input = json_get(body, "input");
-    struct str instructions = member_text(body, "instructions"), text = STR_NULL;
+    struct str instructions = STR_NULL, text = STR_NULL;
     bool is_text = json_to_str(input, &text) == ST_OK;
     struct place at = {.err = err};
     struct conversation c;
-    enum status st = ST_OK;
+    enum status st = json_get_str(body, "instructions", SIZE_MAX, &instructions, NULL, err);
 
-    if (!is_text && json_count(input) == 0) {
+    if (st != ST_OK) return st;
+    if (!is_text && (json_type(input) != JSON_ARRAY || json_count(input) == 0)) {
         return error_set_param(err, ST_INVALID, "input",
                                "input is required: a string, or an array of at least one item");
     }

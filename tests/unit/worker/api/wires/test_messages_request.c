@@ -263,6 +263,8 @@ static void max_tokens_is_required_of_a_message_alone(void **state) {
     (void)state;
     assert_refused("{\"messages\":" HI "}", "max_tokens", "required");
     assert_refused("{\"max_tokens\":1}", "messages", "required");
+    assert_refused(ASK(HI, ",\"system\":{\"type\":\"text\",\"text\":\"x\"}"), "system",
+                   "not an object");
     assert_refused(ASK("[{\"role\":\"tool\",\"content\":\"x\"}]", ""), "messages", "role");
     buf_init(&out, 0);
     assert_int_equal(convert("{\"messages\":" HI "}", true, true, &out, &err), ST_OK);

@@ -256,6 +256,9 @@ static void other_fields_have_chats_names(void **state) {
 static void what_would_be_lost_is_refused(void **state) {
     (void)state;
     assert_refused("{\"model\":\"m\"}", "input", "required");
+    assert_refused("{\"input\":{\"a\":{\"role\":\"user\",\"content\":\"b\"}}}", "input",
+                   "an array");
+    assert_refused("{\"input\":\"hi\",\"instructions\":[\"x\"]}", "instructions", "a string");
     assert_refused("{\"input\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"user\","
                    "\"content\":[{\"type\":\"input_image\",\"image_url\":\"x\"}]}]}",
                    "input[1]", "images");
