@@ -67,19 +67,23 @@ static uint64_t owner_of(const struct call *c) {
 
 /* `response`: the whole, or NULL if it was streamed. */
 static void store(struct call *c, const struct responses_answer *r, const struct buf *response) {
-    struct buf whole, input;
+    struct buf whole, input, output;
 
     if (!r->is_stored) return;
     buf_init(&whole, CALL_OUT_LIMIT);
     buf_init(&input, CALL_OUT_LIMIT);
+    buf_init(&output, CALL_OUT_LIMIT);
     if (!response) responses_put_whole(r, &whole);
     responses_put_input(r, &input);
-    if (buf_status(&whole) == ST_OK && buf_status(&input) == ST_OK) {
+    responses_put_output(r, &output);
+    if (buf_status(&whole) == ST_OK && buf_status(&input) == ST_OK &&
+        buf_status(&output) == ST_OK) {
         struct stored_response entry = {
             .id = str_of(r->id),
             .previous = member_text(c->asked, "previous_response_id"),
             .tenant = owner_of(c),
             .input = buf_str(&input),
+            .output = buf_str(&output),
             .response = response ? buf_str(response) : buf_str(&whole),
         };
 
@@ -87,6 +91,7 @@ static void store(struct call *c, const struct responses_answer *r, const struct
     }
     buf_fini(&whole);
     buf_fini(&input);
+    buf_fini(&output);
 }
 
 static void open_stream(struct call *c) {

@@ -48,7 +48,15 @@ static void repeat_all(struct json_writer *w, const struct responses_answer *r) 
     json_field_bool(w, "store", r->is_stored);
 }
 
-static void put_output(struct json_writer *w, const struct responses_answer *r) {
+static void put_item(const struct responses_item *item, struct buf *out) {
+    struct json_writer w;
+
+    if (item->n > 0) buf_append_char(out, ',');
+    json_writer_init(&w, out);
+    responses_item_put(&w, item);
+}
+
+void responses_put_output(const struct responses_answer *r, struct buf *out) {
     const struct answer *a = r->answer;
     struct responses_item item;
     uint32_t n = 0;
@@ -56,11 +64,11 @@ static void put_output(struct json_writer *w, const struct responses_answer *r) 
     for (uint32_t i = 0; i < a->n; i++) {
         if (shown_is_blank(&a->part[i])) continue;
         item = responses_item_of(r, &a->part[i], n++);
-        responses_item_put(w, &item);
+        put_item(&item, out);
     }
     if (n > 0) return;
     item = responses_item_of(r, &empty_text, 0);
-    responses_item_put(w, &item);
+    put_item(&item, out);
 }
 
 static void put_count(struct json_writer *w, const char *name, const char *part, uint64_t n,
@@ -101,7 +109,7 @@ static void put_response(struct json_writer *w, const struct responses_answer *r
     json_field_z(w, "model", r->model);
     json_put_key(w, "output");
     json_begin_array(w);
-    if (is_done) put_output(w, r);
+    if (is_done) responses_put_output(r, w->out);
     json_end_array(w);
     repeat_all(w, r);
     if (is_done) {

@@ -47,6 +47,9 @@ void responses_put_more(const struct responses_answer *r, struct responses_strea
 void responses_put_end(const struct responses_answer *r, struct responses_stream *s,
                        struct buf *out);
 
+/* Appends its items: elements of a JSON array. */
+void responses_put_output(const struct responses_answer *r, struct buf *out);
+
 /* Appends the response, in one line. */
 void responses_put_whole(const struct responses_answer *r, struct buf *out);
 

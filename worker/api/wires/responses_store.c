@@ -14,7 +14,8 @@ struct entry {
     struct list link; /* longest unused first */
     uint64_t tenant, born_us;
     size_t n_bytes;
-    size_t n_id, n_previous, n_input, n_response; /* the lengths of what `text` has, in order */
+    /* The lengths of what `text` has, in order. */
+    size_t n_id, n_previous, n_input, n_output, n_response;
     char *text;
 };
 
@@ -41,7 +42,8 @@ static struct stored_response shown(const struct entry *e) {
 
     r.previous = (struct str){at += e->n_id, e->n_previous};
     r.input = (struct str){at += e->n_previous, e->n_input};
-    r.response = (struct str){at + e->n_input, e->n_response};
+    r.output = (struct str){at += e->n_input, e->n_output};
+    r.response = (struct str){at + e->n_output, e->n_response};
     return r;
 }
 
@@ -71,7 +73,7 @@ static void evict(struct responses_store *s, struct entry *e) {
 
 void responses_store_put(struct responses_store *s, const struct stored_response *r,
                          uint64_t now_us) {
-    const struct str parts[] = {r->id, r->previous, r->input, r->response};
+    const struct str parts[] = {r->id, r->previous, r->input, r->output, r->response};
     struct entry *e, *before = strmap_find(&s->by_id, r->id);
     size_t n = 0;
     char *to;
@@ -89,6 +91,7 @@ void responses_store_put(struct responses_store *s, const struct stored_response
                         .n_id = r->id.len,
                         .n_previous = r->previous.len,
                         .n_input = r->input.len,
+                        .n_output = r->output.len,
                         .n_response = r->response.len,
                         .text = to = mem_try(n + 1)};
     if (!to) {
@@ -163,16 +166,6 @@ static enum status walk(struct responses_store *s, struct str id, uint64_t tenan
     return ST_OK;
 }
 
-static enum status put_output(struct json_writer *w, struct str response) {
-    struct json_limits limits = {.max_bytes = response.len + 1, .max_depth = 512};
-    struct json *v = NULL;
-    enum status st = json_parse(&v, response, &limits, NULL);
-
-    JSON_FOR_EACH(it, json_get(v, "output")) json_put_tree(w, it);
-    json_destroy(v);
-    return st;
-}
-
 enum status responses_store_items(struct responses_store *s, struct str id, uint64_t tenant,
                                   uint64_t now_us, struct buf *out) {
     struct chain chain = {0};
@@ -187,7 +180,7 @@ enum status responses_store_items(struct responses_store *s, struct str id, uint
         struct stored_response r = shown(chain.entries[i]);
 
         if (r.input.len) json_put_raw(&w, r.input);
-        st = put_output(&w, r.response);
+        if (r.output.len) json_put_raw(&w, r.output);
     }
     json_end_array(&w);
     mem_free(chain.entries);

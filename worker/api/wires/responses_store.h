@@ -18,8 +18,8 @@ struct responses_store;
 struct stored_response {
     struct str id, previous; /* previous: the id that it continues, or empty */
     uint64_t tenant;
-    struct str input;    /* its items: elements of a JSON array */
-    struct str response; /* JSON */
+    struct str input, output; /* its items: elements of a JSON array */
+    struct str response;      /* JSON */
 };
 
 struct responses_store *responses_store_create(size_t max_bytes, uint64_t ttl_us, uint64_t seed);
@@ -36,7 +36,8 @@ bool responses_store_erase(struct responses_store *s, struct str id, uint64_t te
                            uint64_t now_us);
 
 /* Appends a JSON array: the items of input and output of that response and of all that it
- * continues, oldest first. ST_NOT_FOUND if one of them is gone. */
+ * continues, oldest first. Their responses are not read: what a client has put beside its input costs the turns
+ * after it nothing. ST_NOT_FOUND if one of them is gone. */
 MUST_USE enum status responses_store_items(struct responses_store *s, struct str id,
                                            uint64_t tenant, uint64_t now_us, struct buf *out);
 
