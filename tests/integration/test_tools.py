@@ -293,6 +293,17 @@ def test_an_open_reasoning_without_a_budget_takes_the_whole_answer(worker):
     assert message["content"] is None and len(message["reasoning"]) > 0
 
 
+def test_a_budget_holds_however_the_marker_is_spelt(programs):
+    """Without the tokens of its usual spelling, and that of a call, the model has to begin by others."""
+    worker = programs(Worker, DEMO_MODEL, "--backend", "sim", "--sim-speed", 1000, "--reasoning-parser", "qwen3").ready()
+    usual = {token for text in ("<think>", "<tool_call>") for token in worker.post("/tokenize", {"prompt": text}).json["tokens"][1:-1]}
+    for seed in range(4):
+        answer = whole(worker, tool_choice="required", parallel_tool_calls=False, seed=seed, temperature=1, max_tokens=200,
+                       logit_bias={str(token): -100 for token in usual})
+        message = answer["choices"][0]["message"]
+        assert message["reasoning"] and answer["usage"]["completion_tokens_details"]["reasoning_tokens"] < 20, message
+
+
 def test_a_schema_holds_behind_reasoning(worker):
     schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"], "additionalProperties": False}
     for budget in (0, 9):

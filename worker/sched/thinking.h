@@ -4,7 +4,8 @@
  *                                       │                            ▲
  *                                       └ budget is used ─▶ forced ──┘
  *
- * Markers are runs of tokens; between them every token counts. Reasoning that the prompt has opened
+ * Markers are runs of tokens, or text that any tokens may spell: the one that ends a marker may
+ * have the line's end too. Between them every token counts. Reasoning that the prompt has opened
  * is inside from the first token on. Once the budget is used, the tokens that end reasoning must
  * come: the end marker, and what a template has around it; where the marker has begun already, the
  * rest of it. There is one stretch of reasoning:
@@ -12,11 +13,13 @@
  * nothing else, so an answer is the same under every schedule.
  *
  * Follows: the budgets of vLLM's thinking_token_budget.
- * LIMITS. A marker spelt otherwise than by its run of tokens is not one. Thread: engine. */
+ * LIMITS. A marker that is text begins reasoning at the beginning of the answer alone, behind
+ * blanks. Thread: engine. */
 #ifndef WORKER_SCHED_THINKING_H
 #define WORKER_SCHED_THINKING_H
 
 #include "common/base/base.h"
+#include "common/base/buf.h"
 
 #define THINKING_MARKER_MAX 32u /* tokens; a marker that is text takes a few */
 
@@ -32,6 +35,10 @@ struct thinking_limit { /* zero: none */
     uint32_t other_end;
     struct thinking_run begin, end;
     struct thinking_run forced; /* empty: no limit */
+    /* Of markers that are text; they live as long as the limit, and so does `arg`. */
+    struct str begin_text, end_text;
+    struct str (*bytes)(const void *arg, uint32_t token);
+    const void *arg;
 };
 
 struct thinking { /* where an answer is */
@@ -45,6 +52,7 @@ struct thinking { /* where an answer is */
     uint32_t n_tokens;  /* inside so far */
     uint32_t n_matched; /* of the marker that ends the phase, that the output ends with; of what is
                          * forced, that have come */
+    uint32_t n_spelt;   /* bytes of the text of that marker */
 };
 
 void thinking_init(struct thinking *t, const struct thinking_limit *limit);

@@ -110,10 +110,12 @@ static void set_up_readers(struct call *c, const struct json *root) {
     };
 }
 
-/* A text of the format as the tokens that a model writes it with. */
+/* A text of the format as the tokens that a model writes it with. *as_text: the text, unless it has
+ * a token of its own; NULL: no one asks. */
 static enum status encode_marker(const struct api *api, struct str text, struct thinking_run *out,
-                                 struct error *err) {
+                                 struct str *as_text, struct error *err) {
     struct token_list list = {0};
+    bool has_token = false;
     enum status st = tokenizer_encode(api->tokenizer, text, 0, &list, err);
 
     if (st == ST_OK && list.n > THINKING_MARKER_MAX) {
@@ -125,9 +127,16 @@ static enum status encode_marker(const struct api *api, struct str text, struct 
     if (st == ST_OK) {
         out->n = (uint32_t)list.n;
         if (list.n > 0) memcpy(out->token, list.ids, list.n * sizeof(*list.ids));
+        for (size_t i = 0; i < list.n; i++)
+            has_token |= tokenizer_is_added(api->tokenizer, list.ids[i]);
+        if (as_text && !has_token) *as_text = text;
     }
     token_list_fini(&list);
     return st;
+}
+
+static struct str bytes_of(const void *arg, uint32_t token) {
+    return tokenizer_bytes(arg, token);
 }
 
 static enum status limit_thinking(struct call *c, struct error *err) {
@@ -154,9 +163,14 @@ static enum status limit_thinking(struct call *c, struct error *err) {
     limit->has_other_end =
         c->output.calls &&
         call_format_begin_token(c->output.calls, &api->output_model, &limit->other_end);
-    st = encode_marker(api, reasoning_format_open(format), &limit->begin, err);
-    if (st == ST_OK) st = encode_marker(api, reasoning_format_close(format), &limit->end, err);
-    return st == ST_OK ? encode_marker(api, reasoning_format_end(format), &limit->forced, err) : st;
+    limit->bytes = bytes_of;
+    limit->arg = api->tokenizer;
+    st = encode_marker(api, reasoning_format_open(format), &limit->begin, &limit->begin_text, err);
+    if (st == ST_OK) {
+        st = encode_marker(api, reasoning_format_close(format), &limit->end, &limit->end_text, err);
+    }
+    if (st != ST_OK) return st;
+    return encode_marker(api, reasoning_format_end(format), &limit->forced, NULL, err);
 }
 
 /* Does the prompt end with reasoning that is closed? Its template has turned reasoning off. */

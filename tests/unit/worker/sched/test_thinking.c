@@ -84,6 +84,54 @@ static void a_call_ends_reasoning_too(void **state) {
     }
 }
 
+/* Tokens of a vocabulary whose markers are text: punctuation and the line's end are one. */
+static struct str bytes_of(const void *arg, uint32_t token) {
+    static const char *const spelt[] = {"x",     "<", "think", ">\n",   "</",
+                                        ">\n\n", " ", "<t",    "hink>", "<<"};
+
+    (void)arg;
+    return str_of(spelt[token]);
+}
+
+static struct thinking_limit spelt_limit(void) {
+    return (struct thinking_limit){.budget = 3,
+                                   .begin_text = STR("<think>"),
+                                   .end_text = STR("</think>"),
+                                   .bytes = bytes_of,
+                                   .end = {1, {90}}, /* the run that no one writes */
+                                   .forced = {1, {91}}};
+}
+
+/* How many of the tokens come before one is forced; n: none is. */
+static uint32_t until_forced(const uint32_t *token, uint32_t n) {
+    struct thinking_limit limit = spelt_limit();
+    struct thinking t;
+    uint32_t forced, i = 0;
+
+    thinking_init(&t, &limit);
+    while (i < n && !thinking_forces(&t, &limit, &forced))
+        thinking_take(&t, &limit, token[i++]);
+    return i;
+}
+
+static void a_marker_that_is_text_is_found_however_it_is_spelt(void **state) {
+    static const struct {
+        uint32_t token[12], want;
+    } cases[] = {
+        {{1, 2, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0}, 6},  /* begun, and three more */
+        {{6, 7, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0}, 6},  /* behind a blank, of other tokens */
+        {{0, 1, 2, 3, 0, 0, 0, 0, 0, 0, 0, 0}, 12}, /* behind text it is text */
+        {{1, 0, 1, 2, 3, 0, 0, 0, 0, 0, 0, 0}, 12}, /* the text began as the marker does */
+        {{1, 2, 3, 4, 2, 5, 0, 0, 0, 0, 0, 0}, 12}, /* ended within the budget */
+        {{1, 2, 3, 1, 4, 2, 5, 0, 0, 0, 0, 0}, 6},  /* ended behind it */
+        {{7, 8, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0}, 5},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++)
+        assert_int_equal(until_forced(cases[i].token, 12), cases[i].want);
+}
+
 static bool ends_with(const uint32_t *out, uint32_t n, const uint32_t *marker, uint32_t n_marker) {
     return n >= n_marker && memcmp(out + n - n_marker, marker, n_marker * sizeof(*marker)) == 0;
 }
@@ -155,6 +203,7 @@ int main(void) {
         cmocka_unit_test(without_the_begin_marker_nothing_is_forced),
         cmocka_unit_test(begin_marker_of_the_answer_starts_the_count),
         cmocka_unit_test(a_call_ends_reasoning_too),
+        cmocka_unit_test(a_marker_that_is_text_is_found_however_it_is_spelt),
         cmocka_unit_test(any_output_is_counted_as_by_a_search),
     };
 
