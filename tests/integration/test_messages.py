@@ -82,6 +82,15 @@ def test_thinking_text_and_a_call_are_blocks_whole_and_streamed(client):
     assert (again.stop_reason, again.usage.output_tokens) == (message.stop_reason, message.usage.output_tokens)
 
 
+def test_arguments_that_no_request_can_hold_are_kept_but_for_that(worker):
+    call = '<tool_call>\n{"name": "weather", "arguments": {"unit": "a\\u0000b\\ud800"}}\n</tool_call>'
+    block, = worker.post("/v1/messages", asked(tools=[WEATHER], **writing(call))).json["content"]
+    assert block["input"] == {"unit": "a\ufffdb\ufffd"}
+    turn = [*HELLO, {"role": "assistant", "content": [block]},
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": block["id"], "content": "280"}]}]
+    assert worker.post("/v1/messages", asked(messages=turn, max_tokens=1, tools=[WEATHER])).code == 200
+
+
 def test_events_are_in_order_one_block_at_a_time(worker):
     body = asked(stream=True, tools=[WEATHER], **writing("<think>\nhm\n</think>\n\n" + CALL))
     stream = list(events(worker.url + "/v1/messages", body))

@@ -2,6 +2,7 @@
 #include "worker/api/wires/messages_answer.h"
 
 #include "common/text/json.h"
+#include "worker/api/wires/call_arguments.h"
 #include "worker/api/wires/shown_parts.h"
 
 #define SIGNATURE "incipit"
@@ -186,23 +187,20 @@ void messages_put_end(const struct messages_answer *m, struct messages_stream *s
 
 /* --- the whole -------------------------------------------------------------------------------- */
 
-static bool is_object(struct str text) {
-    struct json_limits limits = {.max_bytes = text.len + 1, .max_depth = 512};
-    struct json *v = NULL;
-    bool is = json_parse(&v, text, &limits, NULL) == ST_OK && json_type(v) == JSON_OBJECT;
-
-    json_destroy(v);
-    return is;
-}
-
 static void put_call(struct json_writer *w, const struct answer_part *part) {
-    struct str arguments = buf_str(&part->text);
+    struct json *object;
+    struct buf arguments;
 
+    buf_init(&arguments, 0);
+    object = call_arguments_read(buf_str(&part->text), &arguments);
     json_field_z(w, "type", "tool_use");
     json_field_z(w, "id", part->id);
     json_field_str(w, "name", buf_str(&part->name));
     json_put_key(w, "input");
-    json_put_raw(w, is_object(arguments) ? arguments : STR("{}"));
+    json_put_raw(w, object ? buf_str(&arguments) : STR("{}"));
+    if (arguments.has_failed) w->out->has_failed = true;
+    json_destroy(object);
+    buf_fini(&arguments);
 }
 
 static void put_block(struct json_writer *w, const struct answer_part *part) {

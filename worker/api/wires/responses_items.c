@@ -5,6 +5,7 @@
 
 #include "common/protocol/api.h"
 #include "common/text/json.h"
+#include "worker/api/wires/call_arguments.h"
 #include "worker/api/wires/members.h"
 #include "worker/api/wires/sealed_text.h"
 
@@ -90,16 +91,19 @@ static void put_reasoning(struct json_writer *w, const struct responses_item *it
 
 void responses_item_append_input(const struct responses_item *item, struct buf *out) {
     struct str arguments = buf_str(&item->part->text), input;
-    struct json_limits limits = {.max_bytes = arguments.len + 1, .max_depth = 512};
-    struct json *v = NULL;
+    struct json *v;
+    struct buf text;
 
-    if (json_parse(&v, arguments, &limits, NULL) == ST_OK &&
-        json_to_str(json_get(v, "input"), &input) == ST_OK) {
+    buf_init(&text, 0);
+    v = call_arguments_read(arguments, &text);
+    if (json_to_str(json_get(v, "input"), &input) == ST_OK) {
         buf_append_str(out, input);
     } else {
         buf_append_str(out, arguments);
     }
+    if (text.has_failed) out->has_failed = true;
     json_destroy(v);
+    buf_fini(&text);
 }
 
 static void put_call(struct json_writer *w, const struct responses_item *item, bool begins) {

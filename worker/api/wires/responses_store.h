@@ -36,8 +36,8 @@ bool responses_store_erase(struct responses_store *s, struct str id, uint64_t te
                            uint64_t now_us);
 
 /* Appends a JSON array: the items of input and output of that response and of all that it
- * continues, oldest first. Their responses are not read: what a client has put beside its input costs the turns
- * after it nothing. ST_NOT_FOUND if one of them is gone. */
+ * continues, oldest first. Their responses are not read: what a client has put beside its input
+ * costs the turns after it nothing. ST_NOT_FOUND if one of them is gone. */
 MUST_USE enum status responses_store_items(struct responses_store *s, struct str id,
                                            uint64_t tenant, uint64_t now_us, struct buf *out);
 
