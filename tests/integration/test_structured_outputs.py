@@ -295,6 +295,35 @@ def test_the_same_answer_cold_warm_batched_and_preempted(programs):
 
 
 @needs_model
+def test_a_chat_has_the_same_answer_cold_warm_batched_and_preempted(programs):
+    """A schema and a forced call, told apart by their prompts: sixteen at once."""
+    function = {"type": "function", "function": {"name": "lookup", "parameters": PERSON}}
+    how = [{"response_format": JSON_SCHEMA}, {"tools": [function], "tool_choice": "required"}]
+    jobs = [{"messages": [{"role": "user", "content": f"{PROMPT * 4}{i}"}], **how[i % 2]} for i in range(16)]
+
+    def ask_all(worker, n_threads):
+        def one(job):
+            answer = worker.post("/v1/chat/completions", {"max_tokens": 100, "temperature": 0, **job})
+            assert answer.code == 200, answer.body
+            got = answer.json["choices"][0]
+            calls = [(c["function"]["name"], c["function"]["arguments"]) for c in got["message"].get("tool_calls") or []]
+            return got["message"]["content"], calls, got["finish_reason"]
+
+        with concurrent.futures.ThreadPoolExecutor(n_threads) as pool:
+            return list(pool.map(one, jobs))
+
+    ample = programs(Worker, DEMO_MODEL, "--kv-cache-memory-bytes", "64MiB").ready()
+    alone = ask_all(ample, 1)
+    assert all(calls[0][0] == "lookup" if i % 2 else content.startswith("{") for i, (content, calls, _) in enumerate(alone))
+    assert ask_all(ample, 1) == alone, "warm differs from cold"
+    assert ask_all(ample, 16) == alone, "batched differs from alone"
+    ample.stop()
+    scarce = programs(Worker, DEMO_MODEL, "--max-model-len", 768, "--num-gpu-blocks-override", 80, "--no-enable-prefix-caching").ready()
+    assert ask_all(scarce, 16) == alone, "preempted differs from alone"
+    assert scarce.metric("vllm:num_preemptions_total") > 0, "nothing was preempted: the test proves nothing"
+
+
+@needs_model
 @pytest.mark.skipif(bool(SANITIZER), reason="the reference backend is too slow under a sanitizer")
 def test_the_reference_backend_obeys_too(programs):
     worker = programs(Worker, DEMO_MODEL, "--backend", "ref", "--kv-cache-memory-bytes", "64MiB").ready()
