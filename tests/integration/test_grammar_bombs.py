@@ -30,7 +30,10 @@ def all_of(n):
     return {"allOf": [{"anyOf": [{"type": "object", "properties": {f"{i}{k}": {"type": "string"}}} for k in "ab"]} for i in range(n)]}
 
 
-OPTIONAL = {"type": "object", "properties": {f"property_{i}": {"type": "string"} for i in range(5000)}, "additionalProperties": False}
+def optional(n, **more):
+    return {"type": "object", "properties": {f"property_{i}": {"type": "string"} for i in range(n)}, **more}
+
+
 LARK = {
     "left": 'start: a\na: a "x" | "x"',
     "right": 'start: a\na: "x" a | "x"',
@@ -43,7 +46,11 @@ LARK = {
 BOMBS = {
     "depth 65": ({"guided_json": nested(65)}, [400]),
     "enum of 100,000": ({"guided_json": {"enum": [f"value {i}" for i in range(100000)]}}, [400]),
-    "5,000 optional": ({"guided_json": OPTIONAL}, [200, 400]),
+    "5,000 optional": ({"guided_json": optional(5000, additionalProperties=False)}, [400]),
+    "501 optional": ({"guided_json": optional(501)}, [400]),
+    "500 optional": ({"guided_json": optional(500)}, [200]),
+    "500 optional inside": ({"guided_json": {"type": "object", "properties": {"a": optional(500, additionalProperties=False)}, "required": ["a"]}}, [200]),
+    "2,000 required": ({"guided_json": optional(2000, required=[f"property_{i}" for i in range(2000)])}, [200]),
     "repeated repeats": ({"guided_regex": "^(.{1,99}){99}$"}, [400]),
     "repeated repeats as pattern": ({"guided_json": {"type": "string", "pattern": "^(.{1,99}){99}$"}}, [400]),
     "oneOf nested 12": ({"guided_json": one_of(12)}, [200, 400]),
@@ -68,7 +75,7 @@ def compile_s(worker):
 @pytest.mark.parametrize("name", BOMBS)
 def test_a_bomb_is_refused_or_answered_within_its_memory(programs, name):
     fields, codes = BOMBS[name]
-    body = json.dumps({"prompt": "a", "max_tokens": 8, "temperature": 0, **fields}).encode()
+    body = json.dumps({"prompt": "a", "max_tokens": 40, "temperature": 1, "seed": 3, **fields}).encode()
     worker = programs(Worker, *WORKER).ready()
     warm = worker.post("/v1/completions", {"prompt": "a", "max_tokens": 8, "guided_json": {"type": "object"}})
     assert warm.code == 200, warm.body

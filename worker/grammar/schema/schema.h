@@ -20,9 +20,9 @@
  * exclude each other), unevaluated* false beside no applicator. Refused: not, if, contains,
  * uniqueItems, dependent*, $dynamicRef, remote references.
  *
- * LIMITS. 64 levels, 10,000 values of enums, 2,000 properties; numbers with bounds have no
- * exponent, bounds at most 40 digits on each side of the point. Two undeclared properties may have
- * one name. */
+ * LIMITS. 64 levels, 10,000 values of enums, 2,000 properties, of an object 500 optional ones
+ * without a required one between them; numbers with bounds have no exponent, bounds at most 40
+ * digits on each side of the point. Two undeclared properties may have one name. */
 #ifndef WORKER_GRAMMAR_SCHEMA_SCHEMA_H
 #define WORKER_GRAMMAR_SCHEMA_SCHEMA_H
 
@@ -35,6 +35,7 @@ struct json;
 #define SCHEMA_MAX_DEPTH      64u
 #define SCHEMA_MAX_VALUES     10000u
 #define SCHEMA_MAX_PROPERTIES 2000u
+#define SCHEMA_MAX_OPTIONAL   500u /* one behind the other: each is looked at for one mask */
 
 #define SCHEMA_MAX_JSON_DEPTH                                                                      \
     (2 * SCHEMA_MAX_DEPTH + 2) /* an object and its `properties`: two each */

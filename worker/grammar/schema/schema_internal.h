@@ -145,6 +145,12 @@ expr_id schema_format(struct schema *s, struct str name);
 MUST_USE enum status schema_write(struct schema *s, symbol rule, const struct shape *shape,
                                   const struct json *at);
 
+/* --- schema_write.c --------------------------------------------------------------------------- */
+
+/* Refuses more than SCHEMA_MAX_OPTIONAL properties of which any may come next. */
+MUST_USE enum status schema_check_optional(struct schema *s, const struct shape *shape,
+                                           const struct json *at);
+
 /* --- schema_raw.c ----------------------------------------------------------------------------- */
 
 /* The productions of a conjunction as parameters (struct schema_raw). */

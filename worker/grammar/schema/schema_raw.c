@@ -105,8 +105,9 @@ static enum status write_parameters(struct schema *s, symbol rule, const struct 
                                     const struct json *at) {
     symbol state = rule, next;
     uint32_t n_required = 0;
-    enum status st = ST_OK;
+    enum status st = schema_check_optional(s, sh, at);
 
+    if (st != ST_OK) return st;
     for (uint32_t i = 0; i < sh->n_properties; i++)
         n_required += sh->property[i].is_required;
     if (sh->min_properties > n_required || sh->max_properties < sh->n_properties)

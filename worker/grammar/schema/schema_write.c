@@ -163,14 +163,30 @@ static void write_state(struct object *o, uint32_t place, uint32_t count, bool i
     }
 }
 
+enum status schema_check_optional(struct schema *s, const struct shape *shape,
+                                  const struct json *at) {
+    uint32_t n_in_a_row = 0;
+
+    for (uint32_t i = 0; i < shape->n_properties; i++) {
+        n_in_a_row = shape->property[i].is_required ? 0 : n_in_a_row + 1;
+        if (n_in_a_row > SCHEMA_MAX_OPTIONAL)
+            return schema_refuse(s, at,
+                                 "it has more than %u optional properties without a required one "
+                                 "between them: require some, or nest them",
+                                 SCHEMA_MAX_OPTIONAL);
+    }
+    return ST_OK;
+}
+
 static enum status write_object(struct schema *s, symbol rule, const struct shape *shape,
                                 const struct json *at) {
     struct object o = {.s = s, .shape = shape};
     uint32_t n = shape->n_properties;
     bool is_counted = shape->min_properties > 0 || shape->max_properties != EXPR_FOREVER;
     expr_id *name = arena_alloc(&s->arena, (n + 1) * sizeof(*name));
-    enum status st;
+    enum status st = schema_check_optional(s, shape, at);
 
+    if (st != ST_OK) return st;
     o.n_counts = is_counted ? n + 2 : 1;
     if ((uint64_t)o.n_counts * (n + 1) > MAX_COUNTED_STATES)
         return schema_refuse(s, at,

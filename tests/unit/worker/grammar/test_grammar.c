@@ -415,7 +415,8 @@ static void broken_grammars_are_refused_with_their_line(void **state) {
 enum bomb {
     DEEP,
     MANY_VALUES,
-    MANY_PROPERTIES,
+    MANY_OPTIONAL,
+    MANY_REQUIRED,
     NESTED_ONE_OF,
     LONG_REGEX,
     WIDE_ANY_OF,
@@ -439,11 +440,15 @@ static void write_bomb(enum bomb which, uint32_t n, struct buf *out) {
             buf_appendf(out, "%s\"v%u\"", i ? "," : "", i);
         buf_appendf(out, "]}");
         break;
-    case MANY_PROPERTIES:
+    case MANY_OPTIONAL:
+    case MANY_REQUIRED:
         buf_appendf(out, "{\"type\":\"object\",\"properties\":{");
         for (uint32_t i = 0; i < n; i++)
             buf_appendf(out, "%s\"property_%u\":{\"type\":\"integer\"}", i ? "," : "", i);
-        buf_appendf(out, "}}");
+        buf_appendf(out, "},\"required\":[");
+        for (uint32_t i = 0; which == MANY_REQUIRED && i < n; i++)
+            buf_appendf(out, "%s\"property_%u\"", i ? "," : "", i);
+        buf_appendf(out, "]}");
         break;
     case NESTED_ONE_OF:
         for (uint32_t i = 0; i < n; i++)
@@ -485,7 +490,8 @@ static void bombs_are_refused_and_large_schemas_are_not(void **state) {
     } cases[BOMBS] = {
         [DEEP] = {DEEP, GRAMMAR_JSON_SCHEMA, 64, 65},
         [MANY_VALUES] = {MANY_VALUES, GRAMMAR_JSON_SCHEMA, 10000, 100000},
-        [MANY_PROPERTIES] = {MANY_PROPERTIES, GRAMMAR_JSON_SCHEMA, 2000, 5000},
+        [MANY_OPTIONAL] = {MANY_OPTIONAL, GRAMMAR_JSON_SCHEMA, 500, 501},
+        [MANY_REQUIRED] = {MANY_REQUIRED, GRAMMAR_JSON_SCHEMA, 2000, 2001},
         [NESTED_ONE_OF] = {NESTED_ONE_OF, GRAMMAR_JSON_SCHEMA, 1, 12},
         [LONG_REGEX] = {LONG_REGEX, GRAMMAR_REGEX, 400, 120000},
         [WIDE_ANY_OF] = {WIDE_ANY_OF, GRAMMAR_JSON_SCHEMA, 300, 5000},
