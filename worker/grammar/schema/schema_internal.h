@@ -147,7 +147,7 @@ MUST_USE enum status schema_write(struct schema *s, symbol rule, const struct sh
 
 /* --- schema_write.c --------------------------------------------------------------------------- */
 
-/* Refuses more than SCHEMA_MAX_OPTIONAL properties of which any may come next. */
+/* Refuses more than SCHEMA_MAX_OPTIONAL properties that a place may go on with. */
 MUST_USE enum status schema_check_optional(struct schema *s, const struct shape *shape,
                                            const struct json *at);
 
