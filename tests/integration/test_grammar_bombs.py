@@ -41,6 +41,7 @@ LARK = {
     "ambiguous": 'start: a\na: a a | a a a | "x" |',
     "empty cycle": 'start: a "!"\na: b\nb: c\nc: a |',
     "no word": 'start: a\na: b "x"\nb: a "y"',
+    "chain of 9,000": "start: r0\n" + "".join(f'r{i}: "a" r{i + 1} | r{i + 1}\n' for i in range(9000)) + 'r9000: "z"',
     "nullable": 'start: (((("x"?)*)*)*)* "!"',
 }
 BOMBS = {
@@ -56,6 +57,9 @@ BOMBS = {
     "oneOf nested 12": ({"guided_json": one_of(12)}, [200, 400]),
     "allOf of 24 anyOf": ({"guided_json": all_of(24)}, [200, 400]),
     "alternation of 1 MB": ({"guided_regex": "|".join(f"word{i:06}" for i in range(95000))}, [400, 413]),
+    "a pattern and lengths": ({"guided_json": {"type": "string", "pattern": "a.{20}b", "minLength": 50, "maxLength": 500}}, [400]),
+    "patternProperties": ({"guided_json": {"type": "object", "additionalProperties": False, "patternProperties": {
+        f"^k{i}_.*x{{1,9}}$": {"type": "string"} for i in range(200)}}}, [200, 400]),
     "references to itself": ({"guided_json": {"$ref": "#"}}, [400]),
     "doubling references": ({"guided_json": {"$defs": {f"d{i}": {"type": "object", "properties": {k: {"$ref": f"#/$defs/d{i + 1}"} for k in "ab"}}
                                                        for i in range(40)} | {"d40": {"type": "string"}}, "$ref": "#/$defs/d0"}}, [200, 400]),

@@ -8,8 +8,7 @@
 
 #include "common/base/mem.h"
 
-#define EMPTY_LOOP_MAX 1000u     /* times that what may be empty may be repeated */
-#define MAX_WORK       50000000u /* symbols looked at by all passes */
+#define EMPTY_LOOP_MAX 1000u /* times that what may be empty may be repeated */
 
 struct rules *rules_create(struct exprs *exprs) {
     struct rules *r = mem_zalloc(sizeof(*r));
@@ -82,7 +81,14 @@ size_t rules_bytes(const struct rules *r) {
 
 struct facts {
     uint8_t *has_member, *is_nullable; /* (n_rules) */
-    uint64_t work;
+};
+
+typedef bool symbol_fact(const struct rules *r, const struct facts *f, symbol s);
+
+/* Where rules are mentioned. */
+struct mentions {
+    uint32_t *first;      /* (n_rules + 1) in `production` */
+    uint32_t *production; /* one for each time that it mentions the rule */
 };
 
 static bool symbol_has_member(const struct rules *r, const struct facts *f, symbol s) {
@@ -109,29 +115,80 @@ static bool all_are_nullable(const struct rules *r, const struct facts *f,
     return true;
 }
 
-/* True when the production adds something to what is known of its rule. */
-static bool look_at(const struct rules *r, struct facts *f, const struct production *p) {
-    uint8_t *member = &f->has_member[p->rule], *nullable = &f->is_nullable[p->rule];
-    uint8_t before = *member + *nullable;
+static void list_mentions(const struct rules *r, struct mentions *m) {
+    m->first = mem_calloc(r->n_rules + 2, sizeof(*m->first));
+    m->production = mem_calloc(MAX(r->n_code, 1u), sizeof(*m->production));
+    for (uint32_t i = 0; i < r->n_productions; i++)
+        for (uint32_t k = 0; k < r->production[i].n; k++) {
+            symbol s = r->code[r->production[i].first + k];
 
-    f->work += p->n + 1;
-    if (!*member) *member = p->min == 0 || all_have_members(r, f, p);
-    if (!*nullable) *nullable = p->min == 0 || all_are_nullable(r, f, p);
-    return *member + *nullable != before;
+            if (symbol_kind_of(s) == SYMBOL_RULE) m->first[symbol_value(s) + 2]++;
+        }
+    for (uint32_t i = 0; i < r->n_rules; i++)
+        m->first[i + 2] += m->first[i + 1];
+    for (uint32_t i = 0; i < r->n_productions; i++)
+        for (uint32_t k = 0; k < r->production[i].n; k++) {
+            symbol s = r->code[r->production[i].first + k];
+
+            if (symbol_kind_of(s) == SYMBOL_RULE)
+                m->production[m->first[symbol_value(s) + 1]++] = i;
+        }
 }
 
-/* Passes in both directions, until nothing is new: long chains are written in one or the other. */
-static bool find_facts(const struct rules *r, struct facts *f) {
-    bool is_new = true;
+/* Symbols that keep the fact from the production, rules among them all. */
+static uint32_t count_missing(const struct rules *r, const struct facts *f,
+                              const struct production *p, symbol_fact *has) {
+    uint32_t n = 0;
 
-    while (is_new && f->work < MAX_WORK) {
-        is_new = false;
-        for (uint32_t i = 0; i < r->n_productions; i++)
-            is_new |= look_at(r, f, &r->production[i]);
-        for (uint32_t i = r->n_productions; is_new && i-- > 0;)
-            (void)look_at(r, f, &r->production[i]);
+    if (p->min == 0) return 0;
+    for (uint32_t k = 0; k < p->n; k++) {
+        symbol s = r->code[p->first + k];
+
+        n += symbol_kind_of(s) == SYMBOL_RULE || !has(r, f, s);
     }
-    return !is_new;
+    return n;
+}
+
+/* A rule has the fact if all symbols of one of its productions have it. Each mention of a rule is
+ * looked at once, when the rule turns out to have it; so the time is that of the grammar's length. */
+static void find_fact(const struct rules *r, const struct facts *f, const struct mentions *m,
+                      symbol_fact *has, uint8_t *fact) {
+    uint32_t *missing = mem_calloc(MAX(r->n_productions, 1u), sizeof(*missing));
+    uint32_t *found = mem_calloc(MAX(r->n_rules, 1u), sizeof(*found)), n = 0;
+
+    for (uint32_t i = 0; i < r->n_productions; i++) {
+        uint32_t rule = r->production[i].rule;
+
+        missing[i] = count_missing(r, f, &r->production[i], has);
+        if (missing[i] > 0 || fact[rule]) continue;
+        fact[rule] = true;
+        found[n++] = rule;
+    }
+    while (n > 0) {
+        uint32_t rule = found[--n];
+
+        for (uint32_t k = m->first[rule]; k < m->first[rule + 1]; k++) {
+            uint32_t i = m->production[k], of = r->production[i].rule;
+
+            if (missing[i] == 0 || --missing[i] > 0 || fact[of]) continue;
+            fact[of] = true;
+            found[n++] = of;
+        }
+    }
+    mem_free(found);
+    mem_free(missing);
+}
+
+static void find_facts(const struct rules *r, struct facts *f) {
+    struct mentions m;
+
+    list_mentions(r, &m);
+    f->has_member = mem_calloc(r->n_rules, 1);
+    f->is_nullable = mem_calloc(r->n_rules, 1);
+    find_fact(r, f, &m, symbol_has_member, f->has_member);
+    find_fact(r, f, &m, symbol_is_nullable, f->is_nullable);
+    mem_free(m.first);
+    mem_free(m.production);
 }
 
 /* Loops whose sequence may be empty, or has no member. */
@@ -183,11 +240,8 @@ enum status rules_finish(struct rules *r, symbol start, struct error *err) {
                          RULES_MAX_SYMBOLS);
     start = rules_sequence(r, &start, 1); /* one production, which nothing else uses */
     r->start = symbol_value(start);
-    f.has_member = mem_calloc(r->n_rules, 1);
-    f.is_nullable = mem_calloc(r->n_rules, 1);
-    if (!find_facts(r, &f)) {
-        st = error_set(err, ST_INVALID, "the grammar's rules are too entangled: make it smaller");
-    } else if (!f.has_member[r->start]) {
+    find_facts(r, &f);
+    if (!f.has_member[r->start]) {
         st = error_set(err, ST_INVALID, "no text satisfies it");
     } else {
         st = settle_loops(r, &f, err);

@@ -422,6 +422,7 @@ enum bomb {
     WIDE_ANY_OF,
     LONG_VALUE,
     OPTIONAL_CHAIN,
+    RULE_CHAIN,
     BOMBS
 };
 
@@ -478,6 +479,12 @@ static void write_bomb(enum bomb which, uint32_t n, struct buf *out) {
         for (uint32_t i = 0; i < n; i++)
             buf_appendf(out, "\"%c\"? ", (char)('a' + i % 26));
         break;
+    case RULE_CHAIN: /* what a rule may be is known from the last one back to the first */
+        buf_appendf(out, "start: r0\n");
+        for (uint32_t i = 0; i < n; i++)
+            buf_appendf(out, "r%u: \"a\" r%u | r%u\n", i, i + 1, i + 1);
+        buf_appendf(out, "r%u: \"z\"", n);
+        break;
     case BOMBS: break;
     }
 }
@@ -497,6 +504,7 @@ static void bombs_are_refused_and_large_schemas_are_not(void **state) {
         [WIDE_ANY_OF] = {WIDE_ANY_OF, GRAMMAR_JSON_SCHEMA, 300, 5000},
         [LONG_VALUE] = {LONG_VALUE, GRAMMAR_JSON_SCHEMA, 60000, 300000},
         [OPTIONAL_CHAIN] = {OPTIONAL_CHAIN, GRAMMAR_EBNF, 300, 40000},
+        [RULE_CHAIN] = {RULE_CHAIN, GRAMMAR_LARK, 2500, 9000},
     };
     struct rng rng;
     struct vocabulary *v;
