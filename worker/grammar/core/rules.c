@@ -150,7 +150,7 @@ static uint32_t count_missing(const struct rules *r, const struct facts *f,
 }
 
 /* A rule has the fact if all symbols of one of its productions have it. Each mention of a rule is
- * looked at once, when the rule turns out to have it; so the time is that of the grammar's length. */
+ * looked at once, when the rule turns out to have it: the time grows as the grammar's length. */
 static void find_fact(const struct rules *r, const struct facts *f, const struct mentions *m,
                       symbol_fact *has, uint8_t *fact) {
     uint32_t *missing = mem_calloc(MAX(r->n_productions, 1u), sizeof(*missing));
