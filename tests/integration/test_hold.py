@@ -54,18 +54,13 @@ class Slow(BaseHTTPRequestHandler):
                   [("x-incipit-prompt-tokens", n), ("x-incipit-cached-tokens", 0)])
 
 
-class Listener(ThreadingHTTPServer):
-    request_queue_size = 1024
-    daemon_threads = True
-
-
 class SlowWorker:
     handler = Slow
 
     def __init__(self, **info):
         self.info, self.generation, self.lock = info, f"g{id(self)}", threading.Lock()
         self.started, self.gates, self.broken = [], {}, set()
-        self.server = Listener(("127.0.0.1", 0), self.handler)
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), self.handler)
         self.server.of = self
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
         self.url = f"http://127.0.0.1:{self.server.server_port}"

@@ -5,12 +5,12 @@ import queue
 import socket
 import threading
 import urllib.request
-from http.server import BaseHTTPRequestHandler
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from conftest import PATIENCE_S, Router, Worker, events, http, wait_for
-from test_hold import PATIENT, Listener
+from test_hold import PATIENT
 
 SOON = ["--sse-keepalive-s", 0.02]
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -58,7 +58,7 @@ class Scripted(BaseHTTPRequestHandler):
 class ScriptedWorker:
     def __init__(self):
         self.generation, self.lock, self.scripts = f"g{id(self)}", threading.Lock(), []
-        self.server = Listener(("127.0.0.1", 0), Scripted)
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Scripted)
         self.server.of = self
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
         self.url = f"http://127.0.0.1:{self.server.server_port}"

@@ -20,7 +20,6 @@ enum tool_choice { TOOLS_NONE, TOOLS_AUTO, TOOLS_REQUIRED, TOOLS_NAMED };
 struct output_tag {
     const struct call_format *calls;
     const struct reasoning_format *reasoning;
-    const struct output_model *model;
     const struct json *tools; /* those that may be called */
     enum tool_choice choice;
     bool is_single; /* at most one call */

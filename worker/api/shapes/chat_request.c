@@ -207,7 +207,6 @@ static enum status constrain(struct call *c, struct error *err) {
     struct grammar_fields *fields = &c->params.grammar;
     struct output_tag tag = {.calls = c->output.calls,
                              .reasoning = c->api->reasoning_format,
-                             .model = &c->api->output_model,
                              .tools = c->tools.callable,
                              .choice = c->tools.choice,
                              .is_single = c->tools.is_single,

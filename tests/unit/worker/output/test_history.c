@@ -280,8 +280,7 @@ static uint32_t token_at(const struct reader_fixture *f, struct str text, size_t
 static size_t count_allowed(const struct reader_fixture *f, struct str text) {
     struct vocabulary_source source = {
         .n_tokens = N_BYTES + f->n_tokens, .bytes = bytes_of, .is_special = is_special, .arg = f};
-    struct output_tag tag = {
-        .calls = f->setup.calls, .model = &f->model, .tools = f->tools, .choice = TOOLS_REQUIRED};
+    struct output_tag tag = {.calls = f->setup.calls, .tools = f->tools, .choice = TOOLS_REQUIRED};
     struct grammar_spec spec = {.kind = GRAMMAR_TAG, .spaces = GRAMMAR_SPACES_COMPACT};
     struct vocabulary *v = vocabulary_create(&source);
     struct grammar_matcher m = {0};
