@@ -1,8 +1,12 @@
-/* worker/api/wires/responses_store.c - a map by id, and a list in the order of use. */
+/* worker/api/wires/responses_store.c - a map by id, and for each tenant a list in the order of use.
+ *
+ * A heap has the tenants by their bytes. A tenant is here exactly while it has responses, or is
+ * about to have its first. */
 #include "worker/api/wires/responses_store.h"
 
 #include <assert.h>
 
+#include "common/base/heap.h"
 #include "common/base/list.h"
 #include "common/base/map.h"
 #include "common/base/mem.h"
@@ -10,9 +14,18 @@
 
 #define ENTRY_BYTES 256 /* of bookkeeping, about */
 
+struct owner {
+    struct heap_link by_bytes;
+    uint64_t tenant;
+    struct list entries; /* longest unused first */
+    size_t n_bytes;
+    size_t n_coming; /* of the response that is being put */
+};
+
 struct entry {
-    struct list link; /* longest unused first */
-    uint64_t tenant, born_us;
+    struct list link;
+    struct owner *owner;
+    uint64_t born_us;
     size_t n_bytes;
     /* The lengths of what `text` has, in order. */
     size_t n_id, n_previous, n_input, n_output, n_response;
@@ -21,16 +34,23 @@ struct entry {
 
 struct responses_store {
     struct strmap by_id;
-    struct list order;
+    struct map owners; /* by tenant */
+    struct heap largest;
     size_t max_bytes, n_bytes;
     uint64_t ttl_us, n_evicted;
 };
+
+static bool is_larger(const struct heap_link *a, const struct heap_link *b) {
+    return HEAP_ENTRY_CONST(a, struct owner, by_bytes)->n_bytes >
+           HEAP_ENTRY_CONST(b, struct owner, by_bytes)->n_bytes;
+}
 
 struct responses_store *responses_store_create(size_t max_bytes, uint64_t ttl_us, uint64_t seed) {
     struct responses_store *s = mem_zalloc(sizeof(*s));
 
     strmap_init(&s->by_id, seed);
-    list_init(&s->order);
+    map_init(&s->owners, seed);
+    heap_init(&s->largest, is_larger);
     s->max_bytes = max_bytes;
     s->ttl_us = ttl_us;
     return s;
@@ -38,7 +58,7 @@ struct responses_store *responses_store_create(size_t max_bytes, uint64_t ttl_us
 
 static struct stored_response shown(const struct entry *e) {
     const char *at = e->text;
-    struct stored_response r = {.tenant = e->tenant, .id = {at, e->n_id}};
+    struct stored_response r = {.tenant = e->owner->tenant, .id = {at, e->n_id}};
 
     r.previous = (struct str){at += e->n_id, e->n_previous};
     r.input = (struct str){at += e->n_previous, e->n_input};
@@ -47,23 +67,51 @@ static struct stored_response shown(const struct entry *e) {
     return r;
 }
 
+static struct owner *owner_of(struct responses_store *s, uint64_t tenant) {
+    struct owner *o = map_find(&s->owners, tenant);
+
+    if (o) return o;
+    o = mem_zalloc(sizeof(*o));
+    o->tenant = tenant;
+    list_init(&o->entries);
+    heap_push(&s->largest, &o->by_bytes);
+    (void)map_insert(&s->owners, tenant, o);
+    return o;
+}
+
+static void charge(struct responses_store *s, struct owner *o, size_t n_bytes) {
+    o->n_bytes += n_bytes;
+    s->n_bytes += n_bytes;
+    heap_update(&s->largest, &o->by_bytes);
+}
+
+static void forget_if_empty(struct responses_store *s, struct owner *o) {
+    if (o->n_bytes + o->n_coming > 0) return;
+    heap_remove(&s->largest, &o->by_bytes);
+    (void)map_erase(&s->owners, o->tenant);
+    mem_free(o);
+}
+
 static void drop(struct responses_store *s, struct entry *e) {
     (void)strmap_erase(&s->by_id, shown(e).id);
     list_remove(&e->link);
-    s->n_bytes -= e->n_bytes;
+    charge(s, e->owner, (size_t)0 - e->n_bytes);
+    forget_if_empty(s, e->owner);
     mem_free(e->text);
     mem_free(e);
 }
 
 void responses_store_destroy(struct responses_store *s) {
-    if (!s) return;
-    LIST_FOR_EACH(it, &s->order) drop(s, LIST_ENTRY(it, struct entry, link));
-    strmap_fini(&s->by_id);
-    mem_free(s);
-}
+    struct heap_link *top;
 
-static struct entry *oldest(const struct responses_store *s) {
-    return list_is_empty(&s->order) ? NULL : LIST_ENTRY(list_first(&s->order), struct entry, link);
+    if (!s) return;
+    while ((top = heap_first(&s->largest)) != NULL)
+        drop(s, LIST_ENTRY(list_first(&HEAP_ENTRY(top, struct owner, by_bytes)->entries),
+                           struct entry, link));
+    strmap_fini(&s->by_id);
+    map_fini(&s->owners);
+    heap_fini(&s->largest);
+    mem_free(s);
 }
 
 static void evict(struct responses_store *s, struct entry *e) {
@@ -71,39 +119,60 @@ static void evict(struct responses_store *s, struct entry *e) {
     drop(s, e);
 }
 
+/* Who loses a response for the one that comes to `o`; NULL: none. */
+static struct owner *payer(const struct responses_store *s, struct owner *o) {
+    struct owner *top = HEAP_ENTRY(heap_first(&s->largest), struct owner, by_bytes);
+
+    if (o->n_bytes > 0 && o->n_bytes + o->n_coming >= top->n_bytes) return o;
+    return o->n_coming <= s->max_bytes / RESPONSES_STORE_SHARE ? top : NULL;
+}
+
+static bool make_room(struct responses_store *s, struct owner *o) {
+    while (s->n_bytes + o->n_coming > s->max_bytes) {
+        struct owner *loser = payer(s, o);
+
+        if (!loser) return false;
+        evict(s, LIST_ENTRY(list_first(&loser->entries), struct entry, link));
+    }
+    return true;
+}
+
 void responses_store_put(struct responses_store *s, const struct stored_response *r,
                          uint64_t now_us) {
     const struct str parts[] = {r->id, r->previous, r->input, r->output, r->response};
     struct entry *e, *before = strmap_find(&s->by_id, r->id);
-    size_t n = 0;
+    size_t n = ENTRY_BYTES;
+    struct owner *owner;
     char *to;
 
     for (size_t i = 0; i < ARRAY_LEN(parts); i++)
         n += parts[i].len;
     if (before) drop(s, before);
-    if (n + ENTRY_BYTES > s->max_bytes) return;
-    while (s->n_bytes + n + ENTRY_BYTES > s->max_bytes)
-        evict(s, oldest(s));
+    if (n > s->max_bytes) return;
+    owner = owner_of(s, r->tenant);
+    owner->n_coming = n;
+    to = make_room(s, owner) ? mem_try(n - ENTRY_BYTES + 1) : NULL;
+    owner->n_coming = 0;
+    if (!to) {
+        forget_if_empty(s, owner);
+        return;
+    }
     e = mem_zalloc(sizeof(*e));
-    *e = (struct entry){.tenant = r->tenant,
+    *e = (struct entry){.owner = owner,
                         .born_us = now_us,
-                        .n_bytes = n + ENTRY_BYTES,
+                        .n_bytes = n,
                         .n_id = r->id.len,
                         .n_previous = r->previous.len,
                         .n_input = r->input.len,
                         .n_output = r->output.len,
                         .n_response = r->response.len,
-                        .text = to = mem_try(n + 1)};
-    if (!to) {
-        mem_free(e);
-        return;
-    }
+                        .text = to};
     for (size_t i = 0; i < ARRAY_LEN(parts); i++) {
         if (parts[i].len) memcpy(to, parts[i].ptr, parts[i].len);
         to += parts[i].len;
     }
-    s->n_bytes += e->n_bytes;
-    list_push_back(&s->order, &e->link);
+    charge(s, owner, n);
+    list_push_back(&owner->entries, &e->link);
     (void)strmap_insert(&s->by_id, r->id, e);
 }
 
@@ -112,15 +181,15 @@ static struct entry *find(struct responses_store *s, struct str id, uint64_t ten
                           uint64_t now_us) {
     struct entry *e = strmap_find(&s->by_id, id);
 
-    if (!e || e->tenant != tenant) return NULL;
+    if (!e || e->owner->tenant != tenant) return NULL;
     if (now_us < e->born_us + s->ttl_us) return e;
     evict(s, e);
     return NULL;
 }
 
-static void use(struct responses_store *s, struct entry *e) {
+static void use(struct entry *e) {
     list_remove(&e->link);
-    list_push_back(&s->order, &e->link);
+    list_push_back(&e->owner->entries, &e->link);
 }
 
 bool responses_store_get(struct responses_store *s, struct str id, uint64_t tenant, uint64_t now_us,
@@ -128,7 +197,7 @@ bool responses_store_get(struct responses_store *s, struct str id, uint64_t tena
     struct entry *e = find(s, id, tenant, now_us);
 
     if (!e) return false;
-    use(s, e);
+    use(e);
     *out = shown(e);
     return true;
 }
@@ -175,7 +244,7 @@ enum status responses_store_items(struct responses_store *s, struct str id, uint
     json_writer_init(&w, out);
     json_begin_array(&w);
     for (size_t i = 0; i < chain.n && st == ST_OK; i++) /* the oldest last: it goes last */
-        use(s, chain.entries[i]);
+        use(chain.entries[i]);
     for (size_t i = chain.n; i-- > 0 && st == ST_OK;) {
         struct stored_response r = shown(chain.entries[i]);
 
@@ -196,12 +265,23 @@ void responses_store_check(const struct responses_store *s) {
     size_t n = 0, n_bytes = 0;
 
     strmap_check(&s->by_id);
-    LIST_FOR_EACH(it, &s->order) {
-        const struct entry *e = LIST_ENTRY(it, struct entry, link);
+    map_check(&s->owners);
+    heap_check(&s->largest);
+    assert(s->owners.n == s->largest.n);
+    for (size_t i = 0; i < s->largest.n; i++) {
+        const struct owner *o = HEAP_ENTRY_CONST(s->largest.items[i], struct owner, by_bytes);
+        size_t n_own = 0;
 
-        assert(strmap_find(&s->by_id, shown(e).id) == e);
-        n_bytes += e->n_bytes;
-        n++;
+        assert(map_find(&s->owners, o->tenant) == o && !list_is_empty(&o->entries));
+        LIST_FOR_EACH(it, &o->entries) {
+            const struct entry *e = LIST_ENTRY(it, struct entry, link);
+
+            assert(e->owner == o && strmap_find(&s->by_id, shown(e).id) == e);
+            n_own += e->n_bytes;
+            n++;
+        }
+        assert(n_own == o->n_bytes);
+        n_bytes += n_own;
     }
     assert(n == s->by_id.n && n_bytes == s->n_bytes && n_bytes <= s->max_bytes);
     (void)n;

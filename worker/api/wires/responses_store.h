@@ -1,9 +1,12 @@
 /* worker/api/wires/responses_store.h - responses that clients may name again, for a while.
  *
  * Each is kept with the items of its own input and the id of the response that it continues: a
- * chain, whose items in order are the conversation so far. Bounded in bytes; what was used longest
- * ago goes first, and what is older than the time to live is gone. A use of a response counts for
- * all that it continues, so that a chain loses its newest responses before its oldest.
+ * chain, whose items in order are the conversation so far. Bounded in bytes: where room is wanted,
+ * the tenant that would have most, the newcomer included, loses what it used longest ago. So none
+ * displaces what others keep below an equal share, except by one response of at most
+ * 1 / RESPONSES_STORE_SHARE of the store. What is older than the time to live is gone. A use of a
+ * response counts for all that it continues, so that a chain loses its newest responses before its
+ * oldest.
  *
  * A response is found by its id and the tenant that it was made for. Time is an argument. Pure; one
  * thread. */
@@ -12,6 +15,8 @@
 
 #include "common/base/buf.h"
 #include "common/base/status.h"
+
+#define RESPONSES_STORE_SHARE 8
 
 struct responses_store;
 
@@ -25,7 +30,7 @@ struct stored_response {
 struct responses_store *responses_store_create(size_t max_bytes, uint64_t ttl_us, uint64_t seed);
 void responses_store_destroy(struct responses_store *s); /* NULL is fine */
 
-/* Copies. One that is larger than the whole store is not kept; an id that is there is replaced. */
+/* Copies. One that finds no room is not kept; an id that is there is replaced. */
 void responses_store_put(struct responses_store *s, const struct stored_response *r,
                          uint64_t now_us);
 

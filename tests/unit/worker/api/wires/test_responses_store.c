@@ -162,11 +162,65 @@ static void one_that_is_too_large_is_not_kept(void **state) {
     responses_store_destroy(s);
 }
 
+static void a_tenant_displaces_its_own_first(void **state) {
+    struct responses_store *s = responses_store_create(BYTES, TTL, 1);
+    struct known quiet = {.tenant = 1, .previous = -1}, loud = {.tenant = 2, .previous = -1};
+    struct stored_response r;
+
+    (void)state;
+    put(s, 0, &quiet, 1);
+    put(s, 1, &quiet, 1);
+    for (int i = 2; i < 100; i++)
+        put(s, i, &loud, 1);
+    assert_true(responses_store_get(s, STR("resp_0"), 1, 1, &r));
+    assert_true(responses_store_get(s, STR("resp_1"), 1, 1, &r));
+    assert_true(responses_store_get(s, STR("resp_99"), 2, 1, &r));
+    for (int i = 100; i < 110;
+         i++) /* and the loud one keeps its share when the quiet one is loud */
+        put(s, i, &quiet, 1);
+    assert_true(responses_store_get(s, STR("resp_99"), 2, 1, &r));
+    assert_false(responses_store_get(s, STR("resp_100"), 1, 1, &r));
+    responses_store_check(s);
+    responses_store_destroy(s);
+}
+
+static void put_large(struct responses_store *s, size_t n) {
+    char text[BYTES];
+
+    memset(text, '1', n);
+    responses_store_put(
+        s, &(struct stored_response){.id = STR("large"), .tenant = 9, .response = {text, n}}, 1);
+    responses_store_check(s);
+}
+
+/* Eight others fill the store. A first response of an eighth finds room, a larger one does not. */
+static void a_newcomer_takes_an_eighth_at_most(void **state) {
+    struct responses_store *s = responses_store_create(8 * BYTES, TTL, 1);
+    struct stored_response r;
+
+    (void)state;
+    for (int i = 0; i < 100; i++)
+        put(s, i, &(struct known){.tenant = (uint64_t)(i % 8), .previous = -1}, 1);
+    put_large(s, BYTES);
+    assert_false(responses_store_get(s, STR("large"), 9, 1, &r));
+    put_large(s, BYTES - 300);
+    assert_true(responses_store_get(s, STR("large"), 9, 1, &r));
+    for (int i = 92; i < 100; i++) {
+        char id[16];
+
+        id_of(i, id);
+        assert_true(responses_store_get(s, str_of(id), (uint64_t)(i % 8), 1, &r));
+    }
+    responses_store_destroy(s);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_steps_agree_with_a_model),
         cmocka_unit_test(chain_loses_its_newest_first),
         cmocka_unit_test(one_that_is_too_large_is_not_kept),
+        cmocka_unit_test(a_tenant_displaces_its_own_first),
+        cmocka_unit_test(a_newcomer_takes_an_eighth_at_most),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
