@@ -131,7 +131,8 @@ void outbox_ended(struct registry *r, const struct registry_target *target,
 void registry_grant(struct registry *r, uint64_t now_us, struct list *decided);
 void registry_grant_held(struct registry *r, uint64_t now_us, struct list *decided);
 
-/* By its name as the client wrote it. */
+/* By its name as the client wrote it. No name, or the "default" of SGLang's clients where no model
+ * is called so: the first. */
 MUST_USE enum status registry_choose_model(struct registry *r, struct str name, struct model **out,
                                            struct error *err);
 /* For the router loops: counts how often the lock is contended. */

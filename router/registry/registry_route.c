@@ -77,7 +77,9 @@ enum status registry_choose_model(struct registry *r, struct str name, struct mo
         return ST_OK;
     }
     *out = any;
-    return any ? ST_OK : fail_no_model(r, name, err);
+    if (any) return ST_OK;
+    if (str_eq(name, STR("default"))) return registry_choose_model(r, STR_NULL, out, err);
+    return fail_no_model(r, name, err);
 }
 
 void registry_measure(struct registry *r, struct metric *decision_seconds) {

@@ -451,7 +451,7 @@ def test_a_dry_run_uses_the_session(sim_fleet):
         assert sent.startswith(f"worker={dry['worker']} "), i
 
 
-@pytest.mark.parametrize("spelling", [r'"org\/name"', r'"\u006frg/name"', "null", '"org/name"'])
+@pytest.mark.parametrize("spelling", [r'"org\/name"', r'"\u006frg/name"', "null", '"org/name"', '"default"'])
 def test_a_model_is_found_however_json_spells_it(sim_fleet, spelling):
     router = sim_fleet("--worker-arg=--served-model-name=org/name", n=1)
     body = f'{{"model":{spelling},"prompt":"a","max_tokens":1}}'.encode()
