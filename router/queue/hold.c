@@ -291,6 +291,7 @@ enum admission_verdict hold_wait(struct hold *h, struct hold_request *q,
         *displaced = request_of(gone);
         forget(h, *displaced);
     }
+    q->was_tried = false;
     list_push_back(&h->waiting, &q->link);
     h->n_waiting++;
     note_arrival(h, q->priority, claim.work_s, q->rq->now_us);
@@ -390,6 +391,7 @@ static enum attempt attempt(struct hold *h, struct hold_request *q, const struct
     bool is_dearer;
 
     q->rq->now_us = k->now_us;
+    q->was_tried = true;
     if (!offer_any(h, q->rq, &offer)) return STAYS;
     price_s = routing_offer_price(h->routing);
     is_dearer = price_s > q->place.work_s * PRICE_MARGIN + PRICE_MARGIN_S;
@@ -467,6 +469,29 @@ static bool has_free_before(const struct hold *h, const struct hold_request *q, 
            is_due(h, request_of(t), w, t->work_s, now_us);
 }
 
+/* Would it be tried for w in vain? The policy has chosen another worker and still prefers that. What
+ * is best of all is asked when that one is looked at. */
+static bool waits_for_other(struct hold *h, struct hold_request *q, uint32_t w, uint64_t now_us) {
+    if (!q->was_tried || q->lane == w || q->rq->n_exclude || !tree_heap_is_linked(&q->in_lane) ||
+        !worker_mask_has(load_of(h)->eligible.words, q->lane))
+        return false;
+    q->rq->now_us = now_us;
+    return !routing_prefers(h->routing, q->rq, w, q->lane);
+}
+
+/* Tries the first in the order, which need not be in the lane of w. */
+static bool try_first(struct hold *h, struct hold_request *q, uint32_t w, struct list *tried,
+                      struct walk *k) {
+    if (!waits_for_other(h, q, w, k->now_us)) return try_one(h, q, tried, k) == PLACED;
+    admission_take_off(h->queue, &q->place);
+    list_push_back(tried, &q->tried_link);
+    return false;
+}
+
+static bool is_idle(const struct hold *h, uint32_t w, uint64_t now_us) {
+    return load_wait_s(&load_of(h)->workers[w], now_us) <= 0;
+}
+
 static void serve(struct hold *h, uint32_t w, struct walk *k) {
     uint32_t n_stay = 0;
 
@@ -474,7 +499,8 @@ static void serve(struct hold *h, uint32_t w, struct walk *k) {
         struct hold_request *q = first_for(h, w, k->now_us), *first = NULL;
         bool is_deep = !h->n_tries;
 
-        if (!is_deep || is_empty(&h->lanes[w])) first = first_of_all(h, w, k->now_us);
+        if (!is_deep || (is_empty(&h->lanes[w]) && is_idle(h, w, k->now_us)))
+            first = first_of_all(h, w, k->now_us);
         if (first && is_deep && k->now_us < h->deep_us + HOLD_DEEP_US) {
             h->is_starving = true;
             first = NULL;
@@ -484,9 +510,9 @@ static void serve(struct hold *h, uint32_t w, struct walk *k) {
         if (q && (!first || admission_precedes(h->queue, &q->place, &first->place))) {
             n_stay += try_one(h, q, &h->tried, k) != PLACED;
         } else if (is_deep) {
-            if (try_one(h, first, &h->tried, k) != PLACED) h->deep_us += HOLD_DEEP_US;
+            if (!try_first(h, first, w, &h->tried, k)) h->deep_us += HOLD_DEEP_US;
         } else {
-            h->n_tries -= try_one(h, first, &h->again, k) != PLACED;
+            h->n_tries -= !try_first(h, first, w, &h->again, k);
         }
     }
 }

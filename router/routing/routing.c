@@ -100,6 +100,7 @@ struct routing {
     struct worker_mask candidates; /* of the last choice, like the next two */
     struct policy_view view;
     uint32_t chosen;
+    struct policy_term *terms;    /* by worker id, of routing_prefers */
     double sum_bytes, sum_tokens; /* of prompts, decayed */
     double bytes_per_token;       /* sum_bytes / sum_tokens */
     double tokens_per_block;
@@ -168,6 +169,7 @@ enum status routing_create(struct routing **out, const struct routing_options *o
     r->matched = mem_calloc(options->max_workers, sizeof(*r->matched));
     r->on_device = mem_calloc(options->max_workers, sizeof(*r->on_device));
     r->speeds = mem_calloc(options->max_workers, sizeof(*r->speeds));
+    r->terms = mem_calloc(options->max_workers, sizeof(*r->terms));
     learn_ratio(r, FIRST_RATIO_TOKENS * options->bytes_per_token, FIRST_RATIO_TOKENS, 0);
     for (uint32_t w = 0; w < options->max_workers; w++)
         reset_cache(&r->caches[w], 0);
@@ -201,6 +203,7 @@ void routing_destroy(struct routing *r) {
     mem_free(r->matched);
     mem_free(r->on_device);
     mem_free(r->speeds);
+    mem_free(r->terms);
     mem_free(r->caches);
     load_fini(&r->load);
     mem_free(r);
@@ -651,6 +654,16 @@ enum status routing_offer(struct routing *r, const struct route_request *rq,
     out->work_s = policy_prefill(&r->view, r->chosen).work_s;
     out->wait_s = load_wait_in_order_s(&r->load, r->chosen, out->work_s, rq->now_us);
     return ST_OK;
+}
+
+bool routing_prefers(struct routing *r, const struct route_request *rq, uint32_t w, uint32_t v) {
+    struct worker_mask pair = {0};
+    struct policy_view view;
+
+    worker_mask_add(pair.words, w);
+    worker_mask_add(pair.words, v);
+    view = look(r, rq, &pair, NULL);
+    return r->options.policy->pick(r->policy, rq, &view, r->terms) == w;
 }
 
 double routing_offer_price(const struct routing *r) {

@@ -29,11 +29,11 @@ SCENES = {
 SRPT = dict(order="srpt")
 AWARE = dict(order="srpt", aware=1, price="on")
 HOST = dict(order="srpt", host=7_000_000, restore=400_000)
-LATE = dict(hold_ms=400, walk_ms=50)
-LATE_AWARE = dict(**AWARE, hold_ms=1000, walk_ms=50)
+LATE = dict(hold_ms=300)  # what --hold-ms auto is before such workers
+LATE_AWARE = dict(**AWARE, hold_ms=1000)
 LATE_SRPT = {**LATE_AWARE, "price": "off"}  # the default before our workers
 SHARED = dict(routers=4, shared=1)
-ADMIT = dict(sessions=1, admit=1, walk_ms=50)
+ADMIT = dict(sessions=1, admit=1)
 PEERS = "prefix_scorer", "cache_aware", "least_load", "round_robin"  # before workers that compute in order of arrival
 PLATEAU = 75  # sessions that eight workers of 700k tokens keep
 
@@ -110,7 +110,7 @@ def late_binding(t):
     t.ratio("down", "hold: TTFT mean", 0.9, t.at("down", **LATE), t.at("down"), "ttft_mean_s")
     t.ratio("G2", "hold, reports 0.1 s late", 1.05, t.at("G2", **LATE, late_first_ms=100), t.at("G2", **LATE), "ttft_mean_s")
     for name, with_it, bar in ("hold", LATE, 1.15), ("srpt, hold", LATE_SRPT, 1.05), ("srpt, aware, hold", LATE_AWARE, 1.05):
-        shared = t.at("G2", **{**with_it, **SHARED, "walk_ms": 5})
+        shared = t.at("G2", **with_it, **SHARED)
         t.ratio("G2", f"{name}, 4 routers: TTFT mean", bar, shared, t.at("G2", **with_it), "ttft_mean_s")
 
 
@@ -121,13 +121,13 @@ def tenants(t):
     t.least("flood", "srpt, aware, hold: the same", 1.9, t.at("flood", **LATE_AWARE, tenants=1), "worst_tenant_ttft_s", without)
     fair = t.at("fair", **LATE, tenants=1, weight=2)
     t.add("fair", "hold: prefill at weights 2:1", "1.9 to 2.1", lambda: mean(fair, "odd_by_even"), lambda x: 1.9 <= x <= 2.1)
-    four = t.at("fair", **{**LATE, **SHARED, "walk_ms": 5}, tenants=1, weight=2)
+    four = t.at("fair", **LATE, **SHARED, tenants=1, weight=2)
     t.add("fair", "hold, 4 routers: the same", "1.9 to 2.1", lambda: mean(four, "odd_by_even"), lambda x: 1.9 <= x <= 2.1)
-    through_one, apart = ({**LATE, **SHARED, "walk_ms": 5, "tenants": 1, "weight": 2, "apart": 1, "marks": m} for m in (1, 0))
+    through_one, apart = ({**LATE, **SHARED, "tenants": 1, "weight": 2, "apart": 1, "marks": m} for m in (1, 0))
     through_one, apart = t.at("fair", **through_one), t.at("fair", **apart)
     t.add("fair", "the same, these through one each", "1.9 to 2.1", lambda: mean(through_one, "odd_by_even"),
           lambda x: 1.9 <= x <= 2.1, lambda: mean(apart, "odd_by_even"))
-    t.least("flood", "hold, 4 routers: worst other", 1.9, t.at("flood", **{**LATE, **SHARED, "walk_ms": 5}, tenants=1), "worst_tenant_ttft_s", without)
+    t.least("flood", "hold, 4 routers: worst other", 1.9, t.at("flood", **LATE, **SHARED, tenants=1), "worst_tenant_ttft_s", without)
 
 
 def deadlines(t):
@@ -154,7 +154,7 @@ def unequal_fleets(t):
 def tiers(t):
     """Host memory that the router prices, beside one that it takes for as quick as the device."""
     for what, restore, bar in ("51 GB/s", 400_000, 1.005), ("5 GB/s", 40_000, 0.97), ("2.5 GB/s", 20_000, 0.92):
-        host = dict(host=7_000_000, restore=restore, walk_ms=50)
+        host = dict(host=7_000_000, restore=restore)
         t.ratio("G2", f"host 10x at {what}: TTFT mean", bar, t.at("G2", **host), t.at("G2", **host, tiers=0), "ttft_mean_s")
 
 

@@ -130,7 +130,7 @@ OURS, WITHOUT = "incipit", "incipit, no order"
 NO_SESSIONS = ["--session-admission", "off"]
 ROWS = {
     OURS: Row("incipit", "srpt", "sessions 2 admit 1", hold_s=1),
-    "incipit, fcfs workers": Row("incipit", "fcfs", "sessions 2 admit 1", hold_s=0.4),
+    "incipit, fcfs workers": Row("incipit", "fcfs", "sessions 2 admit 1", hold_s=0.3),
     "incipit, no sessions": Row("incipit", "srpt", hold_s=1, more=NO_SESSIONS, scene="agents"),
     WITHOUT: Row("incipit", "fcfs", hold_s=0, more=NO_SESSIONS),
 }

@@ -319,12 +319,15 @@ static void every_event_releases(void **state) {
     }
 }
 
-/* Case 9, the tries; tests/bench/bench_admission.c has the cost. An idle worker finds its request
- * behind any number that wait for another, a few tries at a time. */
-static void a_worker_finds_its_request_behind_those_of_others(void **state) {
+/* Case 9, the tries; tests/bench/bench_admission.c has the cost. A worker with nothing to do finds
+ * its request behind any number that wait for another, a few tries at a time; one that has
+ * something to do yet leaves what is behind them where it is. */
+static void an_idle_worker_finds_its_request_behind_those_of_others(void **state) {
     enum { N = HOLD_FEW + 100 };
-    struct bench b = bench_of(2, H_S, H_S);
-    struct asked warm, busy, *all = mem_calloc(N, sizeof(*all)), other;
+    const double all_s = N * HOLD_DEEP_US * 1e-6; /* to try all of them further down */
+    struct bench b = bench_of(2, 2 * all_s, 2 * all_s);
+    struct asked warm, busy, brief, *all = mem_calloc(N, sizeof(*all)), other;
+    const struct load_worker *idle;
     uint32_t n_walks = 0;
 
     (void)state;
@@ -335,8 +338,12 @@ static void a_worker_finds_its_request_behind_those_of_others(void **state) {
     first(&b, &warm);
     end(&b, &warm, false);
     routing_set_reason(b.routing, 1 - warm.ticket.load.worker, WORKER_DISABLED, true);
-    load_with(&b, &busy, 60);
+    load_with(&b, &busy, 10 * all_s);
     routing_set_reason(b.routing, 1 - warm.ticket.load.worker, WORKER_DISABLED, false);
+    routing_set_reason(b.routing, warm.ticket.load.worker, WORKER_DISABLED, true);
+    load_with(&b, &brief, 1.5 * all_s);
+    routing_set_reason(b.routing, warm.ticket.load.worker, WORKER_DISABLED, false);
+    idle = &routing_load(b.routing)->workers[brief.ticket.load.worker];
     for (int i = 0; i < N; i++) { /* have failed on the idle one */
         describe(&all[i], 5, 64, 1, 64, 1);
         all[i].exclude[0] = 1 - warm.ticket.load.worker;
@@ -346,14 +353,20 @@ static void a_worker_finds_its_request_behind_those_of_others(void **state) {
     }
     describe(&other, 8, 0, 1, 64, 1);
     other.rq.prompt_bytes = 40000 * 4;
-    assert_false(ask(&b, &other)); /* the other worker is idle, but it is too far behind */
-    while (!other.ticket.load.is_open && n_walks < 10 * N) {
-        pass(&b, 0.005);
+    assert_false(ask(&b, &other)); /* the other worker could begin it, but it is too far behind */
+    assert_true(load_wait_s(idle, b.now_us) > all_s);
+    while (load_wait_s(idle, b.now_us) > 0) {
+        assert_int_equal(walk(&b), 0);
+        pass(&b, HOLD_WALK_US * 1e-6);
+    }
+    while (!other.ticket.load.is_open && n_walks * HOLD_WALK_US * 1e-6 < 2 * all_s) {
         walk(&b);
+        pass(&b, HOLD_WALK_US * 1e-6);
         n_walks++;
     }
     assert_true(other.ticket.load.is_open && n_walks > N / (2 * HOLD_TRIES));
     assert_int_equal(other.ticket.load.worker, 1 - warm.ticket.load.worker);
+    end(&b, &brief, true);
     for (int i = 0; i < N; i++)
         hold_leave(b.hold, &all[i].q);
     end(&b, &other, true);
@@ -366,6 +379,7 @@ static void a_worker_finds_its_request_behind_those_of_others(void **state) {
  * back: the request that was tried in vain before, behind others, can go and is found. */
 static void one_that_was_tried_is_found_when_workers_change(void **state) {
     enum { N = HOLD_FEW + 400 };
+    const double all_s = N * HOLD_DEEP_US * 1e-6;
 
     (void)state;
     for (int is_lost = 0; is_lost < 2; is_lost++) {
@@ -375,10 +389,10 @@ static void one_that_was_tried_is_found_when_workers_change(void **state) {
 
         for (uint32_t w = 0; w < 3; w++)
             routing_set_reason(b.routing, w, WORKER_UNHEALTHY, w != 0);
-        load_with(&b, &busy[0], 60);
+        load_with(&b, &busy[0], 10 * all_s);
         routing_set_reason(b.routing, 0, WORKER_UNHEALTHY, true);
         routing_set_reason(b.routing, 1, WORKER_UNHEALTHY, false);
-        load_with(&b, &busy[1], 60);
+        load_with(&b, &busy[1], 10 * all_s);
         for (uint32_t w = 0; w < 3; w++)
             routing_set_reason(b.routing, w, WORKER_UNHEALTHY, false);
         for (uint32_t i = 0; i < N; i++) {
@@ -399,7 +413,7 @@ static void one_that_was_tried_is_found_when_workers_change(void **state) {
         for (; !list_is_linked(&one.q.tried_link) || n_walks < 2 * n_cheaper; n_walks++) {
             pass(&b, HOLD_WALK_US * 1e-6);
             assert_int_equal(walk(&b), 0);
-            assert_true(n_walks < 4 * N);
+            assert_true(n_walks * HOLD_WALK_US * 1e-6 < 2 * all_s);
         }
         if (!is_lost) end(&b, &busy[1], true);
         routing_set_reason(b.routing, 1, WORKER_UNHEALTHY, is_lost);
@@ -407,7 +421,7 @@ static void one_that_was_tried_is_found_when_workers_change(void **state) {
             pass(&b, HOLD_WALK_US * 1e-6);
             walk(&b);
             hold_check(b.hold);
-            assert_true(n_walks < 10);
+            assert_true(n_walks < 10 * HOLD_DEEP_US / HOLD_WALK_US);
         }
         assert_int_equal(one.ticket.load.worker, is_lost ? 2 : 1);
         for (uint32_t i = 0; i < N; i++)
@@ -911,7 +925,7 @@ int main(void) {
         cmocka_unit_test(the_least_price_goes_first_and_an_arrival_overtakes_nobody),
         cmocka_unit_test(the_price_is_taken_again_at_each_try),
         cmocka_unit_test(every_event_releases),
-        cmocka_unit_test(a_worker_finds_its_request_behind_those_of_others),
+        cmocka_unit_test(an_idle_worker_finds_its_request_behind_those_of_others),
         cmocka_unit_test(one_that_was_tried_is_found_when_workers_change),
         cmocka_unit_test(a_tenant_in_debt_gets_almost_idle_workers_alone),
         cmocka_unit_test(what_is_placed_without_waiting_is_charged),

@@ -47,6 +47,34 @@ static void a_conversation_stays_where_it_is(void **state) {
     routing_destroy(r);
 }
 
+/* As it chooses between two, it prefers; asking changes nothing. */
+static void preferring_is_choosing_between_two(void **state) {
+    struct routing *r = fleet(2, "prefix");
+    static struct prompt p[200];
+    struct route_ticket t[200] = {0};
+    bool was_either[2] = {0};
+    (void)state;
+
+    for (uint32_t i = 0; i < ARRAY_LEN(t); i++) {
+        struct route_request rq;
+        uint32_t preferred;
+
+        p[i] = prompt_of(i % 7, 20, i % 50, 20 + i % 30);
+        rq = request_of(&p[i], i);
+        preferred = routing_prefers(r, &rq, 1, 0);
+        assert_int_equal(routing_prefers(r, &rq, 0, 1), !preferred);
+        assert_int_equal(send(r, &p[i], &t[i], i), preferred);
+        was_either[preferred] = true;
+        if (i % 3 == 0) finish(r, &t[i], i);
+    }
+    assert_true(was_either[0] && was_either[1]);
+    for (uint32_t i = 0; i < ARRAY_LEN(t); i++) {
+        if (i % 3) give_up(r, &t[i], SECOND);
+    }
+    routing_check(r);
+    routing_destroy(r);
+}
+
 /* A shared opening of 50 blocks: its worker takes the requests until computing it once more
  * elsewhere is cheaper than waiting. */
 static void a_hot_worker_sheds(void **state) {
@@ -679,6 +707,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_same_prompt_sticks),
         cmocka_unit_test(a_conversation_stays_where_it_is),
+        cmocka_unit_test(preferring_is_choosing_between_two),
         cmocka_unit_test(a_hot_worker_sheds),
         cmocka_unit_test(cold_requests_spread),
         cmocka_unit_test(pending_counts_and_an_abort_takes_it_back),
