@@ -57,15 +57,29 @@ static const struct json *take_step(const struct json *from, struct str step) {
     return json_type(from) == JSON_OBJECT ? json_get(from, name) : NULL;
 }
 
-static const struct json *find_anchor(const struct json *from, struct str name) {
+static bool is_among(struct str name, const char *const *names, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (str_eq(name, str_of(names[i]))) return true;
+    return false;
+}
+
+/* The schema with that anchor: not a value that looks like one. `is_map`: of names to schemas. */
+static const struct json *find_anchor(const struct json *from, bool is_map, struct str name) {
+    static const char *const values[] = {"enum", "const", "default", "examples"};
+    static const char *const maps[] = {"properties", "patternProperties", "$defs", "definitions"};
     struct str anchor;
     const struct json *found;
 
-    if (json_type(from) == JSON_OBJECT &&
+    if (!is_map && json_type(from) == JSON_OBJECT &&
         json_to_str(json_get(from, "$anchor"), &anchor) == ST_OK && str_eq(anchor, name))
         return from;
     JSON_FOR_EACH(it, from) {
-        if ((found = find_anchor(it, name)) != NULL) return found;
+        bool has_keywords = !is_map && json_type(from) == JSON_OBJECT;
+
+        if (has_keywords && is_among(json_key(it), values, ARRAY_LEN(values))) continue;
+        found =
+            find_anchor(it, has_keywords && is_among(json_key(it), maps, ARRAY_LEN(maps)), name);
+        if (found) return found;
     }
     return NULL;
 }
@@ -78,10 +92,12 @@ enum status schema_resolve(struct schema *s, const struct json *at, struct str r
     if (ref.len == 0 || ref.ptr[0] != '#')
         return schema_refuse(s, at, "$ref \"%.*s\" is not local: use \"#/$defs/...\"",
                              (int)MIN(ref.len, 80), ref.ptr);
+    if (s->has_nested_id)
+        return schema_refuse(s, at, "$ref is not supported in a schema with an $id inside");
     rest.ptr++;
     rest.len--;
     if (rest.len > 0 && rest.ptr[0] != '/') {
-        to = find_anchor(s->root, rest);
+        to = find_anchor(s->root, false, rest);
         rest.len = 0;
     }
     while (to && rest.len > 0) {
@@ -171,10 +187,20 @@ struct census {
     uint32_t n_values, n_properties;
 };
 
+/* Local references behind it are not those of the whole. Some generators write a fragment alone,
+ * which names nothing. */
+static bool is_resource(const struct json *it) {
+    struct str id;
+
+    return str_eq(json_key(it), STR("$id")) && json_to_str(it, &id) == ST_OK && id.len > 0 &&
+           id.ptr[0] != '#';
+}
+
 static enum status count(struct schema *s, const struct json *node, struct census *c) {
     enum status st = ST_OK;
 
     JSON_FOR_EACH(it, node) {
+        if (node != s->root && is_resource(it)) s->has_nested_id = true;
         if (str_eq(json_key(it), STR("enum"))) c->n_values += (uint32_t)json_count(it);
         if (str_eq(json_key(it), STR("properties"))) c->n_properties += (uint32_t)json_count(it);
         if (c->n_values > SCHEMA_MAX_VALUES)

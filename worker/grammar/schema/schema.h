@@ -18,7 +18,7 @@
  * patternProperties (that exclude each other), propertyNames, min/maxProperties, prefixItems,
  * items, min/maxItems, $ref and $anchor (local), $defs, allOf, anyOf, oneOf (whose alternatives
  * exclude each other), unevaluated* false beside no applicator. Refused: not, if, contains,
- * uniqueItems, dependent*, $dynamicRef, remote references.
+ * uniqueItems, dependent*, $dynamicRef, remote references, and any beside an $id inside.
  *
  * LIMITS. 64 levels, 10,000 values of enums, 2,000 properties, of an object 500 optional ones
  * without a required one between them; numbers with bounds have no exponent, bounds at most 40

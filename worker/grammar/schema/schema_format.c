@@ -22,9 +22,12 @@
     "(:" H16 "){0,3})?::" H16 ":" LS32 "|(" H16 "(:" H16 "){0,4})?::" LS32 "|(" H16 "(:" H16       \
     "){0,5})?::" H16 "|(" H16 "(:" H16 "){0,6})?::)"
 
-#define LABEL    "[a-zA-Z0-9]([a-zA-Z0-9-]{0,60}[a-zA-Z0-9])?"
-#define HOSTNAME LABEL "(\\." LABEL "){0,3}"
-#define ATOM     "[a-zA-Z0-9!#$%&'*+/=?^_`{|}~-]+"
+/* RFC 1123; HOSTNAME_MAX in all. */
+#define LABEL        "[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?"
+#define HOSTNAME     LABEL "(\\." LABEL ")*"
+#define HOSTNAME_MAX 253u
+#define ATOM         "[a-zA-Z0-9!#$%&'*+/=?^_`{|}~-]+"
+#define MAILBOX      ATOM "(\\." ATOM "){0,9}@" /* before the name of a host */
 
 #define PCT   "%[0-9a-fA-F]{2}"
 #define PCHAR "([a-zA-Z0-9._~!$&'()*+,;=:@-]|" PCT ")"
@@ -42,21 +45,30 @@ static const struct {
     {"time", TIME},
     {"date-time", DATE "[tT]" TIME},
     {"duration", "P(" DURATION_DATE "(" DURATION_TIME ")?|" DURATION_TIME "|[0-9]+W)"},
-    {"email", ATOM "(\\." ATOM "){0,9}@" HOSTNAME},
-    {"hostname", HOSTNAME},
     {"ipv4", IPV4},
     {"ipv6", IPV6},
     {"uuid", "[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}"},
     {"uri", URI},
 };
 
-expr_id schema_format(struct schema *s, struct str name) {
+static expr_id pattern(struct schema *s, const char *text) {
     struct regex_rules rules = {.form = CHARS_IN_JSON, .is_whole = true};
-    expr_id e = EXPR_ANY;
+    expr_id e;
 
-    for (size_t i = 0; i < ARRAY_LEN(formats); i++)
-        if (str_eq(name, str_of(formats[i].name)) &&
-            regex_expr_parse(&e, s->exprs, str_of(formats[i].pattern), &rules, s->err) != ST_OK)
-            return EXPR_NONE; /* the table is wrong: no string, and the tests find it */
+    if (regex_expr_parse(&e, s->exprs, str_of(text), &rules, s->err) != ST_OK)
+        return EXPR_NONE; /* the table is wrong: no string, and the tests find it */
     return e;
+}
+
+static expr_id hostname(struct schema *s) {
+    return expr_and(s->exprs, pattern(s, HOSTNAME),
+                    expr_repeat(s->exprs, pattern(s, "[a-zA-Z0-9.-]"), 1, HOSTNAME_MAX));
+}
+
+expr_id schema_format(struct schema *s, struct str name) {
+    if (str_eq(name, STR("hostname"))) return hostname(s);
+    if (str_eq(name, STR("email"))) return expr_concat(s->exprs, pattern(s, MAILBOX), hostname(s));
+    for (size_t i = 0; i < ARRAY_LEN(formats); i++)
+        if (str_eq(name, str_of(formats[i].name))) return pattern(s, formats[i].pattern);
+    return EXPR_ANY;
 }

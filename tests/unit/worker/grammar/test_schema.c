@@ -215,6 +215,9 @@ static void strings_are_counted_in_characters(void **state) {
     check(cases, ARRAY_LEN(cases));
 }
 
+#define A_61 "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+#define A_63 "aa" A_61
+
 static void formats_are_enforced(void **state) {
     static const struct answers cases[] = {
         {"{\"format\":\"date\",\"type\":\"string\"}",
@@ -248,8 +251,14 @@ static void formats_are_enforced(void **state) {
          {"\"joe\"", "\".joe@example.com\"", "\"joe@\""}},
         {"{\"format\":\"hostname\",\"type\":\"string\"}",
          false,
-         {"\"www.example.com\""},
-         {"\"-bad\"", "\"a..b\""}},
+         {"\"www.example.com\"", "\"a.b.c.d.e.f.g\"", "\"" A_63 ".b\"",
+          "\"" A_63 "." A_63 "." A_63 "." A_61 "\""},
+         {"\"-bad\"", "\"a..b\"", "\"" A_63 "a\"", "\"" A_63 "." A_63 "." A_63 "." A_61 "a\"",
+          "\"" A_63 "." A_63 "." A_63 "." A_61 ".\""}},
+        {"{\"format\":\"email\",\"type\":\"string\"}",
+         false,
+         {"\"a@b.c.d.e.f.g\""},
+         {"\"a@b.\"", "\"a@" A_63 "." A_63 "." A_63 "." A_61 "a\""}},
         {"{\"format\":\"uri\",\"type\":\"string\"}",
          false,
          {"\"http://a.b/c?d=e#f\"", "\"urn:x:y\"", "\"mailto:a@b\""},
@@ -334,6 +343,12 @@ static void combinations_are_intersected(void **state) {
          false,
          {"null"},
          {"1"}},
+        {"{\"$ref\":\"#a\",\"$defs\":{\"const\":{\"enum\":[{\"$anchor\":\"a\"}],\"x\":[{\"$"
+         "anchor\":"
+         "\"a\",\"const\":1}]}}}",
+         false,
+         {"1"},
+         {"{\"$anchor\":\"a\"}"}},
         {"{\"items\":{\"type\":\"null\"},\"type\":\"array\",\"minItems\":1,\"maxItems\":2}",
          false,
          {"[null]", "[ null , null ]"},
@@ -410,6 +425,11 @@ static void what_cannot_be_enforced_is_refused(void **state) {
         {"{\"$ref\":\"http://a/b\"}", "#: $ref \"http://a/b\" is not local"},
         {"{\"properties\":{\"a\":{\"$ref\":\"#/$defs/x\"}}}",
          "#/properties/a: $ref \"#/$defs/x\" does not exist"},
+        {"{\"$ref\":\"#a\",\"enum\":[{\"$anchor\":\"a\"}]}", "#: $ref \"#a\" does not exist"},
+        {"{\"$ref\":\"#/$defs/"
+         "a\",\"$defs\":{\"t\":{},\"a\":{\"$id\":\"a\",\"$defs\":{\"t\":{}},\"$ref\":"
+         "\"#/$defs/t\"}}}",
+         "#: $ref is not supported in a schema with an $id inside"},
         {"{\"enum\":[]}", "#/enum: enum must be an array of values, one at least"},
         {"{\"type\":\"strin\"}", "#/type: unknown type \"strin\""},
         {"{\"oneOf\":[{\"type\":\"integer\"},{\"type\":\"number\"}]}",
