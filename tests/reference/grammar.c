@@ -2,16 +2,17 @@
  * llguidance_masks.py, grammar_speed.py and constrained_answers.py.
  *
  *      grammar accept < lines > lines            {"kind": "json", "text": t, "answers": [...]}
- *      grammar masks VOCABULARY < lines > lines  {"kind": "json", "text": t, "tokens": [...]}
- *      grammar draw VOCABULARY < lines > lines   the same lines, with "n" instead of tokens;
- *                                                "end": of raw text
- *      grammar speed VOCABULARY < lines          the same lines, tokens left out: figures
+ *      grammar masks VOCABULARY < lines > lines  {"kind": "json", "text": t} begins an answer,
+ *                                                {"token": id} goes on, {} begins it again
+ *      grammar draw VOCABULARY < lines > lines   {"kind": "json", "text": t, "n": n}; "end": of raw
+ *                                                text
+ *      grammar speed VOCABULARY < lines          {"kind": "json", "text": t}: figures
  *
- * Answered by {"error": message}; or by {"accepts": [bool, ...]}, or {"masks": [hex, ...], "ends":
- * [bool, ...]}: of the start, and behind each token; or {"drawn": [text or null, ...]}: n random
- * answers, null where one did not end within 4,000 tokens. A vocabulary file has the number of
- * tokens (4 bytes), then of each its length (2 bytes) and bytes; nothing means that it is special.
- * "speed" follows random answers of 60 tokens, five of each grammar. */
+ * "spaces": "compact" is white space as grammar.h has it. Answered by {"error": message}; or by
+ * {"accepts": [bool, ...]}, or {"mask": hex, "ends": bool}; or {"drawn": [text or null, ...]}: n
+ * random answers, null where one did not end within 4,000 tokens. A vocabulary file has the number
+ * of tokens (4 bytes), then of each its length (2 bytes) and bytes; nothing means that it is
+ * special. "speed" follows random answers of 60 tokens, five of each grammar. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -85,6 +86,8 @@ static enum status compile(const struct json *line, const struct vocabulary *v, 
         found = true;
     }
     need(found, "an unknown kind");
+    if (json_to_str(json_get(line, "spaces"), &kind) == ST_OK && str_eq(kind, STR("compact")))
+        spec.spaces = GRAMMAR_SPACES_COMPACT;
     return grammar_compile(g, &spec, v, err);
 }
 
@@ -111,36 +114,33 @@ static void put_mask(struct json_writer *w, struct grammar_matcher *m, uint32_t 
     need(grammar_mask(m, &mask, &is_new) == ST_OK, "a mask that is too much");
     for (uint32_t i = 0; i < n_words * 8; i++) /* bytes in order, as a file of the mask has them */
         hex[i] = digits[((const uint8_t *)mask)[i / 2] >> (i % 2 ? 0 : 4) & 15];
-    json_put_str(w, (struct str){hex, n_words * 8u});
+    json_field_str(w, "mask", (struct str){hex, n_words * 8u});
+    json_field_bool(w, "ends", grammar_is_accepting(m));
     mem_free(hex);
 }
 
-static void masks(const struct json *line, struct grammar *g, const struct vocabulary *v,
-                  struct json_writer *w) {
-    struct grammar_matcher m;
-    uint64_t ends = 0;
-    uint32_t n = 0;
+/* The line begins an answer, or goes on with the one that `m` follows. */
+static enum status follow(const struct json *line, struct grammar_matcher *m,
+                          const struct vocabulary *v, struct error *err) {
+    struct grammar *g = m->grammar ? grammar_ref(m->grammar) : NULL;
+    enum status st = ST_OK;
+    uint64_t id;
 
-    grammar_matcher_init(&m, g);
-    json_put_key(w, "masks");
-    json_begin_array(w);
-    put_mask(w, &m, v->n_words);
-    ends |= (uint64_t)grammar_is_accepting(&m) << n++;
-    JSON_FOR_EACH(it, json_get(line, "tokens")) {
-        uint64_t id;
-
-        need(json_to_u64(it, &id) == ST_OK && n < 64, "tokens must be up to 63 ids");
-        if (grammar_take(&m, (uint32_t)id) != ST_OK) break;
-        put_mask(w, &m, v->n_words);
-        ends |= (uint64_t)grammar_is_accepting(&m) << n++;
+    if (json_get(line, "text")) {
+        grammar_unref(g);
+        g = NULL;
+        st = compile(line, v, &g, err);
     }
-    json_end_array(w);
-    json_put_key(w, "ends");
-    json_begin_array(w);
-    for (uint32_t i = 0; i < n; i++)
-        json_put_bool(w, ends >> i & 1);
-    json_end_array(w);
-    grammar_matcher_fini(&m);
+    need(st != ST_OK || g, "a token before a grammar");
+    if (st == ST_OK && json_to_u64(json_get(line, "token"), &id) == ST_OK) {
+        if (grammar_take(m, (uint32_t)id) != ST_OK)
+            st = error_set(err, ST_INVALID, "the token is refused");
+    } else {
+        grammar_matcher_fini(m);
+        if (st == ST_OK) grammar_matcher_init(m, g);
+    }
+    grammar_unref(g);
+    return st;
 }
 
 /* --- random answers --------------------------------------------------------------------------- */
@@ -311,6 +311,27 @@ static void walk(struct grammar *g, const struct vocabulary *v, struct rng *rng)
 
 /* --- lines ------------------------------------------------------------------------------------ */
 
+static void answer_mask(const struct json *line, const struct vocabulary *v,
+                        struct grammar_matcher *m) {
+    struct json_writer w;
+    struct buf out;
+    struct error err = {0};
+    enum status st = follow(line, m, v, &err);
+
+    buf_init(&out, 0);
+    json_writer_init(&w, &out);
+    json_begin_object(&w);
+    if (st == ST_OK) {
+        put_mask(&w, m, v->n_words);
+    } else {
+        json_field_z(&w, "error", err.message);
+    }
+    json_end_object(&w);
+    printf("%.*s\n", STR_ARG(buf_str(&out)));
+    fflush(stdout);
+    buf_fini(&out);
+}
+
 static void answer(const char *mode, const struct json *line, const struct vocabulary *v,
                    struct rng *rng) {
     struct grammar *g = NULL;
@@ -332,10 +353,8 @@ static void answer(const char *mode, const struct json *line, const struct vocab
             json_field_z(&w, "error", err.message);
         } else if (*mode == 'a') {
             accept(line, g, &w);
-        } else if (*mode == 'd') {
-            put_drawn(line, g, v, rng, &w);
         } else {
-            masks(line, g, v, &w);
+            put_drawn(line, g, v, rng, &w);
         }
         json_end_object(&w);
         printf("%.*s\n", STR_ARG(buf_str(&out)));
@@ -349,6 +368,7 @@ int main(int argc, char **argv) {
     struct json_limits limits = {.max_depth = 512};
     struct tokens t;
     struct vocabulary_source source = {.arg = &t, .bytes = bytes_of, .is_special = is_special};
+    struct grammar_matcher m = {0};
     struct vocabulary *v;
     struct rng rng;
     char *line = NULL;
@@ -365,13 +385,18 @@ int main(int argc, char **argv) {
         struct error err = {0};
 
         need(json_parse(&root, (struct str){line, (size_t)n}, &limits, &err) == ST_OK, err.message);
-        answer(argv[1], root, v, &rng);
+        if (argv[1][0] == 'm') {
+            answer_mask(root, v, &m);
+        } else {
+            answer(argv[1], root, v, &rng);
+        }
         json_destroy(root);
     }
     show("compile", &compiling);
     show("new mask", &computed);
     show("known mask", &known);
     show("take", &taking);
+    grammar_matcher_fini(&m);
     vocabulary_destroy(v);
     return 0;
 }
