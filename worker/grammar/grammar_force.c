@@ -12,6 +12,8 @@
 
 #include "worker/grammar/grammar_internal.h"
 
+#define FIRST_NODES (1u << 16) /* more than an enum of 10,000 values has */
+
 /* The byte that must follow a row; false if there is none, or a choice. */
 static bool only_byte(struct grammar *g, row_id row, uint8_t *out) {
     const struct row_item *items = rows_texts(g->rows, row);
@@ -20,7 +22,7 @@ static bool only_byte(struct grammar *g, row_id row, uint8_t *out) {
 
     if (g->rows->row[row].is_accepting || g->rows->row[row].n_tokens > 0) return false;
     for (uint32_t k = 0; k < g->rows->row[row].n_texts; k++) {
-        expr_first(g->exprs, items[k].state, &first);
+        expr_first(g->exprs, items[k].state, FIRST_NODES, &first);
         n = byte_set_count(&first);
         if (n > 1) return false;
     }

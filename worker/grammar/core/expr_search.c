@@ -91,22 +91,29 @@ bool expr_continues(struct exprs *x, expr_id e) {
 /* --- how does it begin? ------------------------------------------------------------------------
  * */
 
+static void find_first(const struct exprs *x, expr_id e, uint32_t *n_left, struct byte_set *out);
+
 static void first_of_intersection(const struct exprs *x, const struct expr_node *n,
-                                  struct byte_set *out) {
+                                  uint32_t *n_left, struct byte_set *out) {
     struct byte_set both = {{UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX}};
 
     for (uint32_t i = 0; i < n->b; i++) {
         struct byte_set first = {{0}};
 
-        expr_first(x, x->kid[n->a + i], &first);
+        find_first(x, x->kid[n->a + i], n_left, &first);
         both = byte_set_intersection(both, first);
     }
     *out = byte_set_union(*out, both);
 }
 
-void expr_first(const struct exprs *x, expr_id e, struct byte_set *out) {
+static void find_first(const struct exprs *x, expr_id e, uint32_t *n_left, struct byte_set *out) {
     const struct expr_node *n = &x->node[e];
 
+    if (*n_left == 0) {
+        byte_set_add_range(out, 0, 255);
+        return;
+    }
+    --*n_left;
     switch ((enum expr_kind)n->kind) {
     case EXPR_IS_NONE:
     case EXPR_IS_EMPTY: return;
@@ -115,16 +122,20 @@ void expr_first(const struct exprs *x, expr_id e, struct byte_set *out) {
     case EXPR_IS_MULTIPLE: byte_set_add_range(out, '0', '9'); return;
     case EXPR_IS_CLASS: *out = byte_set_union(*out, x->set[n->a]); return;
     case EXPR_IS_CONCAT:
-        expr_first(x, n->a, out);
-        if (x->node[n->a].flags & EXPR_NULLABLE) expr_first(x, n->b, out);
+        find_first(x, n->a, n_left, out);
+        if (x->node[n->a].flags & EXPR_NULLABLE) find_first(x, n->b, n_left, out);
         return;
-    case EXPR_IS_REPEAT: expr_first(x, n->a, out); return;
+    case EXPR_IS_REPEAT: find_first(x, n->a, n_left, out); return;
     case EXPR_IS_ALT:
         for (uint32_t i = 0; i < n->b; i++)
-            expr_first(x, x->kid[n->a + i], out);
+            find_first(x, x->kid[n->a + i], n_left, out);
         return;
-    case EXPR_IS_AND: first_of_intersection(x, n, out); return;
+    case EXPR_IS_AND: first_of_intersection(x, n, n_left, out); return;
     }
+}
+
+void expr_first(const struct exprs *x, expr_id e, uint32_t max_nodes, struct byte_set *out) {
+    find_first(x, e, &max_nodes, out);
 }
 
 /* --- does every plain text fit? --------------------------------------------------------------- */

@@ -18,7 +18,8 @@
 
 #define FIRST_SLOTS 256u
 #define MAX_HOPS    64u /* of tails followed at once: rules that only rename each other form circles */
-#define DEAD_ENDS   8u /* texts that a byte does not continue cost as much as one that it does */
+#define FIRST_NODES 1024u /* looked at for the first bytes of a text, less than its derivatives */
+#define DEAD_ENDS   8u    /* texts that a byte does not continue cost as much as one that it does */
 
 /* --- drafting --------------------------------------------------------------------------------- */
 
@@ -337,6 +338,18 @@ static void scan(struct rows *rows, row_id from, uint32_t class) {
     }
 }
 
+/* Most bytes lead nowhere from most rows: to see that of all at once saves a derivative for each of
+ * them. */
+static void note_dead_ends(const struct rows *rows, row_id id, uint32_t *next) {
+    const struct row_item *items = rows_texts(rows, id);
+    struct byte_set first = {{0}};
+
+    for (uint32_t k = 0; k < rows->row[id].n_texts; k++)
+        expr_first(rows->exprs, items[k].state, FIRST_NODES, &first);
+    for (uint32_t class = 0; class < exprs_n_classes(rows->exprs); class ++)
+        if (!byte_set_has(&first, exprs_byte_of(rows->exprs, class))) next[class] = ROW_DEAD;
+}
+
 static bool make_next(struct rows *rows, row_id id) {
     size_t n_bytes = exprs_n_classes(rows->exprs) * sizeof(uint32_t);
     uint32_t *next;
@@ -347,6 +360,7 @@ static bool make_next(struct rows *rows, row_id id) {
         return false;
     }
     memset(next, 0xFF, n_bytes);
+    note_dead_ends(rows, id, next);
     rows->n_bytes += n_bytes;
     rows->row[id].next = next;
     return true;
@@ -356,6 +370,7 @@ row_id rows_step(struct rows *rows, row_id from, uint32_t class) {
     row_id to;
 
     if (!make_next(rows, from)) return ROW_UNKNOWN;
+    if (rows->row[from].next[class] == ROW_DEAD) return ROW_DEAD;
     rows->n_steps++;
     begin_draft(rows);
     scan(rows, from, class);
