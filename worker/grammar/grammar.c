@@ -91,6 +91,7 @@ enum status grammar_compile(struct grammar **out, const struct grammar_spec *spe
     atomic_init(&g->refs, 1);
     list_init(&g->matchers);
     g->vocabulary = vocabulary;
+    g->one = mem_calloc(MAX(vocabulary->n_words, 1u), sizeof(*g->one));
     g->exprs = exprs_create(GRAMMAR_MAX_BYTES / 2);
     g->rules = rules_create(g->exprs);
     exprs_set_fuel(g->exprs, GRAMMAR_COMPILE_WORK);
@@ -122,6 +123,7 @@ void grammar_unref(struct grammar *g) {
     set_bytes(g, 0);
     grammar_masks_drop(g);
     mem_free(g->mask_of.slot);
+    mem_free(g->one);
     mem_free(g->named);
     rows_destroy(g->rows);
     rules_destroy(g->rules);
@@ -135,7 +137,7 @@ size_t grammar_bytes(const struct grammar *g) {
 
 void grammar_note_bytes(struct grammar *g) {
     set_bytes(g, g->rows->n_bytes + exprs_bytes(g->exprs) + rules_bytes(g->rules) +
-                     (size_t)g->mask_of.n * g->vocabulary->n_words * sizeof(uint32_t));
+                     ((size_t)g->mask_of.n + 1) * g->vocabulary->n_words * sizeof(uint32_t));
 }
 
 void grammar_count_in(struct grammar *g, atomic_size_t *total, const atomic_size_t *max_bytes) {

@@ -21,8 +21,8 @@
  * grammar_is_accepting holds; the caller allows its end tokens then.
  *
  * Ownership: counted; the last grammar_unref frees, on any thread. Threads: one at a time uses a
- * grammar with its matchers. It is compiled on a grammar thread, and belongs to the engine's from
- * the first matcher on.
+ * grammar with its matchers. It is compiled on a grammar thread, and belongs to the engine from the
+ * first matcher on, whose threads take turns (worker/engine/masks.h).
  *
  * LIMITS. GRAMMAR_MAX_BYTES of memory for each grammar: beyond a quarter of it rows that no answer
  * needs are forgotten. While all of them together take more than their limit (grammar_count_in),
@@ -44,7 +44,7 @@ struct vocabulary;
 #define GRAMMAR_MAX_BYTES     ((size_t)64 << 20)
 #define GRAMMAR_CROWDED_BYTES ((size_t)4 << 20)
 #define GRAMMAR_COMPILE_WORK  1000000u     /* about 50 ms */
-#define GRAMMAR_MASK_WORK     250000u      /* about 10 ms of the engine's thread */
+#define GRAMMAR_MASK_WORK     250000u      /* about 10 ms */
 #define GRAMMAR_TEXT_MAX      (256u << 10) /* of a spec */
 #define GRAMMAR_ROLLBACK_MAX  16u          /* tokens that can be taken back */
 
@@ -112,6 +112,8 @@ bool grammar_continues(const struct grammar_matcher *m);    /* and may go on */
  * and hold until the next call for any of its matchers. End tokens are the caller's. *is_new: it
  * was computed now. ST_TOO_LARGE, ST_BUSY: as grammar_take. */
 MUST_USE enum status grammar_mask(struct grammar_matcher *m, const uint32_t **mask, bool *is_new);
+bool grammar_mask_is_known(
+    const struct grammar_matcher *m); /* it would be computed now otherwise */
 
 /* Appends the bytes that must come next, whichever tokens spell them; at most 64. */
 void grammar_forced(struct grammar_matcher *m, struct buf *out);

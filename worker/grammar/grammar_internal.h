@@ -6,6 +6,9 @@
 #include "worker/grammar/core/vocabulary.h"
 #include "worker/grammar/grammar.h"
 
+/* A row's mask is the number of one that is kept, or of one token, which is the number then. */
+#define MASK_OF_ONE 0x80000000u
+
 /* Masks by content: most rows of a grammar share a few dozen. */
 struct mask_store {
     uint32_t **mask; /* (n) of vocabulary->n_words */
@@ -24,6 +27,8 @@ struct grammar {
     struct rules *rules;
     struct rows *rows;
     struct mask_store mask_of;
+    uint32_t *one; /* (vocabulary->n_words) the mask of one_token alone */
+    uint32_t one_token;
     uint32_t *named; /* (n_named) sorted: tokens of a trie that the rules name, which are no text */
     uint32_t n_named;
     size_t kept_bytes; /* by the last collection */

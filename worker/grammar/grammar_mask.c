@@ -125,7 +125,7 @@ static bool walk_free(struct grammar *g, const struct vocabulary_slice *s, row_i
     return true;
 }
 
-/* --- the mask of a row ------------------------------------------------------------------------ */
+/* --- all slices ------------------------------------------------------------------------------- */
 
 static bool walk_slices(struct grammar *g, row_id row, uint32_t *mask) {
     const struct vocabulary *v = g->vocabulary;
@@ -157,13 +157,7 @@ static void set(uint32_t *mask, uint32_t token, bool value) {
 
 static bool fill(struct grammar *g, row_id row, uint32_t *mask) {
     const struct vocabulary *v = g->vocabulary;
-    uint32_t forced;
 
-    if (grammar_force_token(g, row, &forced)) {
-        memset(mask, 0, v->n_words * sizeof(*mask));
-        set(mask, forced, true);
-        return exprs_failure(g->exprs) == EXPRS_OK;
-    }
     if (!walk_slices(g, row, mask)) return false;
     for (uint32_t i = 0; i < v->n_twins; i++)
         set(mask, v->twin[i][0], mask[v->twin[i][1] / 32] >> (v->twin[i][1] % 32) & 1);
@@ -230,25 +224,58 @@ static uint32_t keep(struct grammar *g, uint32_t *draft) {
     return s->n - 1;
 }
 
+/* --- the mask of a row ------------------------------------------------------------------------ */
+
+/* The one token of a mask; false if there are more, or none. */
+static bool find_one(const struct grammar *g, const uint32_t *mask, uint32_t *token) {
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < g->vocabulary->n_words && n < 2; i++) {
+        if (mask[i] == 0) continue;
+        *token = i * 32 + (uint32_t)__builtin_ctz(mask[i]);
+        n += (mask[i] & (mask[i] - 1)) == 0 ? 1 : 2;
+    }
+    return n == 1;
+}
+
+/* The number of the row's mask; false beyond the limits. */
+static bool compute(struct grammar *g, row_id row, uint32_t *number) {
+    uint32_t token, *draft;
+    bool is_done;
+
+    if (grammar_force_token(g, row, &token)) {
+        *number = MASK_OF_ONE | token;
+        return exprs_failure(g->exprs) == EXPRS_OK;
+    }
+    draft = mem_alloc(MAX(g->vocabulary->n_words, 1u) * sizeof(*draft));
+    is_done = fill(g, row, draft);
+    if (is_done) *number = find_one(g, draft, &token) ? MASK_OF_ONE | token : keep(g, draft);
+    mem_free(draft);
+    return is_done;
+}
+
+static const uint32_t *mask_of_one(struct grammar *g, uint32_t token) {
+    set(g->one, g->one_token, false);
+    set(g->one, token, true);
+    g->one_token = token;
+    return g->one;
+}
+
+bool grammar_mask_is_known(const struct grammar_matcher *m) {
+    return m->grammar->rows->row[m->row].mask != ROW_UNKNOWN;
+}
+
 enum status grammar_mask(struct grammar_matcher *m, const uint32_t **mask, bool *is_new) {
     struct grammar *g = m->grammar;
-    uint32_t *draft;
-    uint32_t kept;
+    uint32_t number = g->rows->row[m->row].mask;
 
-    kept = g->rows->row[m->row].mask;
-    *is_new = kept == ROW_UNKNOWN;
+    *is_new = number == ROW_UNKNOWN;
     if (*is_new) {
         grammar_prepare(g); /* which may number rows again */
-        draft = mem_alloc(MAX(g->vocabulary->n_words, 1u) * sizeof(*draft));
-        if (!fill(g, m->row, draft)) {
-            mem_free(draft);
-            return grammar_limit_status(g);
-        }
-        kept = keep(g, draft);
-        mem_free(draft);
-        g->rows->row[m->row].mask = kept;
+        if (!compute(g, m->row, &number)) return grammar_limit_status(g);
+        g->rows->row[m->row].mask = number;
         grammar_note_bytes(g);
     }
-    *mask = g->mask_of.mask[kept];
+    *mask = number & MASK_OF_ONE ? mask_of_one(g, number & ~MASK_OF_ONE) : g->mask_of.mask[number];
     return ST_OK;
 }
