@@ -10,7 +10,7 @@
  * prepares the next:
  *
  *      stage(slot)   the arrays of this slot, filled in place by the engine
- *      submit(slot)  the device may start; returns a fence
+ *      submit(slot)  the device may start; asks for masks that are late; returns a fence
  *      poll / wait   the fence is done, the slot's out_* arrays hold the results
  *
  * A *row* is a place for a running sequence: its block table and its token history live in the
@@ -34,7 +34,7 @@
 extern "C" {
 #endif
 
-#define BACKEND_ABI 6u
+#define BACKEND_ABI 7u
 
 struct backend_device; /* one device, or one pool of CPU threads */
 struct backend_model;  /* weights, KV pool and rows on one device */
@@ -271,6 +271,10 @@ struct backend_stage {
 struct backend_step {
     uint32_t n_tokens, n_rows, n_updates, n_outputs, n_bias, n_masks;
     uint32_t prefix_rows, prefix_blocks; /* so many rows share so many leading blocks; 0: unknown */
+    /* Masks may be late: submit calls this once, on the caller's thread, before it reads masks, and
+     * behind what the device can begin without them. NULL: they are there. */
+    void (*fill_masks)(void *arg);
+    void *fill_arg;
 };
 
 typedef uint64_t backend_fence; /* increases by one with each submit, copy or swap; 0: none */

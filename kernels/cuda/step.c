@@ -110,9 +110,6 @@ static void send(struct backend_model *m, uint32_t slot, const struct backend_st
     const uint8_t *packed = m->slot[slot].packed;
     uint64_t updates_at = (uint64_t)((const uint8_t *)p->update - m->staged);
 
-    if (step->n_masks)
-        gpu_copy(m->dev->compute, m->mask, m->host.slot[slot].mask,
-                 (uint64_t)step->n_masks * CEIL_DIV(m->g.vocab, 32) * sizeof(*m->mask));
     ops_stage(m->dev->compute,
               &(struct stage_args){.from = packed,
                                    .to = m->staged,
@@ -121,6 +118,14 @@ static void send(struct backend_model *m, uint32_t slot, const struct backend_st
                                    .update = (const void *)(packed + updates_at),
                                    .n_updates = step->n_updates,
                                    .table_stride = m->host.limits.max_blocks_per_row});
+}
+
+/* The device computes meanwhile what was launched before. */
+static void send_masks(struct backend_model *m, uint32_t slot, const struct backend_step *step) {
+    if (step->fill_masks) step->fill_masks(step->fill_arg);
+    if (step->n_masks)
+        gpu_copy(m->dev->compute, m->mask, m->host.slot[slot].mask,
+                 (uint64_t)step->n_masks * CEIL_DIV(m->g.vocab, 32) * sizeof(*m->mask));
 }
 
 static void sample_piece(struct backend_model *m, uint32_t slot, const struct backend_step *step,
@@ -162,6 +167,7 @@ static void compute(struct backend_model *m, uint32_t slot, const struct backend
     } else {
         cuda_decode(m, &p->forward);
     }
+    send_masks(m, slot, step);
     for (uint32_t first = 0; first < step->n_outputs; first += m->head_rows) {
         uint32_t n = MIN(m->head_rows, step->n_outputs - first);
 

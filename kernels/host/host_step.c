@@ -177,6 +177,7 @@ enum status host_step_begin(struct host_model *h, uint32_t slot, const struct ba
     enum status st = host_step_check(h, slot, step, err);
 
     if (st != ST_OK) return st;
+    if (step->fill_masks) step->fill_masks(step->fill_arg);
     for (uint32_t i = 0; i < step->n_updates; i++) {
         const struct backend_table_update *u = &s->update[i];
 

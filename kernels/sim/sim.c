@@ -6,7 +6,8 @@
  *      step = base + per_row * rows + per_context * tokens of context of the decoding rows
  *           + sum over prompt tokens of (1 + position / attn_context) / prefill_rate
  *
- * Steps run one after another: a step submitted while another is under way starts at its end. Time
+ * Steps run one after another: a step submitted while another is under way starts at its end.
+ * Masks that are late delay nothing but the end of a step that would have ended before them. Time
  * is the real clock times sim_speed, and waiting is sleeping, so that hundreds of workers share two
  * cores. The pool costs no memory; kv_read and kv_write have nothing to move.
  * The clock is read here, as an engine would ask a device. Thread: the engine's.
@@ -147,13 +148,14 @@ static void arm_timer(struct backend_device *dev) {
     (void)timerfd_settime(dev->timer, TFD_TIMER_ABSTIME, &at, NULL);
 }
 
-static backend_fence add_fence(struct backend_device *dev, double work_us) {
-    uint64_t now_us = clock_now_us(), busy_until = dev->end_us[dev->host.last % N_FENCES];
+/* Of work that could begin at `from_us`. */
+static backend_fence add_fence(struct backend_device *dev, uint64_t from_us, double work_us) {
+    uint64_t busy_until = dev->end_us[dev->host.last % N_FENCES];
     bool was_idle = dev->seen == dev->host.last;
 
     dev->host.last++;
     dev->end_us[dev->host.last % N_FENCES] =
-        MAX(now_us, busy_until) + (uint64_t)(work_us / dev->speed);
+        MAX(from_us, busy_until) + (uint64_t)(work_us / dev->speed);
     if (dev->host.last - dev->seen >= N_FENCES) dev->seen = dev->host.last - N_FENCES + 1;
     if (was_idle) arm_timer(dev);
     return dev->host.last;
@@ -279,7 +281,7 @@ static enum status move(struct backend_model *m, const struct backend_copy *pair
     for (uint32_t i = 0; i < n; i++) {
         if (pairs[i].src >= n_src || pairs[i].dst >= n_dst) return ST_INVALID;
     }
-    *out = add_fence(device_of(m), bytes_per_us > 0 ? bytes / bytes_per_us : 0);
+    *out = add_fence(device_of(m), clock_now_us(), bytes_per_us > 0 ? bytes / bytes_per_us : 0);
     return ST_OK;
 }
 
@@ -399,14 +401,15 @@ static enum status sim_submit(struct backend_model *m, uint32_t slot,
                               const struct backend_step *step, backend_fence *out,
                               struct error *err) {
     struct backend_device *dev = (struct backend_device *)m->host.dev;
-    enum status st = host_step_begin(&m->host, slot, step, err);
+    uint64_t from_us = clock_now_us();
+    enum status st = host_step_begin(&m->host, slot, step, err); /* waits for masks that are late */
 
     if (st != ST_OK) return st;
     for (uint32_t i = 0; i < step->n_outputs; i++)
         write_token(m, slot, i);
     host_step_end(&m->host, slot, step);
     m->step_us[slot] = step_us(dev->profile, &m->host.slot[slot], step) / dev->speed;
-    *out = add_fence(dev, m->step_us[slot] * dev->speed);
+    *out = add_fence(dev, from_us, m->step_us[slot] * dev->speed);
     return ST_OK;
 }
 

@@ -204,13 +204,16 @@ static enum status submit_rank(uint32_t rank, void *arg, struct error *err) {
 static enum status tp_submit(struct backend_model *m, uint32_t slot,
                              const struct backend_step *step, backend_fence *out,
                              struct error *err) {
-    struct step_call c = {.m = m, .slot = slot, .step = step};
+    struct backend_step filled = *step; /* the ranks copy masks: all are there first */
+    struct step_call c = {.m = m, .slot = slot, .step = &filled};
     struct backend_stage unused;
     enum status st;
 
     if (slot >= m->limits.n_slots)
         return error_set(err, ST_INVALID, "slot %u: there are %u", slot, m->limits.n_slots);
     tp_stage(m, slot, &unused); /* the places of all ranks are known */
+    if (step->fill_masks) step->fill_masks(step->fill_arg);
+    filled.fill_masks = NULL;
     st = tp_ranks_call(m->dev->ranks, submit_rank, &c, err);
     if (st != ST_OK) return st;
     for (uint32_t r = 1; r < m->dev->size; r++) {

@@ -205,6 +205,30 @@ static void moves_take_the_time_of_their_link(void **state) {
     mem_free(pairs);
 }
 
+static void allow_x(void *arg) {
+    struct sim *s = arg;
+
+    assert_int_equal(s->stage.mask['x' / 32], 0); /* once */
+    s->stage.mask['x' / 32] = 1u << ('x' % 32);
+}
+
+static void masks_that_are_late_are_asked_for(void **state) {
+    struct sim s;
+    struct backend_step step = {
+        .n_tokens = 1, .n_rows = 1, .n_outputs = 1, .n_masks = 1, .fill_masks = allow_x};
+    backend_fence fence;
+
+    (void)state;
+    open_sim(&s, "instant", 1);
+    step.fill_arg = &s;
+    (void)submit(&s, 1, 1);
+    s.stage.output[0].mask = 0;
+    memset(s.stage.mask, 0, CEIL_DIV(shape.vocab, 32) * sizeof(*s.stage.mask));
+    assert_int_equal(backend_sim.submit(s.model, 0, &step, &fence, NULL), ST_OK);
+    assert_int_equal(s.stage.out_token[0], 'x');
+    close_sim(&s);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(steps_take_the_modelled_time_one_after_another),
@@ -213,6 +237,7 @@ int main(void) {
         cmocka_unit_test(the_text_is_words_and_depends_on_the_prompt_alone),
         cmocka_unit_test(wrong_options_get_a_sentence),
         cmocka_unit_test(moves_take_the_time_of_their_link),
+        cmocka_unit_test(masks_that_are_late_are_asked_for),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -46,6 +46,7 @@ struct pair {
     struct rng rng;
     uint64_t block_bytes;
     uint32_t n_blocks, n_host_blocks;
+    uint32_t n_late_masks; /* that the ranks are to ask for */
 };
 
 static uint32_t below(struct pair *p, uint32_t n) {
@@ -274,6 +275,15 @@ static void move_some_blocks(struct pair *p) {
     assert_int_equal(backend_tp.kv_swap_out(p->ranks.model, out, 1, &fence), ST_INVALID);
 }
 
+/* The masks of the ranks, from those of the whole. */
+static void fill_late(void *arg) {
+    struct pair *p = arg;
+    uint64_t n = p->n_late_masks * CEIL_DIV(p->whole.shape.vocab, 32);
+
+    memcpy(p->ranks.stage.mask, p->whole.stage.mask, n * sizeof(uint32_t));
+    p->n_late_masks = 0; /* once */
+}
+
 static void run_pair(struct pair *p) {
     for (uint32_t i = 0; i < N_STEPS; i++) {
         struct backend_step step = {0};
@@ -281,7 +291,14 @@ static void run_pair(struct pair *p) {
         lay_out(p, &step);
         copy_stage(p, &step);
         run_step(&p->whole, &step);
+        if (step.n_masks > 0 && below(p, 2)) {
+            memset(p->ranks.stage.mask, 0, CEIL_DIV(p->whole.shape.vocab, 32) * sizeof(uint32_t));
+            p->n_late_masks = step.n_masks;
+            step.fill_masks = fill_late;
+            step.fill_arg = p;
+        }
         run_step(&p->ranks, &step);
+        assert_int_equal(p->n_late_masks, 0);
         assert_outputs_equal(p, &step);
         take(p, &step);
         if (below(p, 4) == 0) move_some_blocks(p);

@@ -210,6 +210,12 @@ static void outputs_beyond_one_piece_agree(void **state) {
     cuda_fixture_close(s);
 }
 
+/* No token for the first mask, 299 alone for the second. */
+static void fill_two_masks(void *mask) {
+    memset(mask, 0, 2 * CEIL_DIV(300, 32) * sizeof(uint32_t));
+    ((uint32_t *)mask)[CEIL_DIV(300, 32) + 9] = 1u << 11;
+}
+
 static void masks_and_biases_choose(void **state) {
     struct cuda_fixture *s = cuda_fixture_open_alone(&cuda_fixture_llama, &two_slots, 6);
     struct backend_stage *t = &s->cuda.stage[0];
@@ -221,8 +227,8 @@ static void masks_and_biases_choose(void **state) {
         cuda_fixture_plan(s, q, 1);
     cuda_fixture_lay_out_plan(s, t, &step);
     step.n_masks = 2;
-    memset(t->mask, 0, 2 * CEIL_DIV(300, 32) * sizeof(*t->mask));
-    t->mask[CEIL_DIV(300, 32) + 9] = 1u << 11; /* token 299 alone */
+    step.fill_masks = fill_two_masks;
+    step.fill_arg = t->mask;
     t->output[0].mask = 1;
     t->output[2].mask = 0;
     t->bias[step.n_bias++] = (struct backend_bias){1, 17, 100};
