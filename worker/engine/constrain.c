@@ -93,6 +93,13 @@ bool constrain_has_mask(const struct request *r) {
     return r->params.grammar || thinking_forces(&r->thinking, &r->params.thinking, &token);
 }
 
+bool constrain_is_known(const struct request *r) {
+    uint32_t token;
+
+    return thinking_forces(&r->thinking, &r->params.thinking, &token) ||
+           grammar_mask_is_known(&r->matcher);
+}
+
 void constrain_fill(struct request *r, const struct constrain_ends *ends, uint32_t *mask,
                     uint32_t vocab, struct constrain_stats *stats) {
     const struct request_params *p = &r->params;

@@ -4,7 +4,7 @@
  * A request with a grammar has a matcher from its submission to its end, wherever it waits
  * meanwhile: preemption and swapping do not touch it. Before each of its outputs the mask of the
  * place is put into the step; behind it the chosen token is taken. A mask that is known is a copy;
- * a new one is computed here, beside the step that the device runs, in some ten microseconds.
+ * a new one takes some ten microseconds, beside the device (masks.h).
  *
  * End tokens (EOS, stop ids) are allowed exactly where the answer may end, and no EOS at all with
  * ignore_eos. When nothing but the end may follow, the request ends without a step for it. Before
@@ -18,7 +18,7 @@
  * LIMITS. A constrained request is not computed ahead of its sampled token (scheduler.h): where
  * fewer than one in eight rows are constrained, they take part in every second step of a device
  * that has two in flight.
- * Thread: engine. */
+ * Thread: engine; constrain_fill on any, if one at a time uses the grammar. */
 #ifndef WORKER_ENGINE_CONSTRAIN_H
 #define WORKER_ENGINE_CONSTRAIN_H
 
@@ -42,6 +42,9 @@ void constrain_end(struct request *r);   /* once it has ended */
 
 /* Is there a mask for its next token? */
 bool constrain_has_mask(const struct request *r);
+
+/* Does constrain_fill only copy? */
+bool constrain_is_known(const struct request *r);
 
 /* The mask of the request's next token. On a failure the mask is empty and r->error set: the
  * request ends with the outcome of this step. */

@@ -71,8 +71,8 @@ void engine_update_stats(struct engine *e) {
     t->kv_total = block_pool_n_usable(pool);
     t->kv_waste = kv_manager_waste(e->kv);
     t->flights = e->n_flights;
-    t->masks_new = e->masks.n_new;
-    t->masks_known = e->masks.n_known;
+    t->masks_new = e->masks.stats.n_new;
+    t->masks_known = e->masks.stats.n_known;
     t->is_draining = e->is_draining;
     t->is_failed = e->is_failed;
     engine_count_kv(e);

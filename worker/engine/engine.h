@@ -67,6 +67,7 @@ struct engine_options {
     uint32_t block_size;
     uint32_t max_logprobs; /* most alternatives per token of a request */
     uint32_t max_waiting;  /* requests accepted and not yet running, before ST_BUSY */
+    uint32_t mask_threads; /* for masks of grammars, the engine's own counted; 0: chosen */
 
     /* Number of KV blocks: the first of these that is not zero decides. */
     uint32_t n_blocks;

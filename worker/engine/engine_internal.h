@@ -9,8 +9,8 @@
 #include <stdatomic.h>
 
 #include "common/net/mailbox.h"
-#include "worker/engine/constrain.h"
 #include "worker/engine/engine.h"
+#include "worker/engine/masks.h"
 #include "worker/sched/batch.h"
 
 enum mail_kind {
@@ -65,7 +65,7 @@ struct engine {
     struct batch batch;
     struct flight flight[2];
     uint32_t oldest, n_flights; /* a ring of limits.n_slots */
-    struct constrain_stats masks;
+    struct masks masks;
     uint64_t landed_us;         /* when the last outcome came */
     bool is_starved;            /* nothing can be computed before a step ends or a mail arrives */
     struct engine_stats totals; /* copied to `stats` after each step */

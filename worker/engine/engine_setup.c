@@ -355,6 +355,8 @@ enum status engine_open_device(struct engine *e, struct error *err) {
     for (uint32_t i = 0; i < ARRAY_LEN(e->flight); i++)
         schedule_init(&e->flight[i].schedule, e->sched);
     batch_init(&e->batch, ops, e->model, e->limits.max_rows, e->options.block_size);
+    st = masks_init(&e->masks, e->limits.max_masks, e->options.mask_threads, err);
+    if (st != ST_OK) return st;
     set_info(e);
     log_path(e, fastest);
     if (e->info.device.note[0])
@@ -377,6 +379,7 @@ enum status engine_open_device(struct engine *e, struct error *err) {
 void engine_close_device(struct engine *e) {
     const struct backend_ops *ops = e->options.backend;
 
+    masks_fini(&e->masks);
     if (e->sched) {
         batch_fini(&e->batch);
         for (uint32_t i = 0; i < ARRAY_LEN(e->flight); i++)
@@ -396,6 +399,8 @@ static void copy_eos(struct engine *e) {
     e->eos_ids = mem_calloc(MAX(s->n_eos, 1u), sizeof(*e->eos_ids));
     if (s->n_eos > 0) memcpy(e->eos_ids, s->eos_ids, s->n_eos * sizeof(*e->eos_ids));
     s->eos_ids = e->eos_ids;
+    e->masks.ends = (struct constrain_ends){e->eos_ids, s->n_eos};
+    e->masks.vocab = e->options.geometry.vocab;
 }
 
 static enum status start_thread(struct engine *e, struct error *err) {
@@ -416,7 +421,7 @@ enum status engine_create(struct engine **out, const struct engine_options *opti
     enum status st;
 
     e->options = *options;
-    e->masks.seconds = options->mask_seconds;
+    e->masks.stats.seconds = options->mask_seconds;
     sem_init(&e->is_ready, 0, 0);
     pthread_mutex_init(&e->stats_lock, NULL);
     copy_eos(e);

@@ -118,16 +118,22 @@ static void hold_searches(const struct schedule *s) {
 
 static enum status hand_over(struct engine *e, struct flight *f, uint32_t slot, struct error *err) {
     const struct backend_ops *ops = e->options.backend;
-    const struct constrain_ends ends = {e->eos_ids, e->options.scheduler.n_eos};
+    struct batch_step *step = &e->batch.slot[slot];
     uint64_t filled_us;
     enum status st;
 
     if ((st = batch_lay_out(&e->batch, &f->schedule, slot)) != ST_OK)
         return lost(e, st, "take a sequence", err);
     if ((st = move_blocks(e)) != ST_OK) return lost(e, st, "copy blocks", err);
-    sampler_fill(&e->batch.slot[slot], &ends, e->options.geometry.vocab, &e->masks);
+    sampler_fill(step, &e->masks);
+    if (e->is_device_apart) { /* which computes meanwhile */
+        step->counts.fill_masks = masks_compute;
+        step->counts.fill_arg = &e->masks;
+    } else {
+        masks_compute(&e->masks);
+    }
     filled_us = clock_now_us();
-    st = ops->submit(e->model, slot, &e->batch.slot[slot].counts, &f->fence, err);
+    st = ops->submit(e->model, slot, &step->counts, &f->fence, err);
     f->submitted_us = clock_now_us();
     f->host_us = filled_us - f->began_us;
     f->handing_us = f->submitted_us - filled_us;
@@ -220,10 +226,8 @@ static void take_token(struct engine *e, const struct schedule_entry *entry, uin
 
 static enum status follow_constraint(struct engine *e, const struct schedule_entry *entry,
                                      uint32_t token) {
-    const struct constrain_ends ends = {e->eos_ids, e->options.scheduler.n_eos};
-
     if (!request_is_constrained(entry->request) || !entry->is_sampled) return ST_OK;
-    return constrain_take(entry->request, &ends, token);
+    return constrain_take(entry->request, &e->masks.ends, token);
 }
 
 /* A row whose request has ended gets entry NULL. */

@@ -32,15 +32,14 @@ static uint32_t share_mask(const struct batch_step *b, size_t n_words) {
     return n;
 }
 
-/* A copy of the request's set of tokens among the masks of the step. */
+/* A copy of the request's set of tokens among the masks of the step, unless it is to be computed. */
 static void fill_mask(struct batch_step *b, struct request *r, uint32_t output,
-                      const struct constrain_ends *ends, uint32_t vocab,
-                      struct constrain_stats *stats) {
-    size_t n_words = CEIL_DIV(vocab, 32);
+                      struct masks *masks) {
+    size_t n_words = CEIL_DIV(masks->vocab, 32);
     uint32_t *mask = b->stage.mask + b->counts.n_masks * n_words;
 
     if (constrain_has_mask(r)) {
-        constrain_fill(r, ends, mask, vocab, stats);
+        if (!masks_fill(masks, r, mask)) return;
     } else if (r->params.allowed) {
         memcpy(mask, r->params.allowed, n_words * sizeof(*mask));
     } else {
@@ -48,6 +47,21 @@ static void fill_mask(struct batch_step *b, struct request *r, uint32_t output,
     }
     b->stage.output[output].mask = share_mask(b, n_words);
     b->counts.n_masks += b->stage.output[output].mask == b->counts.n_masks;
+}
+
+/* Places for masks that are to be computed, behind all that others may share. */
+static void add_late_masks(struct batch_step *b, struct masks *masks) {
+    size_t n_words = CEIL_DIV(masks->vocab, 32);
+
+    for (uint32_t i = 0; i < b->counts.n_rows; i++) {
+        const struct schedule_entry *e = b->row[i].entry;
+        struct backend_output *o = &b->stage.output[b->row[i].first_output + e->n_scores];
+
+        if (!e->is_sampled || request_is_beam(e->request)) continue;
+        if (o->mask != BACKEND_NO_MASK || !constrain_has_mask(e->request)) continue;
+        o->mask = b->counts.n_masks++;
+        masks_add(masks, e->request, b->stage.mask + o->mask * n_words);
+    }
 }
 
 static void fill_biases(struct batch_step *b, const struct schedule_entry *e, uint32_t output,
@@ -77,8 +91,7 @@ static void fill_sample(struct backend_output *o, const struct request_params *p
     o->n_logprobs = p->n_logprobs > 0 ? (uint32_t)p->n_logprobs : 0;
 }
 
-void sampler_fill(struct batch_step *b, const struct constrain_ends *ends, uint32_t vocab,
-                  struct constrain_stats *stats) {
+void sampler_fill(struct batch_step *b, struct masks *masks) {
     for (uint32_t i = 0; i < b->counts.n_rows; i++) {
         const struct schedule_entry *e = b->row[i].entry;
         const struct request_params *p = &e->request->params;
@@ -92,9 +105,10 @@ void sampler_fill(struct batch_step *b, const struct constrain_ends *ends, uint3
             continue;
         }
         fill_sample(&b->stage.output[output], p);
-        fill_biases(b, e, output, ends);
-        fill_mask(b, e->request, output, ends, vocab, stats);
+        fill_biases(b, e, output, &masks->ends);
+        fill_mask(b, e->request, output, masks);
     }
+    add_late_masks(b, masks);
 }
 
 static void take_scores(const struct batch_step *b, const struct batch_row *row,

@@ -9,7 +9,7 @@
 #define WORKER_ENGINE_SAMPLER_H
 
 #include "common/base/base.h"
-#include "worker/engine/constrain.h"
+#include "worker/engine/masks.h"
 #include "worker/sched/batch.h"
 
 /* Most (token, bias) pairs that one request may need in a step. */
@@ -17,9 +17,9 @@ static inline uint32_t sampler_max_bias(uint32_t n_eos) {
     return REQUEST_BIAS_MAX + REQUEST_STOP_IDS_MAX + REQUEST_BAD_WORDS_MAX / 2 + n_eos;
 }
 
-/* Completes the outputs of a step that was laid out. */
-void sampler_fill(struct batch_step *b, const struct constrain_ends *ends, uint32_t vocab,
-                  struct constrain_stats *stats);
+/* Completes the outputs of a step that was laid out, but for the masks that masks_compute is to
+ * fill. */
+void sampler_fill(struct batch_step *b, struct masks *masks);
 
 /* Copies the logprobs of a row's outputs to its request, where they are requested, and gives the
  * sampled token (0 for a beam). Before scheduler_take. ST_INTERNAL when the numbers were not

@@ -1,6 +1,7 @@
 /* tests/unit/worker/engine/test_engine_sim.c - a crowd on the simulated backend: hundreds of
  * requests over a pool that is too small for them, with cancels and resets at random, ends with
- * every block free and every answer the one that its request has alone. */
+ * every block free and every answer the one that its request has alone. With grammars too, which
+ * are compiled again and again, so that their masks are computed by several threads. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,6 +9,7 @@
 #include "common/base/rng.h"
 #include "common/net/loop.h"
 #include "tests/support/cm.h"
+#include "tests/support/grammar_fixture.h"
 #include "tests/support/support.h"
 #include "worker/engine/engine.h"
 #include "worker/model/model.h"
@@ -15,6 +17,7 @@
 #define N_PROMPTS  12
 #define MAX_PROMPT 400u
 #define MAX_OUT    80u
+#define N_GRAMMARS 4u
 
 struct crowd {
     struct loop *loop;
@@ -25,6 +28,8 @@ struct crowd {
     uint32_t expected[N_PROMPTS][MAX_OUT], n_expected[N_PROMPTS];
     uint32_t n_open, n_whole, n_cut, n_resets;
     bool is_learning;
+    struct vocabulary *v; /* NULL: no grammars */
+    struct grammar *g[N_GRAMMARS];
     struct request *open[64];
 };
 
@@ -55,6 +60,19 @@ static void on_progress(void *arg, struct request *r, const struct request_progr
     request_unref(r);
 }
 
+static void compile(struct crowd *c, uint32_t number) {
+    static const char *const schemas[N_GRAMMARS] = {
+        "{\"type\":\"object\",\"properties\":{\"city\":{\"type\":\"string\"},\"days\":{\"type\":"
+        "\"integer\"}},\"required\":[\"city\",\"days\"],\"additionalProperties\":false}",
+        "{\"type\":\"array\",\"items\":{\"enum\":[\"north\",\"south\",\"east\"]},\"minItems\":3}",
+        "{\"type\":\"object\",\"properties\":{\"a_long_name\":{\"const\":\"and a long value\"},"
+        "\"b\":{\"type\":\"boolean\"}},\"required\":[\"a_long_name\",\"b\"]}",
+        "{\"type\":\"string\",\"maxLength\":40}"};
+
+    grammar_unref(c->g[number]);
+    c->g[number] = fixture_grammar(GRAMMAR_JSON_SCHEMA, schemas[number], false, c->v);
+}
+
 static void submit(struct crowd *c, uint32_t which) {
     struct request_params p = request_params_default;
     uint32_t *owner = mem_alloc(sizeof(*owner));
@@ -66,13 +84,17 @@ static void submit(struct crowd *c, uint32_t which) {
     p.max_tokens = MAX_OUT;
     p.seed = which;
     p.ignore_eos = which % 2;
+    if (c->v && which % 3 > 0) {
+        if (!c->is_learning && rng_below(&c->rng, 4) == 0) compile(c, which % N_GRAMMARS);
+        p.grammar = c->g[which % N_GRAMMARS];
+    }
     assert_int_equal(request_create(&r, &p, &engine_info(c->e)->limits, NULL), ST_OK);
     r->owner = owner;
     assert_int_equal(engine_submit(c->e, r, NULL), ST_OK);
     c->open[c->n_open++] = r;
 }
 
-static void open_crowd(struct crowd *c) {
+static void open_crowd(struct crowd *c, bool has_grammars) {
     struct engine_options o = engine_options_default;
     struct error err = {0};
 
@@ -88,6 +110,13 @@ static void open_crowd(struct crowd *c) {
     o.backend = &backend_sim;
     o.device.sim_profile = "instant";
     engine_options_set_model(&o, c->model);
+    if (has_grammars) {
+        c->v = fixture_vocabulary(&c->rng, 400, "aest_:\", {");
+        for (uint32_t i = 0; i < N_GRAMMARS; i++)
+            compile(c, i);
+        o.geometry.vocab = c->v->n_tokens;
+        o.mask_threads = 4;
+    }
     o.weight_bytes = 0;
     o.max_model_len = 512;
     o.n_blocks = 50;
@@ -130,12 +159,20 @@ static void send_reset(struct crowd *c) {
     engine_reset_prefix_cache(c->e, &r->reset);
 }
 
-static void a_crowd_gets_its_answers_and_leaves_nothing(void **state) {
+static void close_crowd(struct crowd *c) {
+    engine_destroy(c->e);
+    model_close(c->model);
+    loop_destroy(c->loop);
+    for (uint32_t i = 0; i < N_GRAMMARS; i++)
+        grammar_unref(c->g[i]);
+    vocabulary_destroy(c->v);
+}
+
+static void get_answers_and_leave_nothing(bool has_grammars) {
     struct crowd c;
     struct engine_stats s;
 
-    (void)state;
-    open_crowd(&c);
+    open_crowd(&c, has_grammars);
     learn_each_alone(&c);
     while (c.n_whole < 150 || c.n_cut < 15) {
         uint64_t dice = rng_below(&c.rng, 100);
@@ -159,14 +196,24 @@ static void a_crowd_gets_its_answers_and_leaves_nothing(void **state) {
     assert_true(s.preemptions > 0 && s.prefix_hits > 0);
     assert_int_equal(s.finished[FINISH_ERROR], 0);
     assert_int_equal(s.finished[FINISH_STOP] + s.finished[FINISH_LENGTH], c.n_whole + N_PROMPTS);
-    engine_destroy(c.e);
-    model_close(c.model);
-    loop_destroy(c.loop);
+    assert_int_equal(s.masks_new > 0, has_grammars);
+    close_crowd(&c);
+}
+
+static void a_crowd_gets_its_answers_and_leaves_nothing(void **state) {
+    (void)state;
+    get_answers_and_leave_nothing(false);
+}
+
+static void a_crowd_with_grammars_gets_its_answers_too(void **state) {
+    (void)state;
+    get_answers_and_leave_nothing(true);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_crowd_gets_its_answers_and_leaves_nothing),
+        cmocka_unit_test(a_crowd_with_grammars_gets_its_answers_too),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -82,11 +82,11 @@ static void setup_close(struct setup *s) {
 
 static void lay_out(struct setup *s) {
     static const uint32_t eos[] = {FIXTURE_EOS};
-    struct constrain_stats masks = {0};
+    struct masks masks = {.ends = {eos, 1}, .vocab = FIXTURE_VOCAB};
 
     fixture_step(&s->f);
     assert_int_equal(batch_lay_out(&s->b, &s->f.step, 0), ST_OK);
-    sampler_fill(&s->b.slot[0], &(struct constrain_ends){eos, 1}, FIXTURE_VOCAB, &masks);
+    sampler_fill(&s->b.slot[0], &masks);
 }
 
 static void one_token_rows_come_first_and_slots_follow_the_table(void **state) {
