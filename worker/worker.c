@@ -30,6 +30,7 @@
 #include "worker/api/access.h"
 #include "worker/api/api.h"
 #include "worker/api/events/request_feed.h"
+#include "worker/api/wires/prompt_history.h"
 #include "worker/api/wires/responses_store.h"
 #include "worker/engine/engine.h"
 #include "worker/loading.h"
@@ -548,6 +549,16 @@ static void build_api(struct worker *w, const char *name) {
 
 #define RESPONSES_TTL_US (24ull * 3600 * 1000000) /* what clients continue, they do within a day */
 
+/* Of prompts to compare with: 160 of 50,000 tokens. */
+#define PROMPT_HISTORY_BYTES (4u << 20)
+
+static void open_prompts(struct worker *w) {
+    uint64_t seed;
+
+    hash_random(&seed, sizeof(seed));
+    w->api.prompts = prompt_history_create(PROMPT_HISTORY_BYTES, seed);
+}
+
 static void open_responses(struct worker *w) {
     uint64_t seed, mark;
 
@@ -659,6 +670,7 @@ enum status worker_create(struct worker **out, const struct worker_options *opti
                             dtype_long_name(engine_info(w->engine)->kv_dtype),
                             options->prefix_caching);
     build_api(w, name);
+    open_prompts(w);
     open_responses(w);
     if ((st = start_request_feed(w, err)) != ST_OK) goto fail;
     log_ready(w, began_us);
@@ -681,6 +693,7 @@ void worker_destroy(struct worker *w) {
     http_server_destroy(w->server);
     request_feed_destroy(w->api.request_feed);
     responses_store_destroy(w->api.responses);
+    prompt_history_destroy(w->api.prompts);
     tls_destroy(w->tls);
     engine_destroy(w->engine);
     (void)alarm(0);

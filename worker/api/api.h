@@ -20,6 +20,7 @@ struct json;
 struct log;
 struct metrics;
 struct request_feed;
+struct prompt_history;
 struct responses_store;
 struct text_thread;
 struct tokenizer;
@@ -65,6 +66,7 @@ struct api {
     struct kv_event_log *kv_events;         /* NULL: switched off */
     struct responses_store *responses;      /* stored ones; NULL: none are */
     char response_mark[API_MARK_CHARS + 1]; /* in their ids, for routers; else "" */
+    struct prompt_history *prompts;         /* of Messages and Responses, to be compared */
     struct list kv_streams;                 /* its streams */
     uint32_t n_kv_streams, max_kv_streams;
     enum cache_explain cache_explain;

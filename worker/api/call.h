@@ -30,6 +30,7 @@
 #include "worker/api/fields/params.h"
 #include "worker/api/fields/reasoning_fields.h"
 #include "worker/api/fields/tool_fields.h"
+#include "worker/api/wires/prompt_history.h"
 #include "worker/grammar/grammar_thread.h"
 #include "worker/output/answer.h"
 #include "worker/output/reader.h"
@@ -94,6 +95,8 @@ struct call {
     const struct call_shape *shape;
     struct json *json;  /* the request; params point into it */
     struct json *asked; /* what the client sent, where `json` is its translation to chat; or NULL */
+    struct str compared; /* the earlier request that its client compares the prompt with */
+    struct prompt_diagnosis diagnosis; /* that comparison, once the prompt is computed */
     struct call_params params;
     char id[CALL_ID_MAX];
     uint64_t created_s, arrival_us;
@@ -152,6 +155,14 @@ MUST_USE enum status call_prompt_ids(struct call *c, uint32_t i, const struct js
 /* The client of a request: the tenant that a router names by its salt; without one the holder of
  * the API key, where keys are required. 0: unknown. */
 uint64_t call_holder(const struct api *api, const struct http_request *req);
+
+/* Whose earlier requests a request may name: its holder's, of one salt. A router that is not
+ * trusted isolates tenants by the field cache_salt. */
+uint64_t call_owner(const struct call *c);
+
+/* Of shapes with one prompt, once its first token is there: compares the prompt with that of
+ * `compared`, and remembers it. */
+void call_diagnose(struct call *c);
 
 /* Ends the open calls of that id, or all: each answers with what it has, "abort" as its reason. */
 uint32_t api_abort_calls(struct api *api, struct str id, bool all);

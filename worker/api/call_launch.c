@@ -11,6 +11,7 @@
 #include "worker/api/cache_explain.h"
 #include "worker/api/call_internal.h"
 #include "worker/api/samples.h"
+#include "worker/api/wires/members.h"
 #include "worker/metrics/worker_metrics.h"
 #include "worker/text/tokenizer/tokenizer.h"
 
@@ -93,6 +94,13 @@ uint64_t call_holder(const struct api *api, const struct http_request *req) {
     if (api->trusts_router) by = http_request_header(req, STR(WIRE_SALT));
     if (!by.len && api->access) by = access_key_of(req);
     return by.len ? hash_64(by.ptr, by.len, 0) : 0;
+}
+
+uint64_t call_owner(const struct call *c) {
+    struct str salt = member_text(c->asked, "cache_salt");
+    uint64_t holder = call_holder(c->api, c->req);
+
+    return salt.len ? hash_64(salt.ptr, salt.len, holder) : holder;
 }
 
 /* Who shares the device fairly with others: its holder, or else those of one cache_salt. 0: no

@@ -1,5 +1,5 @@
 /* worker/api/call_parts.c - what answers of all shapes have in them: usage, why a choice ended, the
- * prompt's text. Looks at a call and changes nothing. */
+ * prompt's text, what changed in it. */
 #include "common/text/json.h"
 #include "worker/api/cache_explain.h"
 #include "worker/api/call.h"
@@ -22,6 +22,18 @@ struct call_usage call_usage(const struct call *c) {
         u.host_tokens += ch->request->host_tokens;
     }
     return u;
+}
+
+void call_diagnose(struct call *c) {
+    const struct request *r = c->choices[0].request;
+    struct prompt_seen seen = {.chat = c->json,
+                               .tokens = r->tokens,
+                               .n_tokens = r->n_prompt,
+                               .n_cached = r->cached_tokens,
+                               .block_size = engine_info(c->api->engine)->block_size};
+
+    c->diagnosis =
+        prompt_history_add(c->api->prompts, str_of(c->id), c->compared, call_owner(c), &seen);
 }
 
 void call_put_usage(struct json_writer *w, const struct call_usage *u) {

@@ -12,6 +12,10 @@
 #include "worker/api/wires/messages_answer.h"
 #include "worker/text/stop.h"
 
+static bool wants_diagnosis(const struct call *c) {
+    return !json_is_null(json_get(c->asked, "diagnostics"));
+}
+
 static struct messages_answer answer_of(const struct call *c) {
     const struct choice *ch = &c->choices[0];
     struct call_usage usage = call_usage(c);
@@ -23,7 +27,7 @@ static struct messages_answer answer_of(const struct call *c) {
                                 .output_tokens = usage.completion_tokens,
                                 .is_limited = ch->is_done && ch->finish == FINISH_LENGTH};
 
-    m.wants_diagnosis = !json_is_null(json_get(c->asked, "diagnostics"));
+    if (wants_diagnosis(c)) m.diagnosis = &c->diagnosis;
     if (ch->is_done && ch->stop.matched >= 0)
         m.stop = stop_set_string(ch->stop.set, (size_t)ch->stop.matched);
     return m;
@@ -32,6 +36,7 @@ static struct messages_answer answer_of(const struct call *c) {
 static void open_stream(struct call *c) {
     struct messages_answer m = answer_of(c);
 
+    if (m.diagnosis) call_diagnose(c);
     buf_clear(&c->out);
     messages_put_start(&m, &c->out);
     call_send_events(c);
@@ -51,6 +56,7 @@ static void send(struct call *c, struct choice *ch) {
 static void body(struct call *c, struct buf *out) {
     struct messages_answer m = answer_of(c);
 
+    if (m.diagnosis) call_diagnose(c);
     messages_put_whole(&m, out);
 }
 
@@ -65,12 +71,22 @@ static const struct call_shape shape = {
     .body = body,
 };
 
+/* {"previous_message_id"} */
+static enum status read_diagnostics(struct call *c, struct error *err) {
+    const struct json *diagnostics;
+    enum status st = json_get_object(c->asked, "diagnostics", &diagnostics, err);
+
+    if (st != ST_OK) return st;
+    return json_get_str(diagnostics, "previous_message_id", 256, &c->compared, NULL, err);
+}
+
 static enum status messages_read(struct call *c, const struct json *root, struct error *err) {
     enum status st;
 
     c->asked = c->json;
     c->json = NULL;
-    st = body_from_messages(&c->json, c->api, root, false, err);
+    st = read_diagnostics(c, err);
+    if (st == ST_OK) st = body_from_messages(&c->json, c->api, root, false, err);
     return st == ST_OK ? chat_read(c, c->json, err) : st;
 }
 

@@ -7,7 +7,6 @@
  * GET and DELETE /v1/responses/ID, GET /v1/responses/ID/input_items look at the store. */
 #include <stdio.h>
 
-#include "common/base/hash.h"
 #include "common/http/http_server.h"
 #include "common/protocol/api.h"
 #include "common/protocol/openai.h"
@@ -41,6 +40,7 @@ static struct responses_answer answer_of(const struct call *c) {
                                      .cached_tokens = usage.cached_tokens,
                                      .output_tokens = usage.completion_tokens,
                                      .reasoning_tokens = ch->n_reasoning,
+                                     .diagnosis = c->compared.len ? &c->diagnosis : NULL,
                                      .is_limited = ch->is_done && ch->finish == FINISH_LENGTH,
                                      .is_stored = is_stored(c)};
 }
@@ -54,15 +54,6 @@ static void send_events(struct call *c, const struct responses_stream *stream) {
     c->n_blocks = stream->n_items;
     c->n_events = stream->sequence;
     call_send_events(c);
-}
-
-/* Whose responses a request may continue: its holder's, of one salt. A router that is not trusted
- * isolates tenants by the field cache_salt. */
-static uint64_t owner_of(const struct call *c) {
-    struct str salt = member_text(c->asked, "cache_salt");
-    uint64_t holder = call_holder(c->api, c->req);
-
-    return salt.len ? hash_64(salt.ptr, salt.len, holder) : holder;
 }
 
 /* `response`: the whole, or NULL if it was streamed. */
@@ -81,7 +72,7 @@ static void store(struct call *c, const struct responses_answer *r, const struct
         struct stored_response entry = {
             .id = str_of(r->id),
             .previous = member_text(c->asked, "previous_response_id"),
-            .tenant = owner_of(c),
+            .tenant = call_owner(c),
             .input = buf_str(&input),
             .output = buf_str(&output),
             .response = response ? buf_str(response) : buf_str(&whole),
@@ -98,6 +89,7 @@ static void open_stream(struct call *c) {
     struct responses_answer r = answer_of(c);
     struct responses_stream stream = stream_of(c);
 
+    call_diagnose(c);
     buf_clear(&c->out);
     responses_put_start(&r, &stream, &c->out);
     send_events(c, &stream);
@@ -119,6 +111,7 @@ static void send(struct call *c, struct choice *ch) {
 static void body(struct call *c, struct buf *out) {
     struct responses_answer r = answer_of(c);
 
+    call_diagnose(c);
     responses_put_whole(&r, out);
     if (buf_status(out) == ST_OK) store(c, &r, out);
 }
@@ -160,10 +153,19 @@ static enum status read_previous(const struct call *c, struct json **out, struct
     if (st != ST_OK || !is_present) return st;
     if (!api->responses) return not_stored(id, err);
     buf_init(&items, CALL_OUT_LIMIT);
-    st = responses_store_items(api->responses, id, owner_of(c), loop_now_us(api->loop), &items);
+    st = responses_store_items(api->responses, id, call_owner(c), loop_now_us(api->loop), &items);
     if (st == ST_OK) st = json_parse(out, buf_str(&items), &limits, err);
     buf_fini(&items);
     return st == ST_NOT_FOUND ? not_stored(id, err) : st;
+}
+
+/* "prompt_cache_options": {"comparison_response_id"} */
+static enum status read_compared(struct call *c, struct error *err) {
+    const struct json *options;
+    enum status st = json_get_object(c->asked, "prompt_cache_options", &options, err);
+
+    if (st != ST_OK) return st;
+    return json_get_str(options, "comparison_response_id", 256, &c->compared, NULL, err);
 }
 
 static enum status responses_read(struct call *c, const struct json *root, struct error *err) {
@@ -177,6 +179,7 @@ static enum status responses_read(struct call *c, const struct json *root, struc
     c->json = NULL;
     buf_init(&chat, 0);
     st = json_get_bool(c->asked, "store", &store, NULL, err);
+    if (st == ST_OK) st = read_compared(c, err);
     if (st == ST_OK) st = read_previous(c, &earlier, err);
     asked.earlier = earlier;
     if (st == ST_OK) st = responses_to_chat(root, &asked, &chat, err);

@@ -3,6 +3,7 @@
 
 #include "common/text/json.h"
 #include "worker/api/wires/call_arguments.h"
+#include "worker/api/wires/prompt_history.h"
 #include "worker/api/wires/shown_parts.h"
 
 #define SIGNATURE "incipit"
@@ -39,15 +40,39 @@ static void put_usage(struct json_writer *w, const struct messages_answer *m) {
     json_end_object(w);
 }
 
-/* Why blocks were missing in the cache is not compared with an earlier message. */
+/* The reason as Anthropic's clients know it. What they have no name for is "unavailable", with our
+ * cause beside it. */
+static void put_miss_reason(struct json_writer *w, const struct prompt_diagnosis *d) {
+    static const char *const types[] = {[PROMPT_NOT_FOUND] = "previous_message_not_found",
+                                        [PROMPT_SYSTEM] = "system_changed",
+                                        [PROMPT_TOOLS] = "tools_changed",
+                                        [PROMPT_EFFORT] = "unavailable",
+                                        [PROMPT_SETTINGS] = "unavailable",
+                                        [PROMPT_MESSAGES] = "messages_changed",
+                                        [PROMPT_TEMPLATE] = "unavailable",
+                                        [PROMPT_EVICTED] = "unavailable"};
+
+    json_begin_object(w);
+    json_field_z(w, "type", types[d->change]);
+    if (d->change != PROMPT_NOT_FOUND) {
+        json_field_u64(w, "cache_missed_input_tokens", d->n_missed);
+        json_field_z(w, "cause", prompt_change_name(d->change));
+    }
+    json_end_object(w);
+}
+
 static void put_diagnosis(struct json_writer *w, const struct messages_answer *m) {
-    if (!m->wants_diagnosis) return;
+    const struct prompt_diagnosis *d = m->diagnosis;
+
+    if (!d) return;
     json_put_key(w, "diagnostics");
+    if (d->change == PROMPT_NOT_COMPARED || d->change == PROMPT_REUSED) {
+        json_put_null(w);
+        return;
+    }
     json_begin_object(w);
     json_put_key(w, "cache_miss_reason");
-    json_begin_object(w);
-    json_field_z(w, "type", "unavailable");
-    json_end_object(w);
+    put_miss_reason(w, d);
     json_end_object(w);
 }
 

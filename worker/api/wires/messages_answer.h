@@ -25,13 +25,15 @@
 #include "common/base/buf.h"
 #include "worker/output/answer.h"
 
+struct prompt_diagnosis;
+
 struct messages_answer {
     const char *id, *model;
     const struct answer *answer;
     uint64_t prompt_tokens, cached_tokens, output_tokens;
-    bool is_limited;      /* it ended at max_tokens */
-    struct str stop;      /* the stop sequence that ended it; STR_NULL: none */
-    bool wants_diagnosis; /* the request has `diagnostics` */
+    bool is_limited;                          /* it ended at max_tokens */
+    struct str stop;                          /* the stop sequence that ended it; STR_NULL: none */
+    const struct prompt_diagnosis *diagnosis; /* NULL: the request has no `diagnostics` */
 };
 
 struct messages_stream {

@@ -2,6 +2,7 @@
 #include "worker/api/wires/responses_answer.h"
 
 #include "common/text/json.h"
+#include "worker/api/wires/prompt_history.h"
 #include "worker/api/wires/responses_items.h"
 #include "worker/api/wires/shown_parts.h"
 
@@ -91,6 +92,37 @@ static void put_usage(struct json_writer *w, const struct responses_answer *r) {
     json_end_object(w);
 }
 
+/* As OpenAI's clients know it. What they have no name for is "unavailable", with our cause beside
+ * it. */
+static void put_diagnosis(struct json_writer *w, const struct responses_answer *r) {
+    static const char *const reasons[] = {[PROMPT_SYSTEM] = "input_changed",
+                                          [PROMPT_TOOLS] = "tools_changed",
+                                          [PROMPT_EFFORT] = "reasoning_effort_changed",
+                                          [PROMPT_MESSAGES] = "input_changed",
+                                          [PROMPT_EVICTED] = NULL};
+    const struct prompt_diagnosis *d = r->diagnosis;
+    const char *reason = d ? reasons[d->change] : NULL;
+
+    json_put_key(w, "prompt_cache_diagnostics");
+    if (!d || d->change == PROMPT_NOT_COMPARED) {
+        json_put_null(w);
+        return;
+    }
+    json_begin_object(w);
+    if (d->change == PROMPT_NOT_FOUND) {
+        json_field_z(w, "type", "comparison_response_not_found");
+    } else if (d->change == PROMPT_REUSED) {
+        json_field_z(w, "type", "cache_hit");
+    } else {
+        json_field_z(w, "type", reason ? "cache_miss" : "unavailable");
+        if (reason) json_field_z(w, "reason", reason);
+        json_field_u64(w, "cache_missed_tokens", d->n_missed);
+        json_field_u64(w, "comparison_reusable_tokens", d->n_equal);
+        json_field_z(w, "cause", prompt_change_name(d->change));
+    }
+    json_end_object(w);
+}
+
 static void put_response(struct json_writer *w, const struct responses_answer *r, bool is_done) {
     const char *status = r->is_limited ? "incomplete" : "completed";
 
@@ -112,6 +144,7 @@ static void put_response(struct json_writer *w, const struct responses_answer *r
     if (is_done) responses_put_output(r, w->out);
     json_end_array(w);
     repeat_all(w, r);
+    put_diagnosis(w, r);
     if (is_done) {
         put_usage(w, r); /* behind what the client wrote: routers count the last numbers */
     } else {

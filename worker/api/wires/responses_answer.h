@@ -22,13 +22,15 @@
 #include "worker/output/answer.h"
 
 struct json;
+struct prompt_diagnosis;
 
 struct responses_answer {
     const char *id, *model;
     const struct json *asked; /* the body: its fields are repeated */
     const struct answer *answer;
     uint64_t created_s, prompt_tokens, cached_tokens, output_tokens, reasoning_tokens;
-    bool is_limited; /* it ended at max_output_tokens */
+    const struct prompt_diagnosis *diagnosis; /* NULL: none was asked for */
+    bool is_limited;                          /* it ended at max_output_tokens */
     bool is_stored;
 };
 

@@ -1,4 +1,5 @@
 /* tests/unit/worker/api/wires/test_messages_answer.c - an answer as Messages has it. */
+#include <stdio.h>
 #include <string.h>
 
 #include "common/text/json.h"
@@ -6,6 +7,7 @@
 #include "tests/support/cm.h"
 #include "tests/support/support.h"
 #include "worker/api/wires/messages_answer.h"
+#include "worker/api/wires/prompt_history.h"
 
 struct setup {
     struct answer answer;
@@ -173,16 +175,46 @@ static void input_of_a_call_is_always_an_object(void **state) {
     }
 }
 
-static void requested_diagnosis_is_there(void **state) {
-    struct setup s;
+static void diagnosis_has_the_names_of_messages(void **state) {
+    static const struct {
+        enum prompt_change change;
+        const char *want;
+    } rows[] = {
+        {PROMPT_NOT_COMPARED, "null"},
+        {PROMPT_REUSED, "null"},
+        {PROMPT_NOT_FOUND, "{\"cache_miss_reason\":{\"type\":\"previous_message_not_found\"}}"},
+        {PROMPT_SYSTEM, "{\"cache_miss_reason\":{\"type\":\"system_changed\","
+                        "\"cache_missed_input_tokens\":48,\"cause\":\"system\"}}"},
+        {PROMPT_TOOLS, "{\"cache_miss_reason\":{\"type\":\"tools_changed\","
+                       "\"cache_missed_input_tokens\":48,\"cause\":\"tools\"}}"},
+        {PROMPT_EFFORT, "{\"cache_miss_reason\":{\"type\":\"unavailable\","
+                        "\"cache_missed_input_tokens\":48,\"cause\":\"effort\"}}"},
+        {PROMPT_SETTINGS, "{\"cache_miss_reason\":{\"type\":\"unavailable\","
+                          "\"cache_missed_input_tokens\":48,\"cause\":\"settings\"}}"},
+        {PROMPT_MESSAGES, "{\"cache_miss_reason\":{\"type\":\"messages_changed\","
+                          "\"cache_missed_input_tokens\":48,\"cause\":\"messages\"}}"},
+        {PROMPT_TEMPLATE, "{\"cache_miss_reason\":{\"type\":\"unavailable\","
+                          "\"cache_missed_input_tokens\":48,\"cause\":\"template\"}}"},
+        {PROMPT_EVICTED, "{\"cache_miss_reason\":{\"type\":\"unavailable\","
+                         "\"cache_missed_input_tokens\":48,\"cause\":\"evicted\"}}"},
+    };
 
     (void)state;
-    setup_open(&s);
-    s.m.wants_diagnosis = true;
-    messages_put_whole(&s.m, &s.out);
-    assert_true(str_find(buf_str(&s.out), STR("\"diagnostics\":{\"cache_miss_reason\":{\"type\":"
-                                              "\"unavailable\"}}")) > 0);
-    setup_close(&s);
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        struct prompt_diagnosis d = {.change = rows[i].change, .n_equal = 16, .n_missed = 48};
+        char want[256];
+        struct setup s;
+
+        setup_open(&s);
+        messages_put_whole(&s.m, &s.out);
+        assert_true(str_find(buf_str(&s.out), STR("diagnostics")) < 0); /* it is not asked for */
+        buf_clear(&s.out);
+        s.m.diagnosis = &d;
+        messages_put_whole(&s.m, &s.out);
+        snprintf(want, sizeof(want), "\"output_tokens\":1},\"diagnostics\":%s}", rows[i].want);
+        assert_true(str_ends(buf_str(&s.out), str_of(want)));
+        setup_close(&s);
+    }
 }
 
 /* --- what a client makes of the events -------------------------------------------------------- */
@@ -308,7 +340,7 @@ int main(void) {
         cmocka_unit_test(empty_answer_has_one_empty_text),         /* 111 */
         cmocka_unit_test(reasons_to_stop_have_an_order),           /* 105 */
         cmocka_unit_test(input_of_a_call_is_always_an_object),
-        cmocka_unit_test(requested_diagnosis_is_there),
+        cmocka_unit_test(diagnosis_has_the_names_of_messages),
         cmocka_unit_test(pieces_are_what_is_whole),
     };
 

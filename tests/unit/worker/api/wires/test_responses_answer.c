@@ -1,10 +1,12 @@
 /* tests/unit/worker/api/wires/test_responses_answer.c - an answer as Responses has it. */
+#include <stdio.h>
 #include <string.h>
 
 #include "common/text/json.h"
 #include "tests/support/answer_fixture.h"
 #include "tests/support/cm.h"
 #include "tests/support/support.h"
+#include "worker/api/wires/prompt_history.h"
 #include "worker/api/wires/responses_answer.h"
 
 struct setup {
@@ -189,6 +191,41 @@ static void usage_follows_what_is_repeated(void **state) {
     setup_close(&s);
 }
 
+static void diagnosis_has_the_names_of_responses(void **state) {
+#define MISS(type, cause)                                                                          \
+    "{\"type\":" type ",\"cache_missed_tokens\":48,\"comparison_reusable_tokens\":16,"             \
+    "\"cause\":\"" cause "\"}"
+    static const struct {
+        enum prompt_change change;
+        const char *want;
+    } rows[] = {
+        {PROMPT_NOT_COMPARED, "null"},
+        {PROMPT_NOT_FOUND, "{\"type\":\"comparison_response_not_found\"}"},
+        {PROMPT_REUSED, "{\"type\":\"cache_hit\"}"},
+        {PROMPT_SYSTEM, MISS("\"cache_miss\",\"reason\":\"input_changed\"", "system")},
+        {PROMPT_TOOLS, MISS("\"cache_miss\",\"reason\":\"tools_changed\"", "tools")},
+        {PROMPT_EFFORT, MISS("\"cache_miss\",\"reason\":\"reasoning_effort_changed\"", "effort")},
+        {PROMPT_SETTINGS, MISS("\"unavailable\"", "settings")},
+        {PROMPT_MESSAGES, MISS("\"cache_miss\",\"reason\":\"input_changed\"", "messages")},
+        {PROMPT_TEMPLATE, MISS("\"unavailable\"", "template")},
+        {PROMPT_EVICTED, MISS("\"unavailable\"", "evicted")},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        struct prompt_diagnosis d = {.change = rows[i].change, .n_equal = 16, .n_missed = 48};
+        char want[256];
+        struct setup s;
+
+        setup_open(&s, "{}");
+        s.r.diagnosis = &d;
+        responses_put_whole(&s.r, &s.out);
+        snprintf(want, sizeof(want), "\"prompt_cache_diagnostics\":%s,\"usage\":", rows[i].want);
+        assert_has(&s, want);
+        setup_close(&s);
+    }
+}
+
 /* --- what a client makes of the events -------------------------------------------------------- */
 
 struct client {
@@ -298,6 +335,7 @@ int main(void) {
         cmocka_unit_test(empty_answer_is_one_empty_message),
         cmocka_unit_test(fields_of_the_request_are_repeated),
         cmocka_unit_test(usage_follows_what_is_repeated),
+        cmocka_unit_test(diagnosis_has_the_names_of_responses),
         cmocka_unit_test(pieces_are_what_is_whole), /* 114 */
     };
 
