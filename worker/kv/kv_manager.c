@@ -72,6 +72,7 @@ struct kv_manager *kv_manager_create(const struct kv_manager_config *config) {
         .block_size = config->block_size,
         .order = config->order,
         .no_null = config->no_null,
+        .max_retained = (uint32_t)(config->retained_share * config->n_blocks),
         .on_evict = kv_manager_on_evict,
         .arg = mgr,
         .ages = mgr->ages,
@@ -239,6 +240,16 @@ void kv_manager_set_kinds(struct kv_manager *mgr, struct kv_seq *seq) {
                       n_full > n ? &seq->hashes[n_full - 1] : NULL);
 }
 
+void kv_manager_retain(struct kv_manager *mgr, const struct kv_seq *seq) {
+    for (uint32_t i = 0; i < seq->n_retain; i++) {
+        const struct kv_retain *keep = &seq->retain[i];
+        uint32_t n = MIN(keep->n_tokens / mgr->config.block_size, seq->n_published);
+
+        for (uint32_t g = 0; g < mgr->n_groups; g++)
+            block_pool_retain(mgr->pool, seq->table[g].ids, n, keep->time, seq->tenant);
+    }
+}
+
 /* --- allocate -------------------------------------------------------------------------------- */
 
 /* One call's token counts: computed or remote, then with this step's, then with slots. */
@@ -372,6 +383,7 @@ void kv_manager_free(struct kv_manager *mgr, struct kv_seq *seq) {
     if (kv_seq_is_swapped(seq)) kv_manager_drop_swapped(mgr, seq);
     if (!list_is_linked(&seq->link)) return;
     kv_manager_set_kinds(mgr, seq);
+    kv_manager_retain(mgr, seq);
     for (uint32_t g = 0; g < mgr->n_groups; g++)
         kv_group_release(&mgr->group[g], &seq->table[g], mgr->moving_ids);
     kv_manager_remove_holder(mgr, seq);

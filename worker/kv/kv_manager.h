@@ -71,9 +71,17 @@ struct kv_manager_config {
     bool no_null;                    /* block 0 is handed out too; full attention only */
     bool no_stats;
     bool dedup;
+    double retained_share; /* of the blocks: most that clients keep from eviction; 0: none */
     struct block_ages_config ages; /* of the device's blocks; zeros: not followed */
 };
 struct kv_manager;
+
+/* The beginning of a prompt that its client asks to keep. */
+#define KV_RETAIN_MAX 4
+struct kv_retain {
+    uint32_t n_tokens;
+    enum retention time;
+};
 
 /* The KV side of one request; embedded in it, its fields read by the scheduler and written here
  * only. */
@@ -90,6 +98,9 @@ struct kv_seq {
     uint32_t n_prompt;     /* tokens; set after init where KV_REFERENCE is used, else not read */
     uint32_t n_idle_slots; /* in its blocks, without a token */
     uint8_t n_groups;
+    const struct kv_retain *retain; /* (n_retain) set after init, with the tenant; borrowed */
+    uint32_t n_retain;
+    uint64_t tenant;   /* whose share of what is retained; 0: nobody's */
     bool skip_reading; /* never looks up, still publishes (prompt_logprobs) */
     uint16_t kind;     /* of its prompt, with FREE_ORDER_REUSE; from its first admission on */
     bool has_kind, has_ended; /* its end is remembered */
@@ -164,8 +175,8 @@ MUST_USE enum status kv_manager_allocate(struct kv_manager *mgr, struct kv_seq *
 void kv_manager_publish(struct kv_manager *mgr, struct kv_seq *seq, const uint32_t *tokens,
                         uint32_t n_tokens, uint32_t n_ready);
 
-/* Gives all blocks back, last first, and what is swapped out. Hashes stay: a resumed sequence hits
- * what is left. */
+/* Gives all blocks back, last first, and what is swapped out. What its client asks to keep is
+ * marked (block_retain.h). Hashes stay: a resumed sequence hits what is left. */
 void kv_manager_free(struct kv_manager *mgr, struct kv_seq *seq);
 
 /* Makes `child`, which is initialised and holds nothing, a second holder of all blocks with the

@@ -108,6 +108,7 @@ void kv_manager_set_now(struct kv_manager *mgr, uint64_t now_us) {
     mgr->now_us = now_us;
     if (mgr->ages) block_ages_set_now(mgr->ages, now_us);
     if (mgr->reuse) block_reuse_set_now(mgr->reuse, now_us);
+    block_pool_set_now(mgr->pool, now_us); /* last: what it lets go has the time of the others */
 }
 
 /* --- not found -------------------------------------------------------------------------------- */

@@ -143,6 +143,7 @@ enum status kv_manager_swap_out(struct kv_manager *mgr, struct kv_seq *seq, uint
     seq->n_swapped_blocks = n_blocks;
     seq->n_swapped_tokens = n_computed;
     kv_manager_set_kinds(mgr, seq);
+    kv_manager_retain(mgr, seq);
     for (uint32_t g = 0; g < mgr->n_groups; g++)
         kv_group_release(&mgr->group[g], &seq->table[g], mgr->moving_ids);
     kv_manager_remove_holder(mgr, seq);

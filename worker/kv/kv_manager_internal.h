@@ -48,6 +48,9 @@ void kv_manager_remove_holder(struct kv_manager *mgr, struct kv_seq *seq);
 /* Before a sequence releases its tables: which kind its blocks go to. */
 void kv_manager_set_kinds(struct kv_manager *mgr, struct kv_seq *seq);
 
+/* And which of them its client asks to keep. */
+void kv_manager_retain(struct kv_manager *mgr, const struct kv_seq *seq);
+
 /* --- kv_manager_events.c: KV events and explanations */
 
 void kv_manager_on_evict(void *mgr, block_id id);      /* of the device's pool */

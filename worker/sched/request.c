@@ -258,6 +258,9 @@ enum status request_create(struct request **out, const struct request_params *pa
         return st;
     }
     if (params->explains_cache) r->kv.explanation = &r->explanation;
+    r->kv.retain = r->params.retain;
+    r->kv.n_retain = params->n_retain;
+    r->kv.tenant = params->tenant;
     *out = r;
     return ST_OK;
 }

@@ -77,7 +77,9 @@ struct request_params {
     const char *lora_name;          /* NULL: the base model */
     struct grammar *grammar;        /* of the answer, a reference is taken; NULL: any answer */
     struct thinking_limit thinking; /* zero: none */
-    bool explains_cache;            /* fill in `explanation` when it is admitted */
+    struct kv_retain retain[KV_RETAIN_MAX]; /* (n_retain) what of the prompt to keep cached */
+    uint32_t n_retain;
+    bool explains_cache; /* fill in `explanation` when it is admitted */
 };
 extern const struct request_params request_params_default; /* temperature 1, 16 tokens */
 

@@ -20,6 +20,8 @@ _Static_assert(BLOCK_NONE == FREE_QUEUE_NONE && BLOCK_NONE == PREFIX_CACHE_NONE,
  *      RING_KIND + c blocks of kind c, by time of release: the head with the highest cost */
 enum { RING_PARENTS = 1, RING_KIND = 2, N_RINGS = RING_KIND + REUSE_KINDS };
 
+/* The rings of retained blocks follow, in each order. */
+
 struct block_place {
     uint64_t released_us;
     block_id parent; /* BLOCK_NONE: the first of its chain, or unknown */
@@ -37,6 +39,7 @@ struct block_pool {
     struct free_queue queue;
     struct prefix_cache cache;
     uint64_t n_evicted;
+    struct block_retain *retain;                   /* NULL: none is */
     struct block_place *places;                    /* (n_blocks) of FREE_ORDER_REUSE, else NULL */
     uint64_t kind_bits[CEIL_DIV(REUSE_KINDS, 64)]; /* may have free blocks; 0: has none */
     uint32_t victim_kind; /* that the last victim came from; REUSE_KINDS: choose again */
@@ -55,13 +58,17 @@ static void begin_incarnation(struct block_pool *pool, block_id id) {
 
 struct block_pool *block_pool_create(const struct block_pool_config *config) {
     struct block_pool *pool = mem_zalloc(sizeof(*pool));
+    uint32_t n_rings = config->reuse ? N_RINGS : 1;
 
     assert(config->n_blocks >= (config->no_null ? 1 : 2) && config->n_blocks < BLOCK_NONE);
     pool->config = *config;
     pool->ref_cnt = mem_calloc(config->n_blocks, sizeof(*pool->ref_cnt));
     prefix_cache_init(&pool->cache, config->n_blocks, config->block_size);
     assert((config->order == FREE_ORDER_REUSE) == (config->reuse != NULL));
-    free_queue_init_rings(&pool->queue, config->n_blocks, config->reuse ? N_RINGS : 1);
+    free_queue_init_rings(&pool->queue, config->n_blocks, n_rings + RETAIN_RINGS);
+    if (config->max_retained > 0)
+        pool->retain =
+            block_retain_create(config->n_blocks, config->max_retained, &pool->queue, n_rings);
     if (config->reuse) pool->places = mem_calloc(config->n_blocks, sizeof(*pool->places));
     pool->victim_kind = REUSE_KINDS;
     for (block_id id = 0; id < config->n_blocks; id++) {
@@ -77,6 +84,7 @@ void block_pool_destroy(struct block_pool *pool) {
     prefix_cache_fini(&pool->cache);
     mem_free(pool->ref_cnt);
     mem_free(pool->places);
+    block_retain_destroy(pool->retain);
     mem_free(pool);
 }
 
@@ -147,6 +155,7 @@ static block_id costliest(struct block_pool *pool) {
     return id;
 }
 
+/* BLOCK_NONE: only retained ones are free. */
 static block_id next_by_reuse(struct block_pool *pool) {
     for (;;) {
         block_id id = free_queue_first(&pool->queue);
@@ -176,24 +185,71 @@ static void unlink_from_parent(struct block_pool *pool, block_id id) {
     free_queue_push_back(&pool->queue, parent);
 }
 
+/* --- retained blocks -------------------------------------------------------------------------- */
+
+static void queue_cached(struct block_pool *pool, block_id id) {
+    if (pool->places)
+        queue_by_kind(pool, id);
+    else
+        free_queue_push_back(&pool->queue, id);
+}
+
+static void end_marks(struct block_pool *pool) {
+    block_id id;
+
+    if (!pool->retain) return;
+    while ((id = block_retain_pop_ended(pool->retain)) != BLOCK_NONE)
+        queue_cached(pool, id);
+}
+
+void block_pool_retain(struct block_pool *pool, const block_id *ids, uint32_t n,
+                       enum retention time, uint64_t tenant) {
+    if (!pool->retain) return;
+    for (uint32_t i = 0; i < n; i++) {
+        if (is_null(pool, ids[i])) continue;
+        if (!prefix_cache_contains(&pool->cache, ids[i]) ||
+            !block_retain_mark(pool->retain, ids[i], time, tenant))
+            return;
+    }
+}
+
+void block_pool_set_now(struct block_pool *pool, uint64_t now_us) {
+    if (!pool->retain) return;
+    block_retain_set_now(pool->retain, now_us);
+    end_marks(pool);
+}
+
+struct block_retain_stats block_pool_retained(const struct block_pool *pool) {
+    return pool->retain ? block_retain_stats(pool->retain) : (struct block_retain_stats){0};
+}
+
 /* --- the pool --------------------------------------------------------------------------------- */
 
 static void evict(struct block_pool *pool, block_id id) {
     if (pool->config.on_evict) pool->config.on_evict(pool->config.arg, id);
     if (pool->config.ages) block_ages_evicted(pool->config.ages, id);
     if (pool->places) unlink_from_parent(pool, id);
+    if (pool->retain) block_retain_forget(pool->retain, id);
     prefix_cache_erase(&pool->cache, id);
     pool->n_evicted++;
+}
+
+/* The coldest free block, off the queue. */
+static block_id take_coldest(struct block_pool *pool) {
+    block_id id = pool->places ? next_by_reuse(pool) : free_queue_first(&pool->queue);
+
+    if (id == BLOCK_NONE) return block_retain_evict(pool->retain);
+    free_queue_remove(&pool->queue, id);
+    return id;
 }
 
 enum status block_pool_acquire(struct block_pool *pool, block_id *ids, uint32_t n) {
     if (n > pool->queue.count) return ST_BUSY;
     pool->victim_kind = REUSE_KINDS;
     for (uint32_t i = 0; i < n; i++) {
-        block_id id = pool->places ? next_by_reuse(pool) : free_queue_first(&pool->queue);
+        block_id id = take_coldest(pool);
 
         assert(pool->ref_cnt[id] == 0);
-        free_queue_remove(&pool->queue, id);
         if (prefix_cache_contains(&pool->cache, id)) evict(pool, id);
         if (pool->config.ages) block_ages_acquired(pool->config.ages, id);
         if (pool->places) begin_incarnation(pool, id);
@@ -207,6 +263,7 @@ void block_pool_touch(struct block_pool *pool, const block_id *ids, uint32_t n) 
     for (uint32_t i = 0; i < n; i++) {
         if (is_null(pool, ids[i])) continue;
         if (pool->ref_cnt[ids[i]]++ == 0) {
+            if (pool->retain) block_retain_hit(pool->retain, ids[i]);
             free_queue_remove(&pool->queue, ids[i]);
             if (pool->places) pool->places[ids[i]].is_due = false;
         }
@@ -227,10 +284,8 @@ void block_pool_release(struct block_pool *pool, const block_id *ids, uint32_t n
         if (--pool->ref_cnt[ids[i]] > 0) continue;
         if (goes_to_head(pool, ids[i]))
             n_blank++;
-        else if (pool->places)
-            queue_by_kind(pool, ids[i]);
-        else
-            free_queue_push_back(&pool->queue, ids[i]);
+        else if (!pool->retain || !block_retain_push(pool->retain, ids[i]))
+            queue_cached(pool, ids[i]);
     }
     /* Backwards, so that blanks lie at the head in the order given. They are the ones that lost
      * their last user above and have not been queued. */
@@ -243,6 +298,7 @@ void block_pool_release(struct block_pool *pool, const block_id *ids, uint32_t n
         free_queue_push_front(&pool->queue, id);
         n_blank--;
     }
+    end_marks(pool);
 }
 
 void block_pool_publish(struct block_pool *pool, block_id id, const struct prefix_key *key,
@@ -252,6 +308,7 @@ void block_pool_publish(struct block_pool *pool, block_id id, const struct prefi
 }
 
 bool block_pool_unpublish(struct block_pool *pool, block_id id) {
+    assert(!pool->retain);
     if (pool->places) unlink_from_parent(pool, id);
     return prefix_cache_erase(&pool->cache, id);
 }
@@ -263,6 +320,8 @@ block_id block_pool_find(const struct block_pool *pool, const struct prefix_key 
 enum status block_pool_reset(struct block_pool *pool) {
     if (block_pool_n_free(pool) != block_pool_n_usable(pool)) return ST_BUSY;
     prefix_cache_clear(&pool->cache);
+    while (block_pool_retained(pool).n_free > 0)
+        free_queue_push_back(&pool->queue, block_retain_evict(pool->retain));
     for (block_id id = 0; pool->places && id < pool->config.n_blocks; id++) {
         begin_incarnation(pool, id);
         if (is_null(pool, id)) continue;
@@ -302,7 +361,15 @@ const struct prefix_cache *block_pool_cache(const struct block_pool *pool) {
 }
 
 block_id block_pool_next_free(const struct block_pool *pool, block_id id) {
-    return id == BLOCK_NONE ? free_queue_first(&pool->queue) : free_queue_next(&pool->queue, id);
+    block_id next;
+
+    if (pool->places || !pool->retain)
+        return id == BLOCK_NONE ? free_queue_first(&pool->queue)
+                                : free_queue_next(&pool->queue, id);
+    if (id != BLOCK_NONE && block_retain_is_marked(pool->retain, id))
+        return block_retain_next(pool->retain, id);
+    next = id == BLOCK_NONE ? free_queue_first(&pool->queue) : free_queue_next(&pool->queue, id);
+    return next == BLOCK_NONE ? block_retain_next(pool->retain, BLOCK_NONE) : next;
 }
 
 /* A prefix number and the queue position of its last copy; n_blocks: in use. */
@@ -394,9 +461,12 @@ static void check_links(const struct block_pool *pool, uint32_t *n_children) {
 void block_pool_check_parts(const struct block_pool *pool) {
     free_queue_check(&pool->queue);
     prefix_cache_check(&pool->cache);
+    if (pool->retain) block_retain_check(pool->retain);
     for (block_id id = 0; id < pool->config.n_blocks; id++) {
         bool is_free = free_queue_contains(&pool->queue, id);
 
+        assert(!pool->retain || !block_retain_is_marked(pool->retain, id) ||
+               prefix_cache_contains(&pool->cache, id));
         if (!is_null(pool, id))
             assert(is_free == (pool->ref_cnt[id] == 0));
         else

@@ -9,6 +9,8 @@
  *      cached      ref_cnt = 0, on the queue, published: a hit revives it
  *      blank       ref_cnt = 0, on the queue, no content that can be hit
  *
+ *      retained    cached, and a client has asked to keep it: see block_retain.h
+ *
  * Two orders. `classic` appends whatever is released. `fresh-first` (default) puts blanks at the
  * head, so that an empty block is reused before one that may still be hit.
  *
@@ -18,6 +20,7 @@
 #define WORKER_KV_BLOCK_BLOCK_POOL_H
 
 #include "common/base/status.h"
+#include "worker/kv/block/block_retain.h"
 #include "worker/kv/block/prefix_cache.h"
 
 struct block_ages;
@@ -33,7 +36,8 @@ struct block_pool_config {
     uint32_t n_blocks;   /* the null block included: >= 2, or >= 1 without it */
     uint32_t block_size; /* tokens */
     enum free_order order;
-    bool no_null; /* block 0 is a block like the others */
+    bool no_null;          /* block 0 is a block like the others */
+    uint32_t max_retained; /* free blocks that are evicted after all others; 0: none is */
     /* Called before a published block is evicted, while its content can still be queried. May be
      * NULL; must not change the pool. */
     void (*on_evict)(void *arg, block_id id);
@@ -70,7 +74,17 @@ void block_pool_link(struct block_pool *pool, block_id id, block_id parent);
  * With other orders: does nothing. */
 void block_pool_set_kind(struct block_pool *pool, const block_id *ids, uint32_t n, uint32_t kind);
 
-/* Unpublishes the block, which stays where it is. False when it was not published. */
+/* Marks blocks in use, the first of their chain first, up to the one that is not published or that
+ * the tenant has no share left for (0: nobody's share). With max_retained 0: does nothing. */
+void block_pool_retain(struct block_pool *pool, const block_id *ids, uint32_t n,
+                       enum retention time, uint64_t tenant);
+
+/* The time of releases from now on; what clients asked to keep until then goes behind the others.
+ * Monotonic microseconds. */
+void block_pool_set_now(struct block_pool *pool, uint64_t now_us);
+
+/* Unpublishes the block, which stays where it is. False when it was not published. Not of a pool
+ * that retains blocks. */
 bool block_pool_unpublish(struct block_pool *pool, block_id id);
 
 /* The first published block with that content, in use or free, or BLOCK_NONE. Changes nothing. */
@@ -85,13 +99,14 @@ uint32_t block_pool_n_usable(const struct block_pool *pool);  /* all but the nul
 uint32_t block_pool_n_cached(const struct block_pool *pool);  /* published, in use or free */
 uint64_t block_pool_n_evicted(const struct block_pool *pool); /* published blocks that were evicted
                                                                * */
-double block_pool_usage(const struct block_pool *pool);       /* in use / usable */
+struct block_retain_stats block_pool_retained(const struct block_pool *pool);
+double block_pool_usage(const struct block_pool *pool); /* in use / usable */
 uint32_t block_pool_ref_cnt(const struct block_pool *pool, block_id id);
 const struct prefix_cache *block_pool_cache(const struct block_pool *pool);
 
-/* The next block after `id` in eviction order (BLOCK_NONE: the first), or BLOCK_NONE. With
- * FREE_ORDER_REUSE: of those that are blank, or whose children were evicted; the others' order
- * changes with time. */
+/* The next block after `id` in eviction order (BLOCK_NONE: the first), or BLOCK_NONE. Retained
+ * blocks come last; among those of different times to live the order changes with time. With
+ * FREE_ORDER_REUSE: of those that are blank, or whose children were evicted, for the same reason. */
 block_id block_pool_next_free(const struct block_pool *pool, block_id id);
 
 /* Asserts the invariants of pool, queue and cache, leaf first included: a free cached block always

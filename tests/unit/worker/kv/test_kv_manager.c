@@ -60,6 +60,88 @@ static void a_preempted_sequence_hits_its_own_blocks(void **state) {
     kv_manager_destroy(mgr);
 }
 
+/* A manager that retains a quarter of its blocks, and a request that wants its first n kept. */
+static struct kv_manager *make_retaining(uint32_t n_blocks) {
+    struct kv_manager_config config = kv_fixture_config(n_blocks, 4);
+
+    config.retained_share = 0.25;
+    return kv_manager_create(&config);
+}
+
+static void run_text(struct kv_manager *mgr, const char *text, uint32_t n_kept, uint64_t tenant,
+                     uint32_t *n_hit) {
+    struct kv_retain keep = {n_kept, RETAIN_5M};
+    struct kv_req r;
+
+    kv_req_text(&r, mgr, text);
+    r.seq.retain = &keep;
+    r.seq.n_retain = n_kept > 0;
+    r.seq.tenant = tenant;
+    assert_int_equal(kv_req_admit(&r), ST_OK);
+    if (n_hit) *n_hit = r.n_hit;
+    kv_req_done(&r);
+    kv_manager_check(mgr);
+}
+
+/* As much as `times` caches of other prompts, `second` after it was last used. */
+static void run_others(struct kv_manager *mgr, uint32_t n_blocks, uint32_t times, uint64_t second) {
+    kv_manager_set_now(mgr, second * 1000000);
+    for (uint32_t i = 0; i < n_blocks * times / 4; i++) {
+        struct kv_req r;
+
+        kv_req_init(&r, mgr, NULL, false);
+        kv_req_append_run(&r, 1000 + 16 * (i + n_blocks * times * (uint32_t)second), 16);
+        assert_int_equal(kv_req_admit(&r), ST_OK);
+        kv_req_done(&r);
+    }
+    kv_manager_check(mgr);
+}
+
+static void a_marked_prefix_outlives_other_traffic_for_its_time(void **state) {
+    struct kv_manager *mgr = make_retaining(32);
+    uint32_t n_hit;
+
+    (void)state;
+    run_text(mgr, "ABCDEFGHIJKLMNOPQRSTUVWX", 14, 0, NULL);
+    run_others(mgr, 32, 100, 200);
+    run_text(mgr, "ABCDEFGHIJKLMNOPQRSTUVWX", 0, 0, &n_hit);
+    assert_int_equal(n_hit, 12); /* the whole blocks of what was marked, and no more */
+    run_others(mgr, 32, 100, 499);
+    run_text(mgr, "ABCDEFGHIJKLMNOPQRSTUVWX", 0, 0, &n_hit);
+    assert_int_equal(n_hit, 12); /* the hit has started the time again */
+    run_others(mgr, 32, 100, 799);
+    run_text(mgr, "ABCDEFGHIJKLMNOPQRSTUVWX", 0, 0, &n_hit);
+    assert_int_equal(n_hit, 0);
+    assert_int_equal(block_pool_retained(kv_manager_pool(mgr)).n_expired, 3);
+    kv_manager_destroy(mgr);
+}
+
+static void marks_beyond_the_budget_keep_heads_and_stop_no_request(void **state) {
+    struct kv_manager *mgr = make_retaining(32);
+    struct kv_req large;
+    uint32_t n_hit;
+
+    (void)state;
+    kv_req_init(&large, mgr, NULL, false);
+    kv_req_append_run(&large, 0, 120);
+    large.seq.retain = &(struct kv_retain){120, RETAIN_24H};
+    large.seq.n_retain = 1;
+    assert_int_equal(kv_req_admit(&large), ST_OK); /* 30 of 31 blocks */
+    kv_req_free(&large);
+    assert_int_equal(block_pool_retained(kv_manager_pool(mgr)).n_free, 8);
+    run_others(mgr, 32, 10, 1);
+    assert_int_equal(kv_req_admit(&large), ST_OK);
+    assert_int_equal(large.n_hit, 32);
+    kv_req_done(&large);
+    kv_manager_set_now(mgr, 2000000);
+    run_text(mgr, "ABCDEFGHIJKLMNOPQRSTUVWX", 24, 5, NULL); /* a tenant has half: four blocks */
+    run_others(mgr, 32, 10, 3);
+    run_text(mgr, "ABCDEFGHIJKLMNOPQRSTUVWX", 0, 0, &n_hit);
+    assert_int_equal(n_hit, 16);
+    kv_manager_check(mgr);
+    kv_manager_destroy(mgr);
+}
+
 static void tokens_from_afar_take_blocks_and_are_published_when_there(void **state) {
     struct kv_alloc a = {.n_external = 8, .delay_publish = true};
     struct kv_manager *mgr = make(12, 4);
@@ -320,6 +402,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_prompt_in_chunks_is_found_as_far_as_it_is_scheduled),
         cmocka_unit_test(a_preempted_sequence_hits_its_own_blocks),
+        cmocka_unit_test(a_marked_prefix_outlives_other_traffic_for_its_time),
+        cmocka_unit_test(marks_beyond_the_budget_keep_heads_and_stop_no_request),
         cmocka_unit_test(tokens_from_afar_take_blocks_and_are_published_when_there),
         cmocka_unit_test(lookahead_takes_slots_and_publishes_nothing),
         cmocka_unit_test(slots_end_at_the_longest_sequence),
