@@ -98,13 +98,16 @@ static enum status read_tag(struct grammar *g, const struct grammar_spec *spec, 
 
 enum status grammar_front_end(struct grammar *g, const struct grammar_spec *spec, symbol *start,
                               struct error *err) {
+    struct notation_spelling plain = {CHARS_PLAIN, EXPR_ANY};
+
     switch (spec->kind) {
     case GRAMMAR_REGEX: return read_regex(g, spec->text, start, err);
     case GRAMMAR_CHOICE: return read_choice(g, spec->text, start, err);
     case GRAMMAR_JSON_SCHEMA: return read_schema(g, spec, start, err);
-    case GRAMMAR_EBNF: return notation_ebnf(start, g->rules, spec->text, err);
+    case GRAMMAR_EBNF: return notation_ebnf(start, g->rules, spec->text, &plain, err);
     case GRAMMAR_TAG: return read_tag(g, spec, start, err);
-    case GRAMMAR_LARK: return notation_lark(start, g->rules, spec->text, g->vocabulary, err);
+    case GRAMMAR_LARK:
+        return notation_lark(start, g->rules, spec->text, g->vocabulary, &plain, err);
     }
     return error_set(err, ST_INVALID, "unknown kind of grammar");
 }

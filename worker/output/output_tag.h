@@ -5,7 +5,14 @@
  *        {"type": "structural_tag", "format": {"type": "sequence", "elements": [
  *           {"type": "any_text", ...}, {"type": "token", "token": "</think>"}, {"type": "tag", ...}]}}
  *
- * Written from the rows of output_format.h that the reader reads. */
+ * Written from the rows of output_format.h that the reader reads.
+ *
+ * CUSTOM TOOLS. A tool is {"type": "function", "function": {...}}; one with a member "format":
+ * {"syntax": "lark" or "regex", "definition"} beside its function has one argument, the string
+ * "input", and the grammar describes it. Where the format of calls carries it as JSON, each
+ * terminal is spelled as inside of a JSON string, so that the decoded text is what is described.
+ * Where it is raw text, terminals that hold the marks of the call's end are left out. LIMIT: there
+ * the marks are found in a terminal, not in several that stand side by side. */
 #ifndef WORKER_OUTPUT_OUTPUT_TAG_H
 #define WORKER_OUTPUT_OUTPUT_TAG_H
 
@@ -29,7 +36,8 @@ struct output_tag {
     struct str text_format;
 };
 
-/* Does that need a grammar? TOOLS_AUTO does where a tool is strict; text_format does. */
+/* Does that need a grammar? TOOLS_AUTO does where a tool is strict or has a format; text_format
+ * does. */
 bool output_tag_is_needed(const struct output_tag *t);
 /* ST_INVALID names the tool. */
 MUST_USE enum status output_tag_write(const struct output_tag *t, struct buf *json,

@@ -12,8 +12,9 @@
  * where the next one begins. Lark: strings ("..."i), regular expressions (/.../is), ranges
  * ("a".."z"), groups, [optional], * + ? ~n ~n..m {m,n}, terminals in capitals, %ignore (between
  * the terminals of rules), %import common.NAME, special tokens by name (<|tool_call|>) or by id
- * (<[17]>), comments behind //. Aliases, priorities and the marks ? and ! of rules are read and
- * mean nothing here. Refused by name: %json, %override, %extend, %declare, templates, look-ahead.
+ * (<[17]>), comments behind // and #. Aliases, priorities and the marks ? and ! of rules are read
+ * and mean nothing here. Refused by name: %json, %override, %extend, %declare, templates,
+ * look-ahead.
  *
  * A text may be split into terminals in any way that fits: no terminal is longer than it must be.
  * Recursion of any kind is fine. LIMITS: 64 groups inside each other, 2^16 names. */
@@ -22,13 +23,22 @@
 
 #include "common/base/buf.h"
 #include "common/base/status.h"
+#include "worker/grammar/core/char_set.h"
 #include "worker/grammar/core/rules.h"
 #include "worker/grammar/core/vocabulary.h"
 
+/* How the text that a grammar describes is spelled. CHARS_IN_JSON: the grammar is that of a string,
+ * and what is generated stands between the quotes of its JSON; it then has no special tokens. */
+struct notation_spelling {
+    enum char_form form;
+    expr_id within; /* what each lexeme is too: EXPR_ANY, or text that does not hold some strings */
+};
+
 /* ST_INVALID has the line and what was wrong. The vocabulary names special tokens. */
 MUST_USE enum status notation_ebnf(symbol *start, struct rules *rules, struct str text,
-                                   struct error *err);
+                                   const struct notation_spelling *spelling, struct error *err);
 MUST_USE enum status notation_lark(symbol *start, struct rules *rules, struct str text,
-                                   const struct vocabulary *vocabulary, struct error *err);
+                                   const struct vocabulary *vocabulary,
+                                   const struct notation_spelling *spelling, struct error *err);
 
 #endif

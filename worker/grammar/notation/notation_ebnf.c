@@ -55,7 +55,7 @@ static enum status read_literal(struct reader *r, struct piece *out) {
     chars = mem_calloc(s.len + 1, sizeof(*chars));
     while (s.len > 0 && st == ST_OK) {
         st = read_char(r, &s, &c);
-        if (st == ST_OK) chars[n++] = char_expr(r->exprs, c, CHARS_PLAIN);
+        if (st == ST_OK) chars[n++] = char_expr(r->exprs, c, r->spelling.form);
     }
     while (n > 0) /* from the right, as expressions lean */
         e = expr_concat(r->exprs, chars[--n], e);
@@ -66,7 +66,7 @@ static enum status read_literal(struct reader *r, struct piece *out) {
 
 /* [a-z^...]: written as in a regular expression. */
 static enum status read_class(struct reader *r, struct piece *out) {
-    struct regex_rules whole = {.form = CHARS_PLAIN, .is_whole = true};
+    struct regex_rules whole = {.form = r->spelling.form, .is_whole = true};
     struct str s, source = {r->rest.ptr - 1, 0};
     struct error err = {0};
     expr_id e;
@@ -86,7 +86,7 @@ static enum status read_atom(struct reader *r, struct piece *out) {
     if (notation_take(r, "\"")) return read_literal(r, out);
     if (notation_take(r, "[")) return read_class(r, out);
     if (notation_take(r, ".")) {
-        *out = notation_text(char_any_expr(r->exprs, CHARS_PLAIN));
+        *out = notation_text(char_any_expr(r->exprs, r->spelling.form));
         return ST_OK;
     }
     if (name.len == 0) return ST_AGAIN;
@@ -97,7 +97,7 @@ static enum status read_atom(struct reader *r, struct piece *out) {
 }
 
 static const struct notation_syntax ebnf = {
-    .comment = "#", .define = "::=", .atom = read_atom, .is_end = is_rule_end};
+    .comment = {"#"}, .define = "::=", .atom = read_atom, .is_end = is_rule_end};
 
 static enum status read_rule(struct reader *r) {
     struct str name = notation_peek_name(r);
@@ -116,11 +116,12 @@ static enum status read_rule(struct reader *r) {
     return notation_body(r, n->rule);
 }
 
-enum status notation_ebnf(symbol *start, struct rules *rules, struct str text, struct error *err) {
+enum status notation_ebnf(symbol *start, struct rules *rules, struct str text,
+                          const struct notation_spelling *spelling, struct error *err) {
     struct reader r;
     enum status st = ST_OK;
 
-    notation_init(&r, &ebnf, rules, text, err);
+    notation_init(&r, &ebnf, rules, text, spelling, err);
     if (!str_is_utf8(text) || memchr(text.ptr, '\0', text.len))
         st = error_set(err, ST_INVALID, "the grammar is not UTF-8, or has a NUL");
     notation_skip_space(&r);

@@ -24,8 +24,8 @@ struct name {
 struct reader;
 
 struct notation_syntax {
-    const char *comment;
-    const char *define; /* behind a rule's name */
+    const char *comment[2]; /* what begins one; NULL: no second */
+    const char *define;     /* behind a rule's name */
     /* An atom, if one begins here: ST_AGAIN if none does. */
     enum status (*atom)(struct reader *r, struct piece *out);
     bool (*is_end)(const struct reader *r); /* of a rule, at the reader's place */
@@ -36,6 +36,7 @@ struct reader {
     struct rules *rules;
     struct exprs *exprs;
     const struct vocabulary *vocabulary;
+    struct notation_spelling spelling;
     struct str text, rest;
     struct strmap names; /* -> struct name */
     uint32_t n_names, depth;
@@ -64,10 +65,10 @@ MUST_USE enum status notation_alternatives(struct reader *r, struct piece *out);
 MUST_USE enum status notation_body(struct reader *r, symbol rule);
 
 struct piece notation_text(expr_id e);
-symbol notation_symbol(const struct piece *p);
+symbol notation_symbol(const struct reader *r, const struct piece *p);
 
 void notation_init(struct reader *r, const struct notation_syntax *syntax, struct rules *rules,
-                   struct str text, struct error *err);
+                   struct str text, const struct notation_spelling *spelling, struct error *err);
 /* Checks that all names are defined, and gives the symbol of `start`. */
 MUST_USE enum status notation_finish(struct reader *r, const char *start, symbol *out);
 void notation_fini(struct reader *r);

@@ -95,7 +95,7 @@ static enum status read_flags(struct reader *r, struct regex_rules *how) {
 }
 
 static enum status read_regex(struct reader *r, struct piece *out) {
-    struct regex_rules how = {.form = CHARS_PLAIN, .is_whole = true};
+    struct regex_rules how = {.form = r->spelling.form, .is_whole = true};
     struct str source;
     enum status st = notation_until(r, '/', &source);
 
@@ -120,7 +120,7 @@ static enum status quote(struct reader *r, struct str s, struct buf *pattern) {
 }
 
 static enum status read_string(struct reader *r, struct piece *out) {
-    struct regex_rules how = {.form = CHARS_PLAIN, .is_whole = true};
+    struct regex_rules how = {.form = r->spelling.form, .is_whole = true};
     struct str s, last;
     struct buf pattern;
     enum status st = notation_until(r, '"', &s);
@@ -148,6 +148,8 @@ static enum status read_token(struct reader *r, struct piece *out) {
     const struct vocabulary_marker *found;
     uint64_t id = UINT64_MAX;
 
+    if (r->spelling.form == CHARS_IN_JSON)
+        return notation_refuse(r, "a special token cannot stand in a JSON string");
     if (notation_take(r, "[")) {
         digits = notation_peek_name(r);
         notation_skip(r, digits.len);
@@ -181,7 +183,7 @@ static enum status read_optional(struct reader *r, struct piece *out) {
     r->depth--;
     if (st != ST_OK) return st;
     if (!notation_take(r, "]")) return notation_refuse(r, "a ] is missing");
-    s = notation_symbol(out);
+    s = notation_symbol(r, out);
     *out = (struct piece){.s = rules_add(r->rules)};
     rules_produce_loop(r->rules, out->s, &s, 1, 0, 1);
     return ST_OK;
@@ -189,7 +191,7 @@ static enum status read_optional(struct reader *r, struct piece *out) {
 
 /* What may be ignored comes behind a terminal, once it is a symbol of a rule. */
 static void add_ignored(struct reader *r, struct piece *p) {
-    symbol both[2] = {notation_symbol(p), r->ignore};
+    symbol both[2] = {notation_symbol(r, p), r->ignore};
 
     if (r->ignore == 0 || r->is_in_terminal) return;
     *p = (struct piece){.s = rules_sequence(r->rules, both, 2)};
@@ -234,7 +236,7 @@ static enum status read_atom(struct reader *r, struct piece *out) {
 }
 
 static const struct notation_syntax lark = {
-    .comment = "//", .define = ":", .atom = read_atom, .is_end = is_rule_end};
+    .comment = {"//", "#"}, .define = ":", .atom = read_atom, .is_end = is_rule_end};
 
 /* --- statements ------------------------------------------------------------------------------- */
 
@@ -247,7 +249,7 @@ static enum status define(struct reader *r, struct str name, struct name **out) 
 }
 
 static enum status import_one(struct reader *r, struct str from, struct str as) {
-    struct regex_rules how = {.form = CHARS_PLAIN, .is_whole = true};
+    struct regex_rules how = {.form = r->spelling.form, .is_whole = true};
     struct name *n;
     struct piece p;
     symbol s;
@@ -257,7 +259,7 @@ static enum status import_one(struct reader *r, struct str from, struct str as) 
         if (!str_eq(from, str_of(common[i].name))) continue;
         if ((st = define(r, as, &n)) != ST_OK) return st;
         if ((st = parse_regex(r, str_of(common[i].pattern), &how, &p)) != ST_OK) return st;
-        s = notation_symbol(&p);
+        s = notation_symbol(r, &p);
         rules_produce(r->rules, n->rule, &s, 1);
         return ST_OK;
     }
@@ -302,7 +304,7 @@ static enum status read_ignore(struct reader *r) {
     st = notation_alternatives(r, &p);
     r->is_in_terminal = false;
     if (st != ST_OK) return st;
-    s = notation_symbol(&p);
+    s = notation_symbol(r, &p);
     rules_produce_loop(r->rules, r->ignore, &s, 1, 0, EXPR_FOREVER);
     return ST_OK;
 }
@@ -325,12 +327,13 @@ static enum status read_statement(struct reader *r) {
 }
 
 enum status notation_lark(symbol *start, struct rules *rules, struct str text,
-                          const struct vocabulary *vocabulary, struct error *err) {
+                          const struct vocabulary *vocabulary,
+                          const struct notation_spelling *spelling, struct error *err) {
     struct reader r;
     symbol first[2];
     enum status st = ST_OK;
 
-    notation_init(&r, &lark, rules, text, err);
+    notation_init(&r, &lark, rules, text, spelling, err);
     r.vocabulary = vocabulary;
     if (!str_is_utf8(text) || memchr(text.ptr, '\0', text.len))
         st = error_set(err, ST_INVALID, "the grammar is not UTF-8, or has a NUL");

@@ -37,11 +37,20 @@ bool notation_take(struct reader *r, const char *z) {
     return true;
 }
 
+static bool is_comment(const struct reader *r) {
+    for (size_t i = 0; i < ARRAY_LEN(r->syntax->comment); i++) {
+        const char *begin = r->syntax->comment[i];
+
+        if (begin && str_starts(r->rest, str_of(begin))) return true;
+    }
+    return false;
+}
+
 void notation_skip_space(struct reader *r) {
     for (;;) {
         while (r->rest.len > 0 && strchr(" \t\r\n", *r->rest.ptr) && *r->rest.ptr != '\0')
             notation_skip(r, 1);
-        if (!str_starts(r->rest, str_of(r->syntax->comment))) return;
+        if (!is_comment(r)) return;
         while (r->rest.len > 0 && !notation_is_at(r, '\n'))
             notation_skip(r, 1);
     }
@@ -90,8 +99,9 @@ struct piece notation_text(expr_id e) {
     return (struct piece){.is_text = true, .e = e};
 }
 
-symbol notation_symbol(const struct piece *p) {
-    return p->is_text ? rules_text(p->e) : p->s;
+symbol notation_symbol(const struct reader *r, const struct piece *p) {
+    if (!p->is_text) return p->s;
+    return rules_text(expr_and(r->exprs, p->e, r->spelling.within));
 }
 
 /* White space and the like may stand behind each terminal of a Lark rule. */
@@ -101,7 +111,7 @@ static bool ignores(const struct reader *r) {
 
 static struct piece repeat(struct reader *r, const struct piece *p, uint32_t min, uint32_t max) {
     struct piece out = {.s = 0};
-    symbol s = notation_symbol(p);
+    symbol s = notation_symbol(r, p);
 
     if (p->is_text && !ignores(r)) return notation_text(expr_repeat(r->exprs, p->e, min, max));
     if (min == 1 && max == 1) return *p;
@@ -211,7 +221,7 @@ static void add_piece(struct reader *r, struct symbols *list, struct piece *last
         last->e = expr_concat(r->exprs, last->e, p->e);
         return;
     }
-    if (has_last) push(list, notation_symbol(last));
+    if (has_last) push(list, notation_symbol(r, last));
     *last = *p;
 }
 
@@ -237,7 +247,7 @@ static enum status read_sequence(struct reader *r, struct piece *out) {
     if (st == ST_OK && list.n == 0) {
         *out = last;
     } else if (st == ST_OK) {
-        push(&list, notation_symbol(&last));
+        push(&list, notation_symbol(r, &last));
         *out = (struct piece){.s = rules_sequence(r->rules, list.s, list.n)};
     }
     mem_free(list.s);
@@ -258,11 +268,11 @@ enum status notation_alternatives(struct reader *r, struct piece *out) {
         }
         if (all == 0) {
             all = rules_add(r->rules);
-            s = notation_symbol(out);
+            s = notation_symbol(r, out);
             rules_produce(r->rules, all, &s, 1);
             *out = (struct piece){.s = all};
         }
-        s = notation_symbol(&p);
+        s = notation_symbol(r, &p);
         rules_produce(r->rules, all, &s, 1);
     }
     return st;
@@ -276,7 +286,7 @@ enum status notation_body(struct reader *r, symbol rule) {
     if (st != ST_OK) return st;
     if (notation_is_at(r, ')') || notation_is_at(r, ']'))
         return notation_refuse(r, "a %c without its group", *r->rest.ptr);
-    s = notation_symbol(&p);
+    s = notation_symbol(r, &p);
     rules_produce(r->rules, rule, &s, 1);
     return ST_OK;
 }
@@ -284,8 +294,9 @@ enum status notation_body(struct reader *r, symbol rule) {
 /* --- the whole -------------------------------------------------------------------------------- */
 
 void notation_init(struct reader *r, const struct notation_syntax *syntax, struct rules *rules,
-                   struct str text, struct error *err) {
+                   struct str text, const struct notation_spelling *spelling, struct error *err) {
     *r = (struct reader){.syntax = syntax,
+                         .spelling = *spelling,
                          .rules = rules,
                          .exprs = rules->exprs,
                          .text = text,

@@ -78,32 +78,82 @@ static enum status const_string(struct tags *t, const struct json *v, symbol *ou
     return st;
 }
 
-static enum status regex(struct tags *t, const struct json *v, symbol *out) {
-    struct regex_rules rules = {.form = CHARS_PLAIN, .is_whole = true};
-    struct error err = {0};
+/* Members `inside` and `excludes`: where the text stands, and what it does not hold. */
+static enum status get_spelling(struct tags *t, const struct json *v,
+                                struct notation_spelling *out) {
+    const struct json *inside = json_get(v, "inside");
     struct texts without = {0};
+    struct str name;
+    enum status st = get_excludes(t, v, "excludes", &without);
+
+    *out = (struct notation_spelling){CHARS_PLAIN, EXPR_ANY};
+    if (st != ST_OK) return st;
+    if (without.n > 0) out->within = tags_text_without(t, &without, NULL, NULL);
+    if (json_is_null(inside)) return ST_OK;
+    if (json_to_str(inside, &name) != ST_OK || !str_eq(name, STR("json_string")))
+        return tags_refuse(t, inside, "inside must be \"json_string\"");
+    out->form = CHARS_IN_JSON;
+    return ST_OK;
+}
+
+/* What is wrong with a text in another language. Who wrote it knows the tool that it is of, and
+ * nothing of the tag around it. */
+static enum status refuse_text(struct tags *t, const struct json *v, const char *member,
+                               const char *message) {
+    struct str tool;
+
+    if (json_to_str(json_get(v, "tool"), &tool) != ST_OK)
+        return tags_refuse(t, json_get(v, member), "%s", message);
+    return error_set(t->err, ST_INVALID,
+                     "the format of the tool \"%.*s\": %s: correct its definition, or leave the "
+                     "format out",
+                     (int)MIN(tool.len, 64), tool.ptr, message);
+}
+
+static enum status regex(struct tags *t, const struct json *v, symbol *out) {
+    struct notation_spelling spelling;
+    struct regex_rules rules = {.is_whole = true};
+    struct error err = {0};
     struct str pattern;
     expr_id e;
     enum status st = get_text(t, v, "pattern", &pattern);
 
-    if (st == ST_OK) st = get_excludes(t, v, "excludes", &without);
+    if (st == ST_OK) st = get_spelling(t, v, &spelling);
     if (st != ST_OK) return st;
+    rules.form = spelling.form;
     if (regex_expr_parse(&e, t->exprs, pattern, &rules, &err) != ST_OK)
-        return tags_refuse(t, json_get(v, "pattern"), "%s", err.message);
-    if (without.n > 0) e = expr_and(t->exprs, e, tags_text_without(t, &without, NULL, NULL));
-    *out = rules_text(e);
+        return refuse_text(t, v, "pattern", err.message);
+    *out = rules_text(expr_and(t->exprs, e, spelling.within));
     return ST_OK;
 }
 
+/* Member `syntax`; without it, EBNF is known by its sign. */
+static enum status get_syntax(struct tags *t, const struct json *v, struct str text,
+                              bool *is_ebnf) {
+    const struct json *syntax = json_get(v, "syntax");
+    struct str name = STR("");
+
+    *is_ebnf = str_find(text, STR("::=")) >= 0;
+    if (json_is_null(syntax)) return ST_OK;
+    (void)(json_to_str(syntax, &name) == ST_OK);
+    *is_ebnf = str_eq(name, STR("ebnf"));
+    if (*is_ebnf || str_eq(name, STR("lark"))) return ST_OK;
+    return tags_refuse(t, syntax, "syntax must be \"lark\" or \"ebnf\"");
+}
+
 static enum status grammar(struct tags *t, const struct json *v, symbol *out) {
+    struct notation_spelling spelling;
     struct error err = {0};
     struct str text;
+    bool is_ebnf;
     enum status st = get_text(t, v, "grammar", &text);
 
+    if (st == ST_OK) st = get_syntax(t, v, text, &is_ebnf);
+    if (st == ST_OK) st = get_spelling(t, v, &spelling);
     if (st != ST_OK) return st;
-    st = str_find(text, STR("::=")) >= 0 ? notation_ebnf(out, t->rules, text, &err)
-                                         : notation_lark(out, t->rules, text, t->vocabulary, &err);
-    return st == ST_OK ? ST_OK : tags_refuse(t, json_get(v, "grammar"), "%s", err.message);
+    st = is_ebnf ? notation_ebnf(out, t->rules, text, &spelling, &err)
+                 : notation_lark(out, t->rules, text, t->vocabulary, &spelling, &err);
+    return st == ST_OK ? ST_OK : refuse_text(t, v, "grammar", err.message);
 }
 
 static enum status any_text(struct tags *t, const struct json *v, const struct texts *ends,

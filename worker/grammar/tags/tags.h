@@ -11,8 +11,10 @@
  *
  *      const_string    value
  *      json_schema     json_schema; style (below); whitespace: "any", "compact"
- *      regex           pattern; excludes
- *      grammar         grammar: EBNF if it has ::=, else Lark
+ *      regex           pattern; excludes, inside, tool
+ *      grammar         grammar; syntax: "lark", "ebnf" (without it, what has ::= is EBNF);
+ *                      excludes: texts that no terminal holds; inside: "json_string" where the text
+ *                      stands between the quotes of one, escaped; tool: whose it is, for errors
  *      any_text        excludes: texts that it does not hold
  *      sequence, or    elements
  *      optional, plus, star, repeat

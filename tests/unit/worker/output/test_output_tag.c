@@ -1,9 +1,11 @@
 /* tests/unit/worker/output/test_output_tag.c - what a constraint generates is what a reader reads.
  *
  * Random walks under the grammar of each format's structural tag, markers as tokens and as text:
- * what comes out is read as whole calls of the tools whose arguments obey their schemas. */
+ * what comes out is read as whole calls of the tools whose arguments obey their schemas, and what
+ * custom tools get, decoded, obeys their grammars. */
 #include <stdio.h>
 
+#include "common/base/file.h"
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "common/text/json.h"
@@ -18,7 +20,7 @@
 #define N_BYTES   256u
 #define STEPS     1500u
 #define WALKS     6u
-#define MAX_HINTS 24u
+#define MAX_HINTS 32u
 
 static const char tools_text[] =
     "[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"strict\":true,\"parameters\":{\"type\":"
@@ -61,6 +63,7 @@ struct walk {
     struct buf character;        /* not yet whole */
     const char *hint[MAX_HINTS]; /* texts that end what would go on */
     uint32_t n_hints;
+    struct grammar *input; /* of a custom tool; NULL: the tools are f, g and h */
 };
 
 static void add_hint(struct walk *w, const char *text) {
@@ -95,14 +98,13 @@ static void add_hints(struct walk *w) {
 }
 
 static void open_walk(struct walk *w, const struct call_format *c, const char *reasoning,
-                      bool has_tokens, bool is_named) {
+                      bool has_tokens, struct str tools) {
     struct vocabulary_source source = {.bytes = bytes_of, .is_special = is_special};
 
     *w = (struct walk){0};
     reader_fixture_init(&w->f, c->name, reasoning, has_tokens);
     json_destroy(w->f.tools);
-    assert_int_equal(
-        json_parse(&w->f.tools, str_of(is_named ? named_text : tools_text), NULL, NULL), ST_OK);
+    assert_int_equal(json_parse(&w->f.tools, tools, NULL, NULL), ST_OK);
     w->f.setup.tools = w->f.tools;
     source.n_tokens = N_BYTES + w->f.n_tokens;
     source.arg = &w->f;
@@ -114,6 +116,7 @@ static void open_walk(struct walk *w, const struct call_format *c, const char *r
 
 static void close_walk(struct walk *w) {
     grammar_unref(w->grammar);
+    grammar_unref(w->input);
     vocabulary_destroy(w->vocabulary);
     buf_fini(&w->written);
     buf_fini(&w->character);
@@ -264,6 +267,22 @@ static bool is_beyond_tree(const struct error *err) {
            strstr(err->message, "twice") || strstr(err->message, "duplicate");
 }
 
+/* The one string that a custom tool gets. */
+static void check_input(const struct walk *w, const struct json *arguments) {
+    struct grammar_matcher m = {0};
+    struct str input;
+    bool is_allowed = true;
+
+    if (json_count(arguments) != 1 || json_to_str(json_get(arguments, "input"), &input) != ST_OK)
+        fail_walk(w, "a custom tool gets no input");
+    grammar_matcher_init(&m, w->input);
+    for (size_t i = 0; i < input.len && is_allowed; i++)
+        is_allowed = grammar_take(&m, (unsigned char)input.ptr[i]) == ST_OK;
+    is_allowed = is_allowed && grammar_is_accepting(&m);
+    grammar_matcher_fini(&m);
+    if (!is_allowed) fail_walk(w, "the grammar of a custom tool is not obeyed");
+}
+
 static void check_call(const struct walk *w, const struct output_tag *tag,
                        const struct answer_part *p) {
     struct error err = {0};
@@ -274,7 +293,9 @@ static void check_call(const struct walk *w, const struct output_tag *tag,
         if (!is_beyond_tree(&err)) fail_walk(w, err.message);
         return;
     }
-    if (!obeys_schema(w, tag, buf_str(&p->name), arguments))
+    if (w->input)
+        check_input(w, arguments);
+    else if (!obeys_schema(w, tag, buf_str(&p->name), arguments))
         fail_walk(w, "the schema is not obeyed");
     json_destroy(arguments);
 }
@@ -317,7 +338,7 @@ static void check_tag(const struct call_format *c, struct output_tag tag, uint64
 
         if (c->body == BODY_HARMONY && variant % 2 == 0) continue; /* it has tokens always */
         open_walk(&w, c, variant / 2 > 0 ? reasoning : NULL, variant % 2,
-                  tag.choice == TOOLS_NAMED);
+                  str_of(tag.choice == TOOLS_NAMED ? named_text : tools_text));
         rng_seed(&w.rng, seed + variant);
         tag.calls = c;
         tag.reasoning = w.f.setup.reasoning;
@@ -379,6 +400,129 @@ static void text_obeys_its_format_without_tools(void **state) {
         .text_format = STR("{\"type\":\"regex\",\"pattern\":\"-?[1-9][0-9]{0,3}\"}")});
 }
 
+/* --- custom tools ----------------------------------------------------------------------------- */
+
+/* The tool "edit", whose input the grammar describes. */
+static void write_custom(struct buf *out, const char *syntax, struct str definition) {
+    struct json_writer w;
+
+    json_writer_init(&w, out);
+    json_begin_array(&w);
+    json_begin_object(&w);
+    json_put_key(&w, "function");
+    json_put_raw(&w, STR("{\"name\":\"edit\",\"parameters\":{\"type\":\"object\",\"properties\":{"
+                         "\"input\":{\"type\":\"string\"}},\"required\":[\"input\"]}}"));
+    json_put_key(&w, "format");
+    json_begin_object(&w);
+    json_field_z(&w, "syntax", syntax);
+    json_field_str(&w, "definition", definition);
+    json_end_object(&w);
+    json_end_object(&w);
+    json_end_array(&w);
+}
+
+static void compile_input(struct walk *w, bool is_regex, struct str definition) {
+    struct grammar_spec spec = {.kind = is_regex ? GRAMMAR_REGEX : GRAMMAR_LARK,
+                                .text = definition};
+    struct error err = {0};
+
+    if (grammar_compile(&w->input, &spec, w->vocabulary, &err) != ST_OK)
+        fail_msg("%s", err.message);
+}
+
+/* Returns how many of the walks came to an end. */
+static uint32_t walk_custom(const struct call_format *c, bool is_regex, struct str definition,
+                            bool has_tokens, enum tool_choice choice) {
+    static const char *const hints[] = {"*** Begin Patch\n*** Add File: a\n+b\n*** End Patch",
+                                        "*** Begin Patch\\n*** Add File: a\\n+b\\n*** End Patch",
+                                        "\n*** End Patch\n",
+                                        "\\n*** End Patch",
+                                        "+<b> \"c\" \\ \xE2\x82\xAC\n",
+                                        "\n</parameter>\n</function>"};
+    struct output_tag tag = {.calls = c, .choice = choice};
+    uint32_t n_over = 0;
+    struct buf tools;
+    struct walk w;
+
+    buf_init(&tools, 0);
+    write_custom(&tools, is_regex ? "regex" : "lark", definition);
+    open_walk(&w, c, NULL, has_tokens, buf_str(&tools));
+    for (size_t i = 0; i < ARRAY_LEN(hints); i++)
+        add_hint(&w, hints[i]);
+    rng_seed(&w.rng, support_seed() * 100 + has_tokens);
+    tag.tools = w.f.tools;
+    assert_true(output_tag_is_needed(&tag));
+    compile(&w, &tag);
+    compile_input(&w, is_regex, definition);
+    for (uint32_t i = 0; i < WALKS; i++) {
+        if (walk(&w)) {
+            check_answer(&w, &tag);
+            n_over += w.f.answer.n_calls > 0;
+        }
+        answer_fini(&w.f.answer);
+    }
+    close_walk(&w);
+    buf_fini(&tools);
+    return n_over;
+}
+
+static void check_custom(bool is_regex, struct str definition) {
+    const struct call_format *c;
+
+    for (uint32_t i = 0; (c = call_format_at(i)); i++) {
+        uint32_t n_over = 0;
+
+        for (uint32_t has_tokens = c->body == BODY_HARMONY; has_tokens < 2; has_tokens++) {
+            n_over += walk_custom(c, is_regex, definition, has_tokens, TOOLS_NAMED);
+            n_over += walk_custom(c, is_regex, definition, has_tokens, TOOLS_AUTO);
+        }
+        if (n_over == 0) fail_msg("%s: no call came to an end", c->name);
+    }
+}
+
+static void input_of_a_custom_tool_obeys_its_grammar(void **state) {
+    char *text = NULL;
+    size_t n = 0;
+
+    (void)state;
+    assert_int_equal(file_read("tests/data/apply_patch.lark", 1u << 16, &text, &n, NULL), ST_OK);
+    check_custom(false, (struct str){text, n});
+    mem_free(text);
+}
+
+/* What JSON escapes, what ends a string of each format, and white space around it. */
+static void input_of_a_custom_tool_obeys_its_pattern(void **state) {
+    (void)state;
+    check_custom(
+        true,
+        STR("\\s{0,2}[\"\\\\\\t\\x01/ a-c\\n\xE2\x82\xAC<>|p]{0,9}</?(parameter|x)>\\n{0,2}"));
+}
+
+static void grammar_that_does_not_compile_is_refused_with_tool_and_line(void **state) {
+    const struct call_format *hermes = call_format_find(STR("hermes"), NULL);
+    struct output_tag tag = {.calls = hermes, .choice = TOOLS_AUTO};
+    struct grammar_spec spec = {.kind = GRAMMAR_TAG};
+    struct error err = {0};
+    struct buf tools, text;
+    struct walk w;
+
+    (void)state;
+    buf_init(&tools, 0);
+    buf_init(&text, 0);
+    write_custom(&tools, "lark", STR("start: line+\nline: /(?=a)/ LF\n%import common.LF"));
+    open_walk(&w, hermes, NULL, true, buf_str(&tools));
+    tag.tools = w.f.tools;
+    assert_int_equal(output_tag_write(&tag, &text, &err), ST_OK);
+    spec.text = buf_str(&text);
+    assert_int_equal(grammar_compile(&w.grammar, &spec, w.vocabulary, &err), ST_INVALID);
+    if (!strstr(err.message, "the tool \"edit\": line 2 of the grammar: ") ||
+        !strstr(err.message, ": correct its definition, or leave the format out"))
+        fail_msg("%s", err.message);
+    close_walk(&w);
+    buf_fini(&tools);
+    buf_fini(&text);
+}
+
 static void grammars_are_needed_where_something_is_forced(void **state) {
     const struct call_format *hermes = call_format_find(STR("hermes"), NULL);
     struct output_tag tag = {.calls = hermes, .choice = TOOLS_AUTO};
@@ -418,6 +562,9 @@ int main(void) {
         cmocka_unit_test(strict_tools_are_obeyed_where_calls_are_free),
         cmocka_unit_test(text_obeys_its_format_beside_calls),
         cmocka_unit_test(text_obeys_its_format_without_tools),
+        cmocka_unit_test(input_of_a_custom_tool_obeys_its_grammar),
+        cmocka_unit_test(input_of_a_custom_tool_obeys_its_pattern),
+        cmocka_unit_test(grammar_that_does_not_compile_is_refused_with_tool_and_line),
         cmocka_unit_test(grammars_are_needed_where_something_is_forced),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
