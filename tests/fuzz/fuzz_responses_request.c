@@ -19,10 +19,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 static void require_tools(const struct json *tools, const struct json *body) {
     JSON_FOR_EACH(it, tools) {
         struct responses_tool tool;
-        struct str name;
+        struct str type, name;
+        const char *member;
         struct buf again;
 
-        REQUIRE(json_to_str(json_get(json_get(it, "function"), "name"), &name) == ST_OK);
+        REQUIRE(json_to_str(json_get(it, "type"), &type) == ST_OK);
+        REQUIRE(str_eq(type, STR("function")) || str_eq(type, STR("custom")));
+        member = str_eq(type, STR("custom")) ? "custom" : "function";
+        REQUIRE(json_to_str(json_get(json_get(it, member), "name"), &name) == ST_OK);
         tool = responses_tool_of(body, name);
         buf_init(&again, 0);
         responses_append_function(&again, tool.space, tool.name);

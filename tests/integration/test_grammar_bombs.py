@@ -76,17 +76,14 @@ def compile_s(worker):
     return worker.metric("incipit_grammar_compile_seconds_total")
 
 
-@pytest.mark.parametrize("name", BOMBS)
-def test_a_bomb_is_refused_or_answered_within_its_memory(programs, name):
-    fields, codes = BOMBS[name]
-    body = json.dumps({"prompt": "a", "max_tokens": 40, "temperature": 1, "seed": 3, **fields}).encode()
-    worker = programs(Worker, *WORKER).ready()
+def check_bomb(worker, name, path, fields, codes):
+    body = json.dumps({"temperature": 1, "seed": 3, **fields}).encode()
     warm = worker.post("/v1/completions", {"prompt": "a", "max_tokens": 8, "guided_json": {"type": "object"}})
     assert warm.code == 200, warm.body
     before, compiled, start = memory(worker), compile_s(worker), time.monotonic()
-    answer = worker.post("/v1/completions", body)
+    answer = worker.post(path, body)
     took, grown, compiled = time.monotonic() - start, memory(worker) - before, compile_s(worker) - compiled
-    message = answer.json["error"]["message"] if answer.code != 200 else answer.json["choices"][0]["text"]
+    message = answer.json["error"]["message"] if answer.code != 200 else answer.body
     print(f"{name}: {answer.code} {took * 1000:.1f} ms ({compiled * 1000:.1f} compiling), {grown / MIB:.1f} MiB for {len(body) / MIB:.2f}: {message[:90]!r}")
     assert answer.code in codes, answer.body[:500]
     if not SANITIZER:
@@ -94,6 +91,26 @@ def test_a_bomb_is_refused_or_answered_within_its_memory(programs, name):
     after = worker.post("/v1/completions", {"prompt": "a", "max_tokens": 8, "guided_choice": ["still here"]})
     assert after.code == 200 and "still here".startswith(after.json["choices"][0]["text"])
     assert worker.stop() == 0
+    return message
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_bomb_is_refused_or_answered_within_its_memory(programs, name):
+    fields, codes = BOMBS[name]
+    check_bomb(programs(Worker, *WORKER).ready(), name, "/v1/completions", {"prompt": "a", "max_tokens": 40, **fields}, codes)
+
+
+@pytest.mark.parametrize("name, syntax, definition, codes", [
+    *[(name, "lark", text, [200, 400]) for name, text in LARK.items()],
+    ("repeated repeats", "regex", "(.{1,99}){99}", [400]),
+    ("repeated repeats in Lark", "lark", "start: /(.{1,99}){99}/", [400]),
+])
+def test_a_bomb_in_a_custom_tool_is_refused_or_answered_within_its_memory(programs, name, syntax, definition, codes):
+    worker = programs(Worker, *WORKER, "--tool-call-parser", "hermes", "--reasoning-parser", "none").ready()
+    tool = {"type": "custom", "name": "edit", "format": {"type": "grammar", "syntax": syntax, "definition": definition}}
+    message = check_bomb(worker, name, "/v1/responses", {"input": "a", "max_output_tokens": 40, "tools": [tool], "tool_choice": "required"}, codes)
+    if codes == [400]:
+        assert 'the format of the tool "edit": ' in message and "correct its definition" in message
 
 
 def test_grammars_that_are_all_different_keep_the_cache_bounded(programs):

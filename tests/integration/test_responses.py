@@ -1,6 +1,7 @@
 """Responses, as the official client `openai` and Codex send them: what they ask is what chat is asked, and what they get is
 what the model wrote. The simulated backend obeys masks, so that a structural tag makes it write any text."""
 import json
+import re
 import signal
 
 import pytest
@@ -133,6 +134,34 @@ def test_custom_and_namespaced_tools_are_themselves_again(worker):
         patch, look = response["output"]
         assert (patch["type"], patch["name"], patch["input"]) == ("custom_tool_call", "apply_patch", "*** Begin Patch\n+a")
         assert (look["type"], look["name"], look["namespace"]) == ("function_call", "look", "mcp")
+
+
+SYNTAXES = [("lark", 'start: "*** Begin Patch" line+ END\nline: "\\n+" /[a-z"\\\\]{1,4}/\nEND: "\\n*** End Patch"  // the last',
+             r'\*\*\* Begin Patch(\n\+[a-z"\\]{1,4})+\n\*\*\* End Patch'),
+            ("regex", r'(\+[a-c"]{1,3}\n){1,9}', r'(\+[a-c"]{1,3}\n){1,9}')]
+
+
+@pytest.mark.parametrize("syntax, definition, pattern", SYNTAXES)
+@pytest.mark.parametrize("parser", ["hermes", "qwen3_coder", "gemma4"])  # JSON, raw text, quotes of its own
+def test_input_of_a_custom_tool_obeys_its_grammar(programs, parser, syntax, definition, pattern):
+    worker = programs(Worker, *SIM[:-4], "--tool-call-parser", parser, "--reasoning-parser", "none").ready()
+    tool = {**PATCH, "format": {"type": "grammar", "syntax": syntax, "definition": definition}}
+    fields = {"tools": [WEATHER, tool], "tool_choice": {"type": "custom", "name": "apply_patch"}, "temperature": 1}
+    for seed in range(3):
+        for response in (worker.post("/v1/responses", asked(seed=seed, **fields)).json, streamed(worker, seed=seed, **fields)):
+            assert response["status"] == "completed", response
+            [call] = response["output"]
+            assert (call["type"], call["name"]) == ("custom_tool_call", "apply_patch") and re.fullmatch(pattern, call["input"])
+
+
+def test_grammar_of_a_custom_tool_that_does_not_compile_is_refused(worker):
+    tool = {**PATCH, "format": {"type": "grammar", "syntax": "lark", "definition": "start: line+\nline: missing LF\n%import common.LF"}}
+    answer = worker.post("/v1/responses", asked(tools=[WEATHER, tool]))
+    assert answer.code == 400 and answer.json["error"]["param"] == "tools"
+    for part in ('the tool "apply_patch"', "line 2 of the grammar", '"missing" is used, but not defined', "correct its definition"):
+        assert part in answer.json["error"]["message"]
+    answer = worker.post("/v1/responses", asked(tools=[{**PATCH, "format": {"type": "grammar", "syntax": "yacc", "definition": "a"}}]))
+    assert answer.code == 400 and 'the custom tool "apply_patch"' in answer.json["error"]["message"]
 
 
 # --- prompts -------------------------------------------------------------------------------------------------------

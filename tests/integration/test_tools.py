@@ -82,18 +82,22 @@ def streamed(worker, **fields):
                     message[key] = (message[key] or "") + delta[key]
             assert delta.get("reasoning") == delta.get("reasoning_content")
             for call in delta.get("tool_calls", []):
+                kind = "custom" if "custom" in call else "function"
+                text = "input" if kind == "custom" else "arguments"
                 if call["index"] == len(calls):
-                    assert call["type"] == "function" and call["id"] and call["function"]["arguments"] == ""
-                    calls.append({"id": call["id"], "type": "function", "function": dict(call["function"])})
+                    assert call["type"] == kind and call["id"] and call[kind][text] == ""
+                    calls.append({"id": call["id"], "type": kind, kind: dict(call[kind])})
                 else:
-                    assert call["index"] == len(calls) - 1 and set(call) == {"index", "function"}
-                    assert set(call["function"]) == {"arguments"}
-                    calls[-1]["function"]["arguments"] += call["function"]["arguments"]
+                    assert call["index"] == len(calls) - 1 and set(call) == {"index", kind}
+                    assert set(call[kind]) == {text}
+                    calls[-1][kind][text] += call[kind][text]
     return message, calls, finish
 
 
 def calls_of(message):
-    return [(c["function"]["name"], c["function"]["arguments"]) for c in message.get("tool_calls", [])]
+    """(name, arguments), or (name, "custom", input)."""
+    return [(c["function"]["name"], c["function"]["arguments"]) if c["type"] == "function" else
+            (c["custom"]["name"], "custom", c["custom"]["input"]) for c in message.get("tool_calls", [])]
 
 
 def check(worker, content, calls, finish, reasoning=None, **fields):
@@ -463,3 +467,35 @@ def test_an_answer_is_sent_back_unchanged(client):
     answer = client.chat.completions.create(**request("<think>So.</think>" + CALL)).choices[0].message
     history = [*HELLO, answer.model_dump(exclude_none=True), {"role": "tool", "tool_call_id": answer.tool_calls[0].id, "content": "280"}]
     assert client.chat.completions.create(**request(messages=history)).choices
+
+
+# --- custom tools --------------------------------------------------------------------------------------------------
+
+EDIT = {"type": "custom", "custom": {"name": "edit", "description": "Edits.", "format": {"type": "grammar", "grammar": {
+    "syntax": "lark", "definition": 'start: ("+" /[a-z"]{1,3}/ LF){1,4}\n%import common.LF'}}}}
+EDITED = '<tool_call>\n{"name": "edit", "arguments": {"input": "+\\"a\\n"}}\n</tool_call>'
+
+
+def test_calls_of_custom_tools_are_custom(worker):
+    check(worker, None, [("edit", "custom", '+"a\n')], "tool_calls", tools=[*TOOLS, EDIT], **writing(EDITED))
+    check(worker, None, [KELVIN, ("edit", "custom", '+"a\n')], "tool_calls", tools=[*TOOLS, EDIT], **writing(CALL + "\n" + EDITED))
+
+
+def test_official_client_gets_the_input_of_a_custom_tool(client):
+    answer = client.chat.completions.create(model="default", messages=HELLO, tools=[TOOLS[0], EDIT], max_tokens=2000, temperature=0,
+                                            tool_choice={"type": "custom", "custom": {"name": "edit"}}, extra_body=BUDGET)
+    [call] = answer.choices[0].message.tool_calls
+    assert (call.type, call.custom.name) == ("custom", "edit") and re.fullmatch(r'(\+[a-z"]{1,3}\n){1,4}', call.custom.input)
+
+
+def test_history_with_a_custom_call_is_a_continuation(worker):
+    """The call as the client sends it back is printed as the model wrote it."""
+    asked = [{"role": "user", "content": "Edit. " * 40}]
+    first = whole(worker, messages=asked, tools=[EDIT], **writing(EDITED))
+    message = first["choices"][0]["message"]
+    turn = [*asked, message, {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": "ok"}]
+    as_function = {**message, "tool_calls": [{"id": "c", "type": "function", "function": {"name": "edit", "arguments": '{"input": "+\\"a\\n"}'}}]}
+    count = lambda messages: worker.post("/tokenize", {"messages": messages, "tools": [EDIT]}).json["count"]
+    assert count(turn) == count([*asked, as_function, turn[-1]])
+    answer = worker.post("/v1/chat/completions", body(messages=[{"role": "user", "content": "a"}], tools=[{"type": "custom", "custom": {}}]))
+    assert answer.code == 400 and "tools[0] must be" in answer.json["error"]["message"]

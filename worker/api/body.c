@@ -7,6 +7,7 @@
 #include "common/http/http_server.h"
 #include "common/text/json.h"
 #include "worker/api/api.h"
+#include "worker/api/fields/custom_tools.h"
 #include "worker/api/wires/messages_request.h"
 #include "worker/text/template/chat_template.h"
 
@@ -159,11 +160,14 @@ enum status body_render_chat(const struct api *api, const struct json *body, str
     struct chat_input in = {.add_generation_prompt = true,
                             .defaults = api->template_kwargs,
                             .now_s = (int64_t)(clock_wall_us() / 1000000)};
+    struct json *functions = NULL;
     bool continues = false;
     enum status st = json_get_array(body, "messages", &in.messages, err);
 
     if (st == ST_OK) st = check_messages(in.messages, err);
     if (st == ST_OK) st = json_get_array(body, "tools", &in.tools, err);
+    if (st == ST_OK) st = custom_tools_read(&functions, in.tools, false, err);
+    if (functions) in.tools = functions;
     if (st == ST_OK) st = json_get_array(body, "documents", &in.documents, err);
     if (st == ST_OK) st = json_get_object(body, "chat_template_kwargs", &in.kwargs, err);
     if (st == ST_OK) st = read_effort(body, &in.effort, err);
@@ -175,6 +179,7 @@ enum status body_render_chat(const struct api *api, const struct json *body, str
     }
     if (st == ST_OK) st = chat_template_render(api->chat_template, &in, text, err);
     if (st == ST_OK && continues) st = cut_after_final(in.messages, text, err);
+    json_destroy(functions);
     return st;
 }
 

@@ -3,6 +3,7 @@
 
 #include "common/base/buf.h"
 #include "common/text/json.h"
+#include "worker/api/fields/custom_tools.h"
 
 /* --- tools ------------------------------------------------------------------------------------ */
 
@@ -17,11 +18,14 @@ static bool is_name(struct str s) {
     return s.len > 0 && s.len <= TOOL_NAME_MAX;
 }
 
-static struct str name_of(const struct json *tool) {
+static struct str name_in(const struct json *v, const char *member) {
     struct str name = STR_NULL;
 
-    return json_to_str(json_get(json_get(tool, "function"), "name"), &name) == ST_OK ? name
-                                                                                     : STR_NULL;
+    return json_to_str(json_get(json_get(v, member), "name"), &name) == ST_OK ? name : STR_NULL;
+}
+
+static struct str name_of(const struct json *tool) {
+    return name_in(tool, "function");
 }
 
 /* A missing type is "function", the only one of chat. */
@@ -66,8 +70,10 @@ static enum status check_tool(const struct json *tool, size_t i, struct error *e
 
 static enum status get_tools(struct tool_fields *f, const struct json *o, struct error *err) {
     size_t i = 0;
-    enum status st = json_get_array(o, "tools", &f->tools, err);
+    enum status st = json_get_array(o, "tools", &f->given, err);
 
+    if (st == ST_OK) st = custom_tools_read(&f->functions, f->given, true, err);
+    f->tools = f->functions ? f->functions : f->given;
     JSON_FOR_EACH(tool, f->tools) {
         if (i == TOOLS_MAX) {
             return error_set_param(err, ST_INVALID, "tools",
@@ -91,7 +97,8 @@ static const struct json *find(const struct json *tools, struct str name) {
 
 static enum status put_named(struct json_writer *w, const struct tool_fields *f,
                              const struct json *named, struct error *err) {
-    const struct json *tool = is_function(named) ? find(f->tools, name_of(named)) : NULL;
+    struct str name = is_function(named) ? name_of(named) : name_in(named, "custom");
+    const struct json *tool = find(f->tools, name);
 
     if (!tool) {
         return error_set_param(err, ST_INVALID, "tool_choice",
@@ -102,8 +109,8 @@ static enum status put_named(struct json_writer *w, const struct tool_fields *f,
     return ST_OK;
 }
 
-/* Those that `named` names, {"type": "function", "function": {"name"}} or an array of such, are
- * what may be called. */
+/* Those that `named` names, {"type": "function", "function": {"name"}} (or custom) or an array of
+ * such, are what may be called. */
 static enum status choose(struct tool_fields *f, const struct json *named, struct error *err) {
     struct json_writer w;
     struct buf text;
@@ -146,13 +153,13 @@ static enum status choose_allowed(struct tool_fields *f, const struct json *choi
 static enum status choose_by_object(struct tool_fields *f, const struct json *choice,
                                     struct str type, struct error *err) {
     if (str_eq(type, STR("allowed_tools"))) return choose_allowed(f, choice, err);
-    if (str_eq(type, STR("function"))) {
+    if (str_eq(type, STR("function")) || str_eq(type, STR("custom"))) {
         f->choice = TOOLS_NAMED;
         return choose(f, choice, err);
     }
     return error_set_param(err, ST_INVALID, "tool_choice",
-                           "unsupported tool_choice of type \"%.*s\": supported are \"function\" "
-                           "and \"allowed_tools\"",
+                           "unsupported tool_choice of type \"%.*s\": supported are "
+                           "\"function\", \"custom\" and \"allowed_tools\"",
                            (int)MIN(type.len, 40), type.ptr);
 }
 
@@ -188,7 +195,13 @@ enum status tool_fields_parse(struct tool_fields *f, const struct json *o, struc
     return st;
 }
 
+bool tool_fields_is_custom(const struct tool_fields *f, struct str name) {
+    return f->functions && custom_tools_has(f->given, name);
+}
+
 void tool_fields_fini(struct tool_fields *f) {
+    json_destroy(f->functions);
+    f->functions = NULL;
     json_destroy(f->chosen);
     f->chosen = NULL;
 }

@@ -6,6 +6,7 @@
 #include "worker/api/handlers.h"
 #include "worker/api/samples.h"
 #include "worker/api/shapes/logprobs.h"
+#include "worker/api/wires/call_arguments.h"
 #include "worker/output/answer_events.h"
 
 static void begin(struct json_writer *w, const struct call *c, const char *object,
@@ -85,8 +86,25 @@ static void open_stream(struct call *c) {
 
 /* --- a stream --------------------------------------------------------------------------------- */
 
-static void put_call(struct json_writer *w, const struct answer_event *e) {
+static bool is_custom(const struct choice *ch, const struct answer_part *part) {
+    return part->kind == PART_CALL && tool_fields_is_custom(&ch->call->tools, buf_str(&part->name));
+}
+
+/* What a custom tool gets. */
+static void put_input(struct json_writer *w, struct str arguments) {
+    struct buf input;
+
+    buf_init(&input, 0);
+    call_arguments_append_input(arguments, &input);
+    json_field_str(w, "input", buf_str(&input));
+    if (input.has_failed) w->out->has_failed = true;
+    buf_fini(&input);
+}
+
+/* Of a custom tool's call the input comes at once, with its end. */
+static void put_call(struct json_writer *w, const struct answer_event *e, bool is_custom) {
     bool begins = e->kind == ANSWER_BEGIN;
+    const char *type = is_custom ? "custom" : "function";
 
     json_put_key(w, "tool_calls");
     json_begin_array(w);
@@ -94,22 +112,29 @@ static void put_call(struct json_writer *w, const struct answer_event *e) {
     json_field_u64(w, "index", e->part->call);
     if (begins) {
         json_field_z(w, "id", e->part->id);
-        json_field_z(w, "type", "function");
+        json_field_z(w, "type", type);
     }
-    json_put_key(w, "function");
+    json_put_key(w, type);
     json_begin_object(w);
     if (begins) json_field_str(w, "name", buf_str(&e->part->name));
-    json_field_str(w, "arguments", begins ? STR("") : e->text);
+    if (!is_custom) {
+        json_field_str(w, "arguments", begins ? STR("") : e->text);
+    } else if (begins) {
+        json_field_str(w, "input", STR(""));
+    } else {
+        put_input(w, buf_str(&e->part->text));
+    }
     json_end_object(w);
     json_end_object(w);
     json_end_array(w);
 }
 
 /* `e` NULL: nothing. */
-static void put_delta(struct json_writer *w, const struct answer_event *e) {
+static void put_delta(struct json_writer *w, const struct choice *ch,
+                      const struct answer_event *e) {
     json_put_key(w, "delta");
     json_begin_object(w);
-    if (e && e->part->kind == PART_CALL) put_call(w, e);
+    if (e && e->part->kind == PART_CALL) put_call(w, e, is_custom(ch, e->part));
     if (e && e->part->kind == PART_TEXT) json_field_str(w, "content", e->text);
     if (e && e->part->kind == PART_REASONING) {
         json_field_str(w, "reasoning", e->text);
@@ -127,7 +152,7 @@ static void send_event(struct call *c, struct choice *ch, const struct answer_ev
     begin(&w, c, "chat.completion.chunk", &c->out);
     json_begin_object(&w);
     json_field_u64(&w, "index", ch->shown);
-    put_delta(&w, e);
+    put_delta(&w, ch, e);
     if (is_last) {
         put_logprobs(&w, ch, ch->n_reported);
         json_field_z(&w, "finish_reason", finish_name(ch));
@@ -151,7 +176,7 @@ static void send_event(struct call *c, struct choice *ch, const struct answer_ev
 static bool next_event(struct choice *ch, struct answer_event *e) {
     while (answer_next(&ch->answer, &ch->sent, e)) {
         if (e->part->kind == PART_REASONING && ch->call->reasoning.is_hidden) continue;
-        if (e->kind == ANSWER_TEXT) return true;
+        if (e->kind == (is_custom(ch, e->part) ? ANSWER_END : ANSWER_TEXT)) return true;
         if (e->kind == ANSWER_BEGIN && e->part->kind == PART_CALL) return true;
     }
     return false;
@@ -181,21 +206,28 @@ static void usage_chunk(struct call *c, struct buf *out) {
 
 /* --- the whole -------------------------------------------------------------------------------- */
 
-static void put_calls(struct json_writer *w, const struct answer *a) {
+static void put_calls(struct json_writer *w, const struct choice *ch) {
+    const struct answer *a = &ch->answer;
+
     if (a->n_calls == 0) return;
     json_put_key(w, "tool_calls");
     json_begin_array(w);
     for (uint32_t i = 0; i < a->n; i++) {
         const struct answer_part *part = &a->part[i];
+        const char *type = is_custom(ch, part) ? "custom" : "function";
 
         if (part->kind != PART_CALL) continue;
         json_begin_object(w);
         json_field_z(w, "id", part->id);
-        json_field_z(w, "type", "function");
-        json_put_key(w, "function");
+        json_field_z(w, "type", type);
+        json_put_key(w, type);
         json_begin_object(w);
         json_field_str(w, "name", buf_str(&part->name));
-        json_field_str(w, "arguments", buf_str(&part->text));
+        if (is_custom(ch, part)) {
+            put_input(w, buf_str(&part->text));
+        } else {
+            json_field_str(w, "arguments", buf_str(&part->text));
+        }
         json_end_object(w);
         json_end_object(w);
     }
@@ -226,7 +258,7 @@ static void put_message(struct json_writer *w, struct choice *ch, struct buf *sc
     } else {
         json_field_null(w, "reasoning");
     }
-    put_calls(w, a);
+    put_calls(w, ch);
     json_end_object(w);
 }
 

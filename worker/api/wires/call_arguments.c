@@ -63,3 +63,20 @@ struct json *call_arguments_read(struct str arguments, struct buf *out) {
     buf_truncate(out, before);
     return NULL;
 }
+
+void call_arguments_append_input(struct str arguments, struct buf *out) {
+    struct str input;
+    struct json *v;
+    struct buf text;
+
+    buf_init(&text, 0);
+    v = call_arguments_read(arguments, &text);
+    if (json_to_str(json_get(v, "input"), &input) == ST_OK) {
+        buf_append_str(out, input);
+    } else {
+        buf_append_str(out, arguments);
+    }
+    if (text.has_failed) out->has_failed = true;
+    json_destroy(v);
+    buf_fini(&text);
+}

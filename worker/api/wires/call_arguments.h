@@ -14,4 +14,8 @@ struct json;
  * none, and *out is as before. */
 struct json *call_arguments_read(struct str arguments, struct buf *out);
 
+/* Appends what a custom tool gets: the string "input" of the arguments; where they are cut, the
+ * arguments as they are. */
+void call_arguments_append_input(struct str arguments, struct buf *out);
+
 #endif

@@ -2,6 +2,7 @@
 #include "worker/api/wires/responses_answer.h"
 
 #include "common/text/json.h"
+#include "worker/api/wires/call_arguments.h"
 #include "worker/api/wires/prompt_history.h"
 #include "worker/api/wires/responses_items.h"
 #include "worker/api/wires/shown_parts.h"
@@ -277,7 +278,7 @@ static void put_custom_input(const struct responses_item *item, struct responses
     struct buf input;
 
     buf_init(&input, 0);
-    responses_item_append_input(item, &input);
+    call_arguments_append_input(buf_str(&item->part->text), &input);
     put_delta(item, s, buf_str(&input), out);
     put_done(item, s, buf_str(&input), out);
     if (input.has_failed) out->has_failed = true;

@@ -89,23 +89,6 @@ static void put_reasoning(struct json_writer *w, const struct responses_item *it
     buf_fini(&sealed);
 }
 
-void responses_item_append_input(const struct responses_item *item, struct buf *out) {
-    struct str arguments = buf_str(&item->part->text), input;
-    struct json *v;
-    struct buf text;
-
-    buf_init(&text, 0);
-    v = call_arguments_read(arguments, &text);
-    if (json_to_str(json_get(v, "input"), &input) == ST_OK) {
-        buf_append_str(out, input);
-    } else {
-        buf_append_str(out, arguments);
-    }
-    if (text.has_failed) out->has_failed = true;
-    json_destroy(v);
-    buf_fini(&text);
-}
-
 static void put_call(struct json_writer *w, const struct responses_item *item, bool begins) {
     struct buf input;
 
@@ -117,7 +100,7 @@ static void put_call(struct json_writer *w, const struct responses_item *item, b
         return;
     }
     buf_init(&input, 0);
-    if (!begins) responses_item_append_input(item, &input);
+    if (!begins) call_arguments_append_input(buf_str(&item->part->text), &input);
     json_field_str(w, "input", buf_str(&input));
     if (input.has_failed) w->out->has_failed = true;
     buf_fini(&input);

@@ -27,9 +27,6 @@ void responses_item_put(struct json_writer *w, const struct responses_item *item
 void responses_item_put_content(struct json_writer *w, const struct responses_item *item,
                                 struct str text);
 
-/* Of a custom tool: the string that its function got. */
-void responses_item_append_input(const struct responses_item *item, struct buf *out);
-
 /* Appends the items of the input as elements of a JSON array, with an id where they have none. */
 void responses_put_input(const struct responses_answer *r, struct buf *out);
 

@@ -83,52 +83,13 @@ static void put_name(struct json_writer *w, const struct seat *seat) {
     buf_fini(&name);
 }
 
-/* {"input": a string}, which a regular expression may constrain. */
-static void put_input_schema(struct json_writer *w, struct str regex) {
-    struct buf pattern;
-
-    json_put_key(w, "parameters");
-    json_begin_object(w);
-    json_field_z(w, "type", "object");
-    json_put_key(w, "properties");
-    json_begin_object(w);
-    json_put_key(w, "input");
-    json_begin_object(w);
-    json_field_z(w, "type", "string");
-    if (regex.ptr) {
-        buf_init(&pattern, 0);
-        buf_append_str(&pattern, STR("^(?:"));
-        buf_append_str(&pattern, regex);
-        buf_append_str(&pattern, STR(")$"));
-        json_field_str(w, "pattern", buf_str(&pattern));
-        buf_fini(&pattern);
-    }
-    json_end_object(w);
-    json_end_object(w);
-    json_put_key(w, "required");
-    json_begin_array(w);
-    json_put_str(w, STR("input"));
-    json_end_array(w);
-    json_field_bool(w, "additionalProperties", false);
-    json_end_object(w);
-    if (regex.ptr) json_field_bool(w, "strict", true);
-}
-
 static void put_custom(struct json_writer *w, const struct seat *seat) {
-    const struct json *format = json_get(seat->tool, "format");
-    struct str definition = member_text(format, "definition");
-    bool is_regex = member_is(format, "syntax", "regex");
-    struct buf text;
+    struct str description = member_text(seat->tool, "description");
 
-    buf_init(&text, 0);
-    buf_append_str(&text, member_text(seat->tool, "description"));
-    if (definition.ptr && !is_regex) {
-        append_line(&text, STR("The input must match this Lark grammar:"));
-        append_line(&text, definition);
-    }
-    if (buf_len(&text)) json_field_str(w, "description", buf_str(&text));
-    buf_fini(&text);
-    put_input_schema(w, is_regex ? definition : STR_NULL);
+    if (description.ptr) json_field_str(w, "description", description);
+    if (json_is_null(json_get(seat->tool, "format"))) return;
+    json_put_key(w, "format");
+    json_put_tree(w, json_get(seat->tool, "format"));
 }
 
 static void put_function(struct json_writer *w, const struct seat *seat) {
@@ -161,8 +122,8 @@ static bool put_seat(const struct seat *seat, void *arg) {
         json_begin_array(w);
     }
     json_begin_object(w);
-    json_field_z(w, "type", "function");
-    json_put_key(w, "function");
+    json_field_z(w, "type", seat->is_custom ? "custom" : "function");
+    json_put_key(w, seat->is_custom ? "custom" : "function");
     json_begin_object(w);
     put_name(w, seat);
     seat->is_custom ? put_custom(w, seat) : put_function(w, seat);

@@ -1,14 +1,12 @@
-/* worker/api/wires/responses_tools.h - the tools of Responses as functions of chat, and back.
+/* worker/api/wires/responses_tools.h - the tools of Responses as those of chat, and back.
  *
  *      function          the function
- *      custom            a function with one string, `input`. A grammar of the syntax regex is its
- *                        pattern; of the syntax lark, a part of its description
+ *      custom            the custom tool (worker/api/fields/custom_tools.h)
  *      namespace NS      its tools as NS__NAME
  *      hosted ones       left out: web_search, image_generation, mcp ...
  *
- * Tools stand in `tools`, and in items `additional_tools` of the input. LIMITS: what a custom tool
- * gets is constrained by a regular expression alone; a lark grammar is shown to the model and not
- * enforced. Pure. */
+ * Tools stand in `tools`, and in items `additional_tools` of the input. Choices and calls name a
+ * custom tool as a function. Pure. */
 #ifndef WORKER_API_WIRES_RESPONSES_TOOLS_H
 #define WORKER_API_WIRES_RESPONSES_TOOLS_H
 

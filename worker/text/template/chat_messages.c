@@ -252,6 +252,52 @@ static enum status read_tool_calls(struct chat_conversion *c, struct jv calls) {
     return st;
 }
 
+/* {"id", "type": "custom", "custom": {"name", "input"}} as the call of a function with the one
+ * argument "input". */
+static enum status convert_custom_call(struct chat_conversion *c, const struct json *call,
+                                       struct jv *out) {
+    const struct json *custom = json_get(call, "custom");
+    struct jv id, name, arguments, function;
+    struct json_writer w;
+    struct buf text;
+    enum status st;
+
+    buf_init(&text, 0);
+    json_writer_init(&w, &text);
+    json_begin_object(&w);
+    json_put_key(&w, "input");
+    json_put_tree(&w, json_get(custom, "input"));
+    json_end_object(&w);
+    st = jv_copy(c->run, buf_str(&text), &arguments);
+    if (buf_status(&text) != ST_OK) st = ST_NOMEM;
+    buf_fini(&text);
+    if (st == ST_OK) st = jv_new_dict(c->run, 2, &function);
+    if (st == ST_OK) st = chat_convert(c, json_get(custom, "name"), &name);
+    if (st == ST_OK) st = jv_add(c->run, function, STR("name"), name);
+    if (st == ST_OK) st = jv_add(c->run, function, STR("arguments"), arguments);
+    if (st == ST_OK) st = jv_new_dict(c->run, 3, out);
+    if (st == ST_OK) st = chat_convert(c, json_get(call, "id"), &id);
+    if (st == ST_OK) st = jv_add(c->run, *out, STR("id"), id);
+    if (st == ST_OK) st = jv_add(c->run, *out, STR("type"), jv_string(STR("function")));
+    return st == ST_OK ? jv_add(c->run, *out, STR("function"), function) : st;
+}
+
+static enum status convert_calls(struct chat_conversion *c, const struct json *calls,
+                                 struct jv *out) {
+    enum status st;
+
+    if (json_type(calls) != JSON_ARRAY) return chat_convert(c, calls, out);
+    st = jv_new_list(c->run, json_count(calls), out);
+    for (const struct json *it = json_first(calls); it && st == ST_OK; it = json_next(it)) {
+        bool is_custom = json_type(json_get(it, "custom")) == JSON_OBJECT;
+        struct jv call;
+
+        st = is_custom ? convert_custom_call(c, it, &call) : chat_convert(c, it, &call);
+        if (st == ST_OK) st = jv_push(c->run, *out, call);
+    }
+    return st == ST_OK ? read_tool_calls(c, *out) : st;
+}
+
 /* {"name", "arguments"}, the field before there were several, as the one call of tool_calls. */
 static enum status wrap_function_call(struct chat_conversion *c, const struct json *v,
                                       struct jv *calls) {
@@ -282,8 +328,9 @@ static enum status convert_field(struct chat_conversion *c, const struct json *f
     struct jv name, value;
     enum status st = convert_text(c, json_key(field), &name);
 
-    if (st == ST_OK) st = chat_convert(c, field, &value);
-    if (st == ST_OK && str_eq(name.as.string, STR("tool_calls"))) st = read_tool_calls(c, value);
+    if (st != ST_OK) return st;
+    st = str_eq(name.as.string, STR("tool_calls")) ? convert_calls(c, field, &value)
+                                                   : chat_convert(c, field, &value);
     return st == ST_OK ? jv_add(c->run, out, name.as.string, value) : st;
 }
 

@@ -13,7 +13,8 @@
  *      null fields  left out, so that `name is defined` and `'tool_calls' in message` are right
  *      tool_calls   an empty list is left out. Arguments: the value that the string spells; {} for an empty
  *                   one, for null and for other types; a string that is no JSON is kept as it is. A
- *                   template that joins them to text, as DeepSeek-V3.1's does, gets the string
+ *                   template that joins them to text, as DeepSeek-V3.1's does, gets the string. A call
+ *                   of a custom tool is that of a function: its arguments are {"input": its text}
  *      reasoning    under both of its names, `reasoning` and `reasoning_content`
  *
  * Two older or newer words than most templates have are brought to theirs: the role `developer` is

@@ -6,11 +6,22 @@
 #include "common/base/buf.h"
 #include "common/text/json.h"
 #include "tests/support/cm.h"
+#include "worker/api/fields/custom_tools.h"
 #include "worker/api/fields/tool_fields.h"
 
 #define F "{\"type\":\"function\",\"function\":{\"name\":\"f\"}}"
 #define G                                                                                          \
     "{\"type\":\"function\",\"function\":{\"name\":\"g.h-1\",\"parameters\":{},\"strict\":true}}"
+#define LARK                                                                                       \
+    "{\"type\":\"custom\",\"custom\":{\"name\":\"l\",\"description\":\"Edits.\",\"format\":{"      \
+    "\"type\":"                                                                                    \
+    "\"grammar\",\"grammar\":{\"syntax\":\"lark\",\"definition\":\"start: \\\"a\\\"\"}}}}"
+#define REGEX                                                                                      \
+    "{\"type\":\"custom\",\"custom\":{\"name\":\"r\",\"format\":{\"type\":\"grammar\",\"syntax\":" \
+    "\"regex\",\"definition\":\"[ab]\"}}}"
+#define PLAIN "{\"type\":\"custom\",\"custom\":{\"name\":\"p\",\"format\":{\"type\":\"text\"}}}"
+#define CUSTOM(format)                                                                             \
+    "{\"tools\":[{\"type\":\"custom\",\"custom\":{\"name\":\"c\",\"format\":" format "}}]}"
 #define TOOLS "\"tools\":[" F "," G "]"
 
 struct parsed {
@@ -71,6 +82,12 @@ static void each_choice_is_read(void **state) {
          ",\"tool_choice\":{\"type\":\"allowed_tools\",\"allowed_tools\":{\"mode\":\"required\","
          "\"tools\":[" G "," F "]}}}",
          TOOLS_REQUIRED, "g.h-1,f", false},
+        {"{\"tools\":[" F "," LARK "]}", TOOLS_AUTO, "f,l", false},
+        {"{\"tools\":[" F "," LARK "],\"tool_choice\":" LARK "}", TOOLS_NAMED, "l", true},
+        {"{\"tools\":[" F "," LARK "," PLAIN
+         "],\"tool_choice\":{\"type\":\"allowed_tools\",\"allowed_tools\":{\"tools\":[" PLAIN "," F
+         "]}}}",
+         TOOLS_AUTO, "p,f", false},
     };
     char text[256];
 
@@ -96,7 +113,14 @@ static void what_is_wrong_is_named(void **state) {
         {"{\"tool_choice\":" F "}", "tool_choice", "`tools` must be set"},
         {"{" TOOLS ",\"tool_choice\":\"any\"}", "tool_choice", "any"},
         {"{" TOOLS ",\"tool_choice\":7}", "tool_choice", "supported are"},
-        {"{" TOOLS ",\"tool_choice\":{\"type\":\"custom\"}}", "tool_choice", "custom"},
+        {"{" TOOLS ",\"tool_choice\":{\"type\":\"custom\"}}", "tool_choice", "does not match"},
+        {"{" TOOLS ",\"tool_choice\":{\"type\":\"mcp\"}}", "tool_choice", "mcp"},
+        {CUSTOM("7"), "tools", "custom tool \"c\""},
+        {CUSTOM("{}"), "tools", "custom tool \"c\""},
+        {CUSTOM("{\"type\":\"grammar\",\"syntax\":\"lark\",\"definition\":\"\"}"), "tools",
+         "not empty"},
+        {CUSTOM("{\"type\":\"grammar\",\"syntax\":\"ebnf\",\"definition\":\"a\"}"), "tools",
+         "\"lark\""},
         {"{" TOOLS ",\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"nothing\"}}}",
          "tool_choice",
          "The tool specified in `tool_choice` does not match any of the specified `tools`"},
@@ -145,9 +169,55 @@ static void tools_have_a_limit(void **state) {
     }
 }
 
+static void assert_tree(const struct json *v, const char *expected) {
+    struct json_writer w;
+    struct buf text;
+
+    buf_init(&text, 0);
+    json_writer_init(&w, &text);
+    json_put_tree(&w, v);
+    assert_int_equal(buf_len(&text), strlen(expected));
+    assert_memory_equal(buf_ptr(&text), expected, strlen(expected));
+    buf_fini(&text);
+}
+
+#define INPUT                                                                                      \
+    "\"parameters\":{\"type\":\"object\",\"properties\":{\"input\":{\"type\":\"string\"}},"        \
+    "\"required\":"                                                                                \
+    "[\"input\"],\"additionalProperties\":false}"
+#define LARK_FUNCTION                                                                              \
+    "\"function\":{\"name\":\"l\",\"description\":\"Edits.\\nThe input must match this Lark "      \
+    "grammar:\\nstart: \\\"a\\\"\"," INPUT "}"
+#define REGEX_FUNCTION                                                                             \
+    "\"function\":{\"name\":\"r\",\"description\":\"The input must match this regular "            \
+    "expression:\\n[ab]\"," INPUT "}"
+#define PLAIN_FUNCTION "\"function\":{\"name\":\"p\"," INPUT "}"
+
+static void custom_tools_are_functions_with_one_string(void **state) {
+    struct parsed p = parse("{\"tools\":[" F "," LARK "," REGEX "," PLAIN "]}");
+    struct json *shown = NULL;
+
+    (void)state;
+    assert_int_equal(p.status, ST_OK);
+    assert_tree(p.f.tools, "[" F ",{\"type\":\"function\"," LARK_FUNCTION
+                           ",\"format\":{\"syntax\":\"lark\",\"definition\":\"start: \\\"a\\\"\"}},"
+                           "{\"type\":\"function\"," REGEX_FUNCTION
+                           ",\"format\":{\"syntax\":\"regex\",\"definition\":\"[ab]\"}},"
+                           "{\"type\":\"function\"," PLAIN_FUNCTION "}]");
+    assert_int_equal(custom_tools_read(&shown, p.f.given, false, NULL), ST_OK);
+    assert_tree(shown, "[" F ",{\"type\":\"function\"," LARK_FUNCTION
+                       "},{\"type\":\"function\"," REGEX_FUNCTION
+                       "},{\"type\":\"function\"," PLAIN_FUNCTION "}]");
+    assert_true(tool_fields_is_custom(&p.f, STR("p")));
+    assert_false(tool_fields_is_custom(&p.f, STR("f")));
+    json_destroy(shown);
+    finish(&p);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_choice_is_read),
+        cmocka_unit_test(custom_tools_are_functions_with_one_string),
         cmocka_unit_test(what_is_wrong_is_named),
         cmocka_unit_test(tools_have_a_limit),
     };

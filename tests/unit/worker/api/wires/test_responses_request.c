@@ -123,7 +123,7 @@ static void encrypted_reasoning_is_read_where_it_is_ours(void **state) {
                 "\"role\":\"user\",\"content\":\"x\"}]}");
 }
 
-static void tools_are_functions(void **state) {
+static void tools_are_those_of_chat(void **state) {
     (void)state;
     assert_chat("{\"input\":\"hi\",\"tools\":[{\"type\":\"function\",\"name\":\"f\","
                 "\"description\":\"d\",\"strict\":false,\"parameters\":{"
@@ -144,15 +144,11 @@ static void tools_are_functions(void **state) {
                 "\"type\":\"function\",\"function\":{\"name\":\"f\","
                 "\"description\":\"d\",\"parameters\":{\"type\":\"object\","
                 "\"properties\":{\"x\":{\"type\":\"integer\"}}}}},{"
-                "\"type\":\"function\",\"function\":{\"name\":\"apply_patch\","
-                "\"description\":\"Edits.\\nThe input must match this Lark gr"
-                "ammar:\\nstart: \\\"a\\\"\",\"parameters\":{\"type\":\"object\","
-                "\"properties\":{\"input\":{\"type\":\"string\"}},\"required\":["
-                "\"input\"],\"additionalProperties\":false}}},{"
-                "\"type\":\"function\",\"function\":{\"name\":\"code\","
-                "\"parameters\":{\"type\":\"object\",\"properties\":{\"input\":{"
-                "\"type\":\"string\",\"pattern\":\"^(?:a|b)$\"}},\"required\":["
-                "\"input\"],\"additionalProperties\":false},\"strict\":true}},{"
+                "\"type\":\"custom\",\"custom\":{\"name\":\"apply_patch\","
+                "\"description\":\"Edits.\",\"format\":{\"type\":\"grammar\","
+                "\"syntax\":\"lark\",\"definition\":\"start: \\\"a\\\"\"}}},{"
+                "\"type\":\"custom\",\"custom\":{\"name\":\"code\",\"format\":{"
+                "\"type\":\"grammar\",\"syntax\":\"regex\",\"definition\":\"a|b\"}}},{"
                 "\"type\":\"function\",\"function\":{\"name\":\"mcp__g\","
                 "\"parameters\":{\"type\":\"object\",\"properties\":{\"x\":{"
                 "\"type\":\"integer\"}}},\"strict\":true}}],"
@@ -176,10 +172,7 @@ static void choices_name_functions(void **state) {
                 true,
                 "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"tools\":[{"
                 "\"type\":\"function\",\"function\":{\"name\":\"f\"}},{"
-                "\"type\":\"function\",\"function\":{\"name\":\"mcp__g\","
-                "\"parameters\":{\"type\":\"object\",\"properties\":{\"input\":{"
-                "\"type\":\"string\"}},\"required\":[\"input\"],"
-                "\"additionalProperties\":false}}}],"
+                "\"type\":\"custom\",\"custom\":{\"name\":\"mcp__g\"}}],"
                 "\"tool_choice\":\"required\"}");
     assert_chat("{\"input\":\"hi\",\"tools\":[{\"type\":\"function\",\"name\":\"f\"},{"
                 "\"type\":\"namespace\",\"name\":\"mcp\",\"tools\":[{"
@@ -188,10 +181,7 @@ static void choices_name_functions(void **state) {
                 true,
                 "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"tools\":[{"
                 "\"type\":\"function\",\"function\":{\"name\":\"f\"}},{"
-                "\"type\":\"function\",\"function\":{\"name\":\"mcp__g\","
-                "\"parameters\":{\"type\":\"object\",\"properties\":{\"input\":{"
-                "\"type\":\"string\"}},\"required\":[\"input\"],"
-                "\"additionalProperties\":false}}}],\"tool_choice\":{"
+                "\"type\":\"custom\",\"custom\":{\"name\":\"mcp__g\"}}],\"tool_choice\":{"
                 "\"type\":\"function\",\"function\":{\"name\":\"f\"}}}");
     assert_chat("{\"input\":\"hi\",\"tools\":[{\"type\":\"function\",\"name\":\"f\"},{"
                 "\"type\":\"namespace\",\"name\":\"mcp\",\"tools\":[{"
@@ -200,10 +190,7 @@ static void choices_name_functions(void **state) {
                 true,
                 "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"tools\":[{"
                 "\"type\":\"function\",\"function\":{\"name\":\"f\"}},{"
-                "\"type\":\"function\",\"function\":{\"name\":\"mcp__g\","
-                "\"parameters\":{\"type\":\"object\",\"properties\":{\"input\":{"
-                "\"type\":\"string\"}},\"required\":[\"input\"],"
-                "\"additionalProperties\":false}}}],\"tool_choice\":{"
+                "\"type\":\"custom\",\"custom\":{\"name\":\"mcp__g\"}}],\"tool_choice\":{"
                 "\"type\":\"function\",\"function\":{\"name\":\"mcp__g\"}}}");
     assert_chat("{\"input\":\"hi\",\"tools\":[{\"type\":\"function\",\"name\":\"f\"},{"
                 "\"type\":\"namespace\",\"name\":\"mcp\",\"tools\":[{"
@@ -212,10 +199,7 @@ static void choices_name_functions(void **state) {
                 true,
                 "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"tools\":[{"
                 "\"type\":\"function\",\"function\":{\"name\":\"f\"}},{"
-                "\"type\":\"function\",\"function\":{\"name\":\"mcp__g\","
-                "\"parameters\":{\"type\":\"object\",\"properties\":{\"input\":{"
-                "\"type\":\"string\"}},\"required\":[\"input\"],"
-                "\"additionalProperties\":false}}}],\"tool_choice\":{"
+                "\"type\":\"custom\",\"custom\":{\"name\":\"mcp__g\"}}],\"tool_choice\":{"
                 "\"type\":\"function\",\"function\":{\"name\":\"mcp__g\"}}}");
     assert_chat("{\"input\":\"hi\",\"tools\":[{\"type\":\"function\",\"name\":\"f\"},{"
                 "\"type\":\"namespace\",\"name\":\"mcp\",\"tools\":[{"
@@ -225,10 +209,7 @@ static void choices_name_functions(void **state) {
                 true,
                 "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"tools\":[{"
                 "\"type\":\"function\",\"function\":{\"name\":\"f\"}},{"
-                "\"type\":\"function\",\"function\":{\"name\":\"mcp__g\","
-                "\"parameters\":{\"type\":\"object\",\"properties\":{\"input\":{"
-                "\"type\":\"string\"}},\"required\":[\"input\"],"
-                "\"additionalProperties\":false}}}],\"tool_choice\":{"
+                "\"type\":\"custom\",\"custom\":{\"name\":\"mcp__g\"}}],\"tool_choice\":{"
                 "\"type\":\"allowed_tools\",\"allowed_tools\":{"
                 "\"mode\":\"required\",\"tools\":[{\"type\":\"function\","
                 "\"function\":{\"name\":\"f\"}}]}}}");
@@ -391,7 +372,7 @@ int main(void) {
         cmocka_unit_test(instructions_and_developers_are_one_message_of_the_system),
         cmocka_unit_test(neighbouring_calls_are_one_message_with_reasoning),
         cmocka_unit_test(encrypted_reasoning_is_read_where_it_is_ours),
-        cmocka_unit_test(tools_are_functions),
+        cmocka_unit_test(tools_are_those_of_chat),
         cmocka_unit_test(choices_name_functions),
         cmocka_unit_test(other_fields_have_chats_names),
         cmocka_unit_test(what_would_be_lost_is_refused),

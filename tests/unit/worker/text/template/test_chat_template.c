@@ -283,6 +283,25 @@ static void tool_arguments_become_what_they_spell(void **state) {
 }
 
 /* DeepSeek-V3.1's does so. */
+static void call_of_a_custom_tool_is_that_of_a_function(void **state) {
+    static const char source[] =
+        "{% for m in messages %}{% for c in m.tool_calls %}{{ c | tojson }}"
+        "{% endfor %}{% endfor %}";
+    struct chat_template *t = NULL;
+
+    (void)state;
+    assert_int_equal(chat_template_compile(&t, str_of(source), NULL), ST_OK);
+    assert_renders(t,
+                   "[{\"role\":\"assistant\",\"tool_calls\":[{\"id\":\"a\",\"type\":\"custom\","
+                   "\"custom\":{\"name\":\"edit\",\"input\":\"+\\\"x\\\"\\n\"}}]}]",
+                   "{\"id\": \"a\", \"type\": \"function\", \"function\": {\"name\": \"edit\", "
+                   "\"arguments\": {\"input\": \"+\\\"x\\\"\\n\"}}}");
+    assert_renders(t, "[{\"role\":\"assistant\",\"tool_calls\":[{\"custom\":{}}, 7]}]",
+                   "{\"id\": null, \"type\": \"function\", \"function\": {\"name\": null, "
+                   "\"arguments\": {\"input\": null}}}7");
+    chat_template_destroy(t);
+}
+
 static void a_template_that_joins_arguments_to_text_gets_their_text(void **state) {
     static const char source[] =
         "{% for m in messages %}{% for c in m.tool_calls %}{{ m.content is none }}"
@@ -608,6 +627,7 @@ int main(void) {
         cmocka_unit_test(built_in_templates_render),
         cmocka_unit_test(text_parts_are_joined),
         cmocka_unit_test(tool_arguments_become_what_they_spell),
+        cmocka_unit_test(call_of_a_custom_tool_is_that_of_a_function),
         cmocka_unit_test(a_template_that_joins_arguments_to_text_gets_their_text),
         cmocka_unit_test(a_folder_without_template_gets_a_built_in_one),
         cmocka_unit_test(a_template_for_tools_is_used_with_tools),
