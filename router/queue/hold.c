@@ -469,8 +469,8 @@ static bool has_free_before(const struct hold *h, const struct hold_request *q, 
            is_due(h, request_of(t), w, t->work_s, now_us);
 }
 
-/* Would it be tried for w in vain? The policy has chosen another worker and still prefers that. What
- * is best of all is asked when that one is looked at. */
+/* Would it be tried for w in vain? The policy has chosen another worker and still prefers that one.
+ * Whether a third is better is found out when that one is looked at. */
 static bool waits_for_other(struct hold *h, struct hold_request *q, uint32_t w, uint64_t now_us) {
     if (!q->was_tried || q->lane == w || q->rq->n_exclude || !tree_heap_is_linked(&q->in_lane) ||
         !worker_mask_has(load_of(h)->eligible.words, q->lane))

@@ -144,8 +144,8 @@ MUST_USE enum status routing_offer(struct routing *r, const struct route_request
 double routing_offer_price(const struct routing *r); /* of the offered request: routing_price */
 void routing_accept(struct routing *r, const struct route_request *rq, struct route_ticket *t);
 
-/* Would the policy choose w rather than v, were they the only ones? Changes nothing but its lots. It
- * takes a third of an offer's time; with more workers than two the weights of a policy may differ. */
+/* Would the policy choose w rather than v, were they the only ones? Changes nothing but its lots.
+ * It takes a third of an offer's time; among more workers a policy may weigh terms otherwise. */
 bool routing_prefers(struct routing *r, const struct route_request *rq, uint32_t w, uint32_t v);
 
 /* Applies the learned speeds of workers (speed.h) to later requests, at most once a second; the
