@@ -49,6 +49,31 @@ struct vocabulary *fixture_vocabulary(struct rng *rng, uint32_t n_more, const ch
     return v;
 }
 
+static uint32_t encode_longest(const void *arg, struct str text, uint32_t *ids, uint32_t max) {
+    const struct vocabulary *v = arg;
+    uint32_t n = 0;
+
+    while (text.len > 0 && n < max) {
+        struct str longest = STR_NULL;
+
+        for (uint32_t id = 0; id < v->n_tokens; id++) {
+            struct str s = vocabulary_bytes(v, id);
+
+            if (s.len <= longest.len || !str_starts(text, s)) continue;
+            longest = s;
+            ids[n] = id;
+        }
+        text = (struct str){text.ptr + longest.len, text.len - longest.len};
+        n++;
+    }
+    return n;
+}
+
+void fixture_vocabulary_encodes(struct vocabulary *v) {
+    v->arg = v;
+    v->encode = encode_longest;
+}
+
 struct grammar *fixture_grammar(enum grammar_kind kind, const char *text, bool is_closed,
                                 const struct vocabulary *v) {
     struct grammar_spec spec = {.kind = kind, .text = str_of(text), .is_closed = is_closed};

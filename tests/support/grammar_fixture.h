@@ -11,6 +11,9 @@
 /* One token for each byte, `n_more` of random text with `alphabet`, then the special ones. */
 struct vocabulary *fixture_vocabulary(struct rng *rng, uint32_t n_more, const char *alphabet);
 
+/* Gives it a tokenizer, which takes the longest token at each place. */
+void fixture_vocabulary_encodes(struct vocabulary *v);
+
 /* The grammar; fails the test with the message if there is none. */
 struct grammar *fixture_grammar(enum grammar_kind kind, const char *text, bool is_closed,
                                 const struct vocabulary *v);

@@ -126,6 +126,25 @@ void constrain_fill(struct request *r, const struct constrain_ends *ends, uint32
         none_left(r, "bad_words");
 }
 
+/* Has the mask this token of a grammar still, without all that may be taken from it? */
+static bool is_left(const struct request *r, uint32_t token) {
+    const struct request_params *p = &r->params;
+    uint32_t at = 0, banned;
+
+    if (p->allowed && !(p->allowed[token / 32] >> (token % 32) & 1)) return false;
+    for (uint32_t i = 0; request_n_output(r) < p->min_tokens && i < p->n_stop_ids; i++)
+        if (p->stop_ids[i] == token) return false;
+    while (request_next_banned(r, &at, &banned))
+        if (banned == token) return false;
+    return true;
+}
+
+bool constrain_forced(struct request *r, uint32_t *token) {
+    if (r->params.n_logprobs >= 0) return false;
+    if (thinking_forces(&r->thinking, &r->params.thinking, token)) return true;
+    return r->params.grammar && grammar_forced_token(&r->matcher, token) && is_left(r, *token);
+}
+
 /* --- the token -------------------------------------------------------------------------------- */
 
 enum status constrain_take(struct request *r, const struct constrain_ends *ends, uint32_t token) {

@@ -197,11 +197,12 @@ struct engine_stats {
     double restore_rate;     /* tokens/s from host memory, measured where the calls that move blocks
                               * wait for them; 0: unknown */
     uint64_t generated_tokens;
-    uint64_t preemptions, swap_outs;      /* swap_outs: of these, with the KV kept in host memory */
-    uint64_t masks_new, masks_known;      /* of grammars: computed, found */
-    uint64_t forks;                       /* sequences that took up another one's blocks */
-    uint64_t prefix_queries, prefix_hits; /* tokens, at admission */
-    double prefix_hit_rate;               /* of the last thousand requests */
+    uint64_t preemptions, swap_outs; /* swap_outs: of these, with the KV kept in host memory */
+    uint64_t masks_new, masks_known; /* of grammars: computed, found */
+    uint64_t forced_tokens; /* of those generated, that could be no others and were not sampled */
+    uint64_t forks;         /* sequences that took up another one's blocks */
+    uint64_t prefix_queries, prefix_hits;        /* tokens, at admission */
+    double prefix_hit_rate;                      /* of the last thousand requests */
     uint32_t host_total, host_held, host_cached; /* blocks of host memory: all, in use, findable */
     uint64_t host_queries, host_hits;            /* tokens looked for behind the device's hits */
     uint64_t moved_out, moved_in;                /* blocks, to and from host memory */

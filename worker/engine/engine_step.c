@@ -209,25 +209,45 @@ static void take_error(struct engine *e, const struct schedule_entry *entry, uin
     (void)scheduler_take(e->sched, entry, 0, now_us);
 }
 
-/* The token of a request whose constraint has been followed. A complete answer ends here, even
- * where its length would end it too. */
-static void take_token(struct engine *e, const struct schedule_entry *entry, uint32_t token,
-                       uint64_t now_us) {
-    struct request *r = entry->request;
-    bool is_end = r->params.grammar && entry->is_sampled &&
-                  (r->is_complete ||
-                   request_is_end(&r->params, e->eos_ids, e->options.scheduler.n_eos, token));
-
-    scheduler_take(e->sched, entry, token, now_us);
-    if (!is_end) return;
+/* Behind a token whose constraint has been followed. A complete answer ends here, even where its
+ * length would end it too. */
+static void end_if_complete(struct engine *e, struct request *r, uint32_t token, uint64_t now_us) {
+    if (!r->params.grammar ||
+        !(r->is_complete ||
+          request_is_end(&r->params, e->eos_ids, e->options.scheduler.n_eos, token)))
+        return;
     if (r->finish == FINISH_LENGTH) r->finish = FINISH_STOP;
     scheduler_end(e->sched, r, FINISH_STOP, now_us);
 }
 
-static enum status follow_constraint(struct engine *e, const struct schedule_entry *entry,
-                                     uint32_t token) {
-    if (!request_is_constrained(entry->request) || !entry->is_sampled) return ST_OK;
-    return constrain_take(entry->request, &e->masks.ends, token);
+/* The tokens that must follow, which are not sampled. */
+static void take_forced(struct engine *e, struct request *r, uint64_t now_us) {
+    uint32_t token;
+
+    while (r->state != REQUEST_DONE && constrain_forced(r, &token)) {
+        if (constrain_take(r, &e->masks.ends, token) != ST_OK) {
+            scheduler_end(e->sched, r, FINISH_ERROR, now_us);
+            return;
+        }
+        count_token(e, r, now_us);
+        e->totals.forced_tokens++;
+        (void)scheduler_append(e->sched, r, token, now_us);
+        end_if_complete(e, r, token, now_us);
+    }
+}
+
+static void take_sampled(struct engine *e, const struct schedule_entry *entry, uint32_t token,
+                         uint64_t now_us) {
+    struct request *r = entry->request;
+
+    if (request_is_constrained(r) && constrain_take(r, &e->masks.ends, token) != ST_OK) {
+        take_error(e, entry, now_us);
+        return;
+    }
+    count_token(e, r, now_us);
+    (void)scheduler_take(e->sched, entry, token, now_us);
+    end_if_complete(e, r, token, now_us);
+    if (request_is_constrained(r)) take_forced(e, r, now_us);
 }
 
 /* A row whose request has ended gets entry NULL. */
@@ -247,11 +267,10 @@ static void take_row(struct engine *e, const struct batch_step *step, struct bat
             take_beam(e, &step->stage, row, now_us);
             return;
         }
-        if (follow_constraint(e, entry, token) == ST_OK) {
-            if (entry->is_sampled) count_token(e, r, now_us);
-            take_token(e, entry, token, now_us);
+        if (entry->is_sampled) {
+            take_sampled(e, entry, token, now_us);
         } else {
-            take_error(e, entry, now_us);
+            (void)scheduler_take(e->sched, entry, token, now_us);
         }
     } else {
         error_set(&r->error, ST_INTERNAL,

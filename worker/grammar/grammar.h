@@ -115,6 +115,10 @@ MUST_USE enum status grammar_mask(struct grammar_matcher *m, const uint32_t **ma
 bool grammar_mask_is_known(
     const struct grammar_matcher *m); /* it would be computed now otherwise */
 
+/* The token that must come next: the mask has no other, and the answer may not end. False also
+ * where only a walk of the vocabulary would show it. */
+bool grammar_forced_token(struct grammar_matcher *m, uint32_t *token);
+
 /* Appends the bytes that must come next, whichever tokens spell them; at most 64. */
 void grammar_forced(struct grammar_matcher *m, struct buf *out);
 

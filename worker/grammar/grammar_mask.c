@@ -261,6 +261,23 @@ static const uint32_t *mask_of_one(struct grammar *g, uint32_t token) {
     return g->one;
 }
 
+bool grammar_forced_token(struct grammar_matcher *m, uint32_t *token) {
+    struct grammar *g = m->grammar;
+    uint32_t number = g->rows->row[m->row].mask;
+
+    if (g->rows->row[m->row].is_accepting) return false;
+    if (number == ROW_UNKNOWN) {
+        grammar_prepare(g);
+        if (!grammar_force_token(g, m->row, token) || exprs_failure(g->exprs) != EXPRS_OK)
+            return false;
+        g->rows->row[m->row].mask = MASK_OF_ONE | *token;
+        grammar_note_bytes(g);
+        return true;
+    }
+    *token = number & ~MASK_OF_ONE;
+    return number & MASK_OF_ONE;
+}
+
 bool grammar_mask_is_known(const struct grammar_matcher *m) {
     return m->grammar->rows->row[m->row].mask != ROW_UNKNOWN;
 }

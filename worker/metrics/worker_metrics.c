@@ -78,6 +78,7 @@ void worker_metrics_collect(struct metrics *m, struct engine *engine) {
     advance(metrics_at(m, WORKER_forks_total), s.forks);
     advance(METRICS_GET(m, WORKER_grammar_masks_total, "computed"), s.masks_new);
     advance(METRICS_GET(m, WORKER_grammar_masks_total, "cached"), s.masks_known);
+    advance(metrics_at(m, WORKER_grammar_forced_tokens_total), s.forced_tokens);
     advance(metrics_at(m, WORKER_prompt_tokens_total), s.prompt_tokens);
     advance(metrics_at(m, WORKER_prompt_tokens_cached_total), s.cached_tokens);
     advance(metrics_at(m, WORKER_generation_tokens_total), s.generated_tokens);

@@ -151,6 +151,9 @@ struct engine;
       "Memory of the compiled grammars kept for requests to come, their masks included.")          \
     X(COUNTER, grammar_masks_total, "source",                                                      \
       "Masks of allowed tokens used in steps, by source: computed, cached.")                       \
+    X(COUNTER, grammar_forced_tokens_total, "",                                                    \
+      "Tokens generated without a step of their own, because a grammar or a reasoning budget "     \
+      "allowed no other.")                                                                         \
     X(HISTOGRAM, grammar_mask_seconds, "",                                                         \
       "Time to compute a mask of allowed tokens that was not cached.",                             \
       METRIC_BUCKETS(worker_mask_buckets))                                                         \

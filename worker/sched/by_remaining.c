@@ -1,6 +1,6 @@
 /* worker/sched/by_remaining.c - POLICY_SRPT: the prompt that lacks least goes first.
  *
- * One step: every running request that lacks one token; what is swapped out; then prompts, by
+ * One step: every running request that decodes; what is swapped out; then prompts, by
  * chunk, in progress and waiting alike, in the order of fair_order.h. Seconds that a prompt lacks
  * are those of its tokens that are not cached, by pace.h, attention to their context included.
  *
@@ -37,6 +37,11 @@ static struct request *request_of_order(struct list *link) {
 
 static uint32_t lacking(const struct request *r) {
     return r->n_tokens - MIN(r->n_computed, r->n_tokens);
+}
+
+/* Does it lack its next token alone, and those that were forced before that? */
+static bool is_decoding(const struct request *r) {
+    return lacking(r) <= 1 + r->n_forced;
 }
 
 /* --- the waiting ------------------------------------------------------------------------------ */
@@ -183,10 +188,10 @@ struct request *scheduler_order_victim(const struct scheduler *s, const struct r
     LIST_FOR_EACH(it, &s->running) {
         struct request *q = request_of(it);
 
-        if (q->step == s->n_steps || q == r || lacking(q) <= 1) continue;
+        if (q->step == s->n_steps || q == r || is_decoding(q)) continue;
         if (!worst || fair_order_before(&s->order, &worst->order.turn, &q->order.turn)) worst = q;
     }
-    if (lacking(r) <= 1) return worst ? worst : request_of(list_last(&s->running));
+    if (is_decoding(r)) return worst ? worst : request_of(list_last(&s->running));
     return worst && fair_order_before(&s->order, &r->order.turn, &worst->order.turn) ? worst : NULL;
 }
 
@@ -212,18 +217,18 @@ bool scheduler_order_is_overdue(const struct scheduler *s, uint64_t now_us) {
 
 /* --- one step --------------------------------------------------------------------------------- */
 
-/* All that lack one token; the others are collected. */
+/* All that decode; the others are collected. */
 static void schedule_decoding(struct scheduler *s, struct schedule *sched, struct budget *b) {
     s->n_prefills = 0;
     for (struct list *it = s->running.next; it != &s->running; it = it->next) {
         struct request *r = request_of(it);
         uint32_t n = scheduler_count_ready(s, r, r->n_computed);
 
-        if (n > 1) {
+        if (!is_decoding(r)) {
             s->prefill[s->n_prefills++] = r;
-        } else if (n == 1 && scheduler_fit(s, r, r->n_computed, b) == 1) {
-            if (!scheduler_make_room(s, sched, r, 1)) return; /* it was the last */
-            scheduler_give(s, sched, b, r, 1);
+        } else if (n > 0 && (n = scheduler_fit(s, r, r->n_computed, b)) > 0) {
+            if (!scheduler_make_room(s, sched, r, n)) return; /* it was the last */
+            scheduler_give(s, sched, b, r, n);
         }
     }
 }
@@ -355,7 +360,7 @@ void scheduler_order_check(const struct scheduler *s) {
     LIST_FOR_EACH(it, &s->running) {
         const struct request *r = request_of(it);
 
-        assert(r->order.turn.is_in_progress == (lacking(r) > 1));
+        assert(r->order.turn.is_in_progress == !is_decoding(r));
         n_in_progress += r->order.turn.is_in_progress;
     }
     assert(n_in_progress == s->order.n_in_progress && n_in_progress <= SCHEDULER_PREFILLS_MAX);

@@ -49,6 +49,7 @@ void scheduler_leave(struct scheduler *s, struct request *r) {
         s->n_running--;
         s->free_rows[s->n_free_rows++] = r->row;
         r->row = REQUEST_NO_ROW;
+        r->n_forced = 0;
         break;
     }
     list_remove(&r->link);

@@ -151,6 +151,7 @@ struct request {
     uint32_t row;          /* at the backend; REQUEST_NO_ROW when not running */
     uint32_t n_admissions; /* times it entered the running list with blocks to fill */
     uint32_t n_binds;      /* times its row got other tokens than it had */
+    uint32_t n_forced; /* tokens behind the sampled one that are still to compute; while running */
     uint32_t n_preemptions;
     uint64_t seq; /* order of arrival */
     struct {
@@ -218,6 +219,12 @@ bool request_next_banned(const struct request *r, uint32_t *at, uint32_t *token)
 /* Does its next token depend on the one before by more than what the model computes? */
 static inline bool request_is_constrained(const struct request *r) {
     return r->params.grammar != NULL || r->thinking.phase != THINKING_AFTER;
+}
+
+/* Do the tokens so far change what is likely? */
+static inline bool request_is_penalised(const struct request *r) {
+    return r->params.repetition_penalty != 1 || r->params.frequency_penalty != 0 ||
+           r->params.presence_penalty != 0;
 }
 
 /* Are the logprobs of the prompt's tokens requested? */

@@ -174,7 +174,7 @@ uint32_t scheduler_fit(const struct scheduler *s, const struct request *r, uint3
         n = MIN(n, s->options.long_prefill_token_threshold);
     if (!s->options.chunked_prefill && n > b->tokens) return 0;
     n = MIN(n, b->tokens);
-    if (n > 1) n = within_target(s, b, first, n);
+    if (n > 1 && r->n_forced == 0) n = within_target(s, b, first, n);
     if (count_scores(r, first, n, &from) > b->scores) n = from + b->scores - first;
     return n;
 }
@@ -185,14 +185,12 @@ static void count_work(struct scheduler *s, struct schedule *sched, struct budge
     double work;
 
     if (r->order.turn.is_in_progress) scheduler_order_gave(s, r, n);
-    if (n == 1) {
-        sched->n_decoding++;
-        return;
-    }
+    sched->n_decoding += n == 1 || r->n_forced > 0;
+    if (n == 1) return;
     work = pace_work(&s->pace, r->n_computed, r->n_computed + n);
     sched->work += work;
     b->left_s -= work / pace_rate(&s->pace);
-    b->least -= MIN(n, b->least);
+    if (r->n_forced == 0) b->least -= MIN(n, b->least);
 }
 
 void scheduler_give(struct scheduler *s, struct schedule *sched, struct budget *b,
@@ -352,6 +350,23 @@ void scheduler_step(struct scheduler *s, struct schedule *sched, uint64_t now_us
 
 /* --- outputs ---------------------------------------------------------------------------------- */
 
+static bool append(struct scheduler *s, struct request *r, uint32_t token, uint64_t now_us) {
+    request_append(r, token);
+    if (r->state != REQUEST_RUNNING)
+        s->waiting_tokens++; /* preempted meanwhile: the token counts */
+    if (!request_check_stop(r, s->options.eos_ids, s->options.n_eos)) return false;
+    scheduler_enter_done(s, r, now_us);
+    return true;
+}
+
+bool scheduler_append(struct scheduler *s, struct request *r, uint32_t token, uint64_t now_us) {
+    if (r->state == REQUEST_RUNNING) {
+        r->n_forced++;
+        if (request_is_penalised(r)) r->n_binds++; /* the device counts what it samples alone */
+    }
+    return append(s, r, token, now_us);
+}
+
 bool scheduler_take(struct scheduler *s, const struct schedule_entry *e, uint32_t token,
                     uint64_t now_us) {
     struct request *r = e->request;
@@ -361,13 +376,9 @@ bool scheduler_take(struct scheduler *s, const struct schedule_entry *e, uint32_
     r->n_pending -= e->is_sampled;
     if (r->state == REQUEST_DONE || !e->is_sampled) return false;
     assert(e->first + e->n_tokens == r->n_tokens); /* sampled once, for the next position */
-    request_append(r, token);
-    if (r->state != REQUEST_RUNNING)
-        s->waiting_tokens++; /* preempted meanwhile: the token counts */
+    r->n_forced = 0;
     if (r->first_token_us == 0) r->first_token_us = now_us;
-    if (!request_check_stop(r, s->options.eos_ids, s->options.n_eos)) return false;
-    scheduler_enter_done(s, r, now_us);
-    return true;
+    return append(s, r, token, now_us);
 }
 
 void scheduler_end(struct scheduler *s, struct request *r, enum finish_reason reason,

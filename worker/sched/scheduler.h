@@ -32,7 +32,8 @@
  * Thread: engine. Follows: Yu et al., Orca, OSDI 2022; Agrawal et al., Sarathi-Serve, OSDI 2024;
  * vLLM's scheduler for every order and tie.
  *
- * LIMITS: one sampled token per request and step; beams are never computed ahead. */
+ * LIMITS: one sampled token per request and step, and those that are forced behind it
+ * (scheduler_append); beams are never computed ahead. */
 #ifndef WORKER_SCHED_SCHEDULER_H
 #define WORKER_SCHED_SCHEDULER_H
 
@@ -98,8 +99,8 @@ struct schedule {
     struct schedule_entry *entry; /* (max_num_seqs) in order of scheduling */
     uint32_t n_entries, n_tokens, n_outputs;
     uint32_t prefill_tokens; /* of n_tokens, tokens of prompts */
-    uint32_t n_decoding;     /* entries of one token */
-    double work;             /* of all others, see pace.h */
+    uint32_t n_decoding;     /* entries of one token, or of tokens that were forced */
+    double work;             /* of entries of more than one token, see pace.h */
     uint32_t n_preempted;
     uint32_t n_admitted, n_resumed;     /* into running; those of them that had run before */
     uint32_t n_started;                 /* requests of clients among them, for the first time */
@@ -156,6 +157,10 @@ void scheduler_set_restore_rate(struct scheduler *s, double tokens_per_s);
  * Requests that ended before (cancelled in flight) are left alone: false. */
 bool scheduler_take(struct scheduler *s, const struct schedule_entry *e, uint32_t token,
                     uint64_t now_us);
+
+/* One token more of a request whose sampled token was just taken, and which is not sampled: the next
+ * step computes it with the others that lack. True when the request has ended. */
+bool scheduler_append(struct scheduler *s, struct request *r, uint32_t token, uint64_t now_us);
 
 /* The outcome of a beam's entry (request_is_beam): the likeliest tokens and their logprobs, best
  * first, -1 past the end; group->n_alternatives of them. NULL when !is_sampled. */

@@ -1,7 +1,8 @@
 /* tests/unit/worker/engine/test_engine_sim.c - a crowd on the simulated backend: hundreds of
  * requests over a pool that is too small for them, with cancels and resets at random, ends with
  * every block free and every answer the one that its request has alone. With grammars too, which
- * are compiled again and again, so that their masks are computed by several threads. */
+ * are compiled again and again, so that their masks are computed by several threads; what they
+ * force is not sampled, but for the answers that all are compared with. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -87,6 +88,7 @@ static void submit(struct crowd *c, uint32_t which) {
     if (c->v && which % 3 > 0) {
         if (!c->is_learning && rng_below(&c->rng, 4) == 0) compile(c, which % N_GRAMMARS);
         p.grammar = c->g[which % N_GRAMMARS];
+        p.n_logprobs = c->is_learning ? 0 : -1; /* each of its tokens has a step, or not */
     }
     assert_int_equal(request_create(&r, &p, &engine_info(c->e)->limits, NULL), ST_OK);
     r->owner = owner;
@@ -112,6 +114,7 @@ static void open_crowd(struct crowd *c, bool has_grammars) {
     engine_options_set_model(&o, c->model);
     if (has_grammars) {
         c->v = fixture_vocabulary(&c->rng, 400, "aest_:\", {");
+        fixture_vocabulary_encodes(c->v);
         for (uint32_t i = 0; i < N_GRAMMARS; i++)
             compile(c, i);
         o.geometry.vocab = c->v->n_tokens;
@@ -127,6 +130,8 @@ static void open_crowd(struct crowd *c, bool has_grammars) {
 }
 
 static void learn_each_alone(struct crowd *c) {
+    struct engine_stats s;
+
     c->is_learning = true;
     for (uint32_t i = 0; i < N_PROMPTS; i++) {
         submit(c, i);
@@ -135,6 +140,8 @@ static void learn_each_alone(struct crowd *c) {
     }
     c->is_learning = false;
     c->n_whole = 0;
+    engine_stats(c->e, &s);
+    assert_int_equal(s.forced_tokens, 0);
 }
 
 struct counted_reset {
@@ -196,7 +203,7 @@ static void get_answers_and_leave_nothing(bool has_grammars) {
     assert_true(s.preemptions > 0 && s.prefix_hits > 0);
     assert_int_equal(s.finished[FINISH_ERROR], 0);
     assert_int_equal(s.finished[FINISH_STOP] + s.finished[FINISH_LENGTH], c.n_whole + N_PROMPTS);
-    assert_int_equal(s.masks_new > 0, has_grammars);
+    assert_int_equal(s.masks_new > 0 && s.forced_tokens > 0, has_grammars);
     close_crowd(&c);
 }
 

@@ -189,6 +189,37 @@ static void the_order_is_the_one_that_sorting_gives(void **state) {
     assert_true(most_in_progress >= 4);
 }
 
+/* What was forced is computed with what decodes, whatever prompts wait for, and is no prompt. */
+static void forced_tokens_decode(void **state) {
+    struct fixture_options o = srpt_options(64);
+    struct request_params p = answer_of(40);
+    struct sched_fixture f;
+    struct request *first, *long_one;
+
+    (void)state;
+    o.scheduler.itl_target_s = 0.001;
+    fixture_open(&f, &o);
+    first = add_at(&f, 8, 1, 0, &p);
+    step_at(&f, 1);
+    fixture_take(&f, 7);
+    long_one = add_at(&f, 500, 2, 1, &p);
+    for (uint32_t i = 0; i < 9; i++)
+        assert_false(scheduler_append(f.s, first, 8, 0));
+    step_at(&f, 2);
+    assert_int_equal(given(&f, first), 10);
+    assert_int_equal(given(&f, long_one), 54);
+    assert_int_equal(f.step.n_decoding, 1);
+    fixture_take(&f, 7);
+    step_at(&f, 3);
+    assert_int_equal(given(&f, first), 1);
+    fixture_take(&f, 7);
+    scheduler_end(f.s, first, FINISH_ABORT, 0);
+    scheduler_end(f.s, long_one, FINISH_ABORT, 0);
+    request_unref(first);
+    request_unref(long_one);
+    fixture_close(&f);
+}
+
 /* --- the numbered cases ----------------------------------------------------------------------- */
 
 /* A computes what B begins with: B lacks 72 tokens then, and goes before C with its 100. */
@@ -488,6 +519,7 @@ static void order_48_no_step_is_longer_than_the_target(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_order_is_the_one_that_sorting_gives),
+        cmocka_unit_test(forced_tokens_decode),
         cmocka_unit_test(order_41_a_prefix_that_becomes_cached_counts),
         cmocka_unit_test(order_41_with_a_thousand_waiting),
         cmocka_unit_test(order_42_at_most_eight_are_in_progress),

@@ -23,7 +23,7 @@ struct scheduler_fixture {
     uint32_t n_live;
     struct schedule flight[MAX_IN_FLIGHT];
     uint32_t n_flight;
-    uint64_t n_tokens, n_done, n_cached, n_searches, now_us;
+    uint64_t n_tokens, n_done, n_cached, n_searches, n_forced, now_us;
 };
 
 static uint64_t chain(uint64_t before, uint32_t token) {
@@ -185,6 +185,20 @@ static void take_beam(struct scheduler_fixture *w, const struct schedule_entry *
     scheduler_take_beam(w->f.s, e, token, logprob, 1);
 }
 
+/* Tokens that must follow the sampled one: of requests that are never computed ahead. */
+static void append_forced(struct scheduler_fixture *w, const struct schedule_entry *e) {
+    struct request *r = e->request;
+
+    if (!e->is_sampled || r->n_in_flight > 0 || rng_below(&w->rng, 4) > 0) return;
+    for (uint64_t n = rng_below(&w->rng, 12); n > 0 && r->state != REQUEST_DONE; n--) {
+        uint32_t token = 200 + (uint32_t)rng_below(&w->rng, 3);
+        bool is_end = scheduler_append(w->f.s, r, token, 1);
+
+        assert_int_equal(is_end, r->state == REQUEST_DONE);
+        w->n_forced++;
+    }
+}
+
 static void take_entry(struct scheduler_fixture *w, const struct schedule_entry *e) {
     uint64_t note = 0;
 
@@ -196,6 +210,7 @@ static void take_entry(struct scheduler_fixture *w, const struct schedule_entry 
         take_beam(w, e, note);
     } else {
         (void)scheduler_take(w->f.s, e, token_after(note), 1);
+        append_forced(w, e);
     }
 }
 
@@ -306,12 +321,12 @@ static void random_run(uint64_t seed, uint32_t n_moves) {
     mem_free(w.note);
     mem_free(w.host);
     if (getenv("TEST_VERBOSE"))
-        printf("seed %llu: %llu requests, %llu tokens, %llu cached, %llu forks, %llu searches, "
-               "%llu swaps\n",
+        printf("seed %llu: %llu requests, %llu tokens, %llu forced, %llu cached, %llu forks, %llu "
+               "searches, %llu swaps\n",
                (unsigned long long)seed, (unsigned long long)w.n_done,
-               (unsigned long long)w.n_tokens, (unsigned long long)w.n_cached,
-               (unsigned long long)n_forks, (unsigned long long)w.n_searches,
-               (unsigned long long)n_swaps);
+               (unsigned long long)w.n_tokens, (unsigned long long)w.n_forced,
+               (unsigned long long)w.n_cached, (unsigned long long)n_forks,
+               (unsigned long long)w.n_searches, (unsigned long long)n_swaps);
 }
 
 static void random_work_keeps_every_invariant(void **state) {
