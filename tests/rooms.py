@@ -85,7 +85,8 @@ ARROWS = {
     "worker/api/fields": "common/base common/text worker/grammar worker/output worker/sched worker/model worker/text worker/text/tokenizer",
     "worker/api/events": "common/base common/net common/text common/protocol common/http",
     "worker/api/wires": "common/base common/text common/protocol worker/output",
-    "worker/api/shapes": "common/base common/http common/protocol common/text worker/output worker/text worker/text/tokenizer worker/api worker/api/wires",
+    "worker/api/shapes": "common/base common/http common/protocol common/text worker/output worker/text worker/text/tokenizer worker/api worker/api/fields "
+                         "worker/api/wires",
     "worker/api": COMMON + " kernels worker/grammar worker/output worker/sched worker/model worker/text worker/text/tokenizer worker/text/template "
                   "worker/engine worker/metrics worker/api/fields worker/api/events worker/api/wires",
     "worker": COMMON + " kernels kernels/host kernels/tp worker/grammar worker/output worker/sched worker/model worker/text worker/text/tokenizer "

@@ -441,6 +441,7 @@ static enum status start_engine(struct worker *w, const struct backend_ops *back
     e.kv.hash_block_size = o->hash_block_size;
     e.kv.no_caching = !o->prefix_caching;
     e.kv.dedup = o->dedup;
+    e.kv.retained_share = o->retained_share;
     if ((st = worker_kv_configure(o, &e, &w->kv_events, err)) != ST_OK) return st;
     e.scheduler.long_prefill_token_threshold = o->long_prefill_token_threshold;
     e.scheduler.chunked_prefill = o->chunked_prefill;

@@ -349,6 +349,12 @@ static const struct option_def rows[] = {
      .is_hidden = true,
      .help = "Share of the KV blocks kept free when a request is admitted while others run. Higher "
              "preempts fewer requests and runs fewer at once."},
+    {"retained-kv-share", OPT_F64, FIELD(retained_share), .def = "0.25", .min = "0", .max = "1",
+     .group = "Cache",
+     .help = "Share of the KV blocks that prompts may keep from eviction while they are unused: "
+             "those that clients mark by cache_control, prompt_cache_options or "
+             "prompt_cache_retention. Higher keeps more of them and less of other prompts. A "
+             "tenant gets at most half of it. 0 ignores the marks."},
     {"kv-cache-metrics", OPT_BOOL, FIELD(kv_cache_metrics), .group = "Cache",
      .help = "Measure KV blocks for /metrics: their lifetime, their idle time before eviction, and "
              "the time between hits."},

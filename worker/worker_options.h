@@ -36,7 +36,7 @@ struct worker_options {
 
     uint32_t block_size, hash_block_size, n_blocks;
     uint64_t kv_bytes;
-    double memory_fraction, watermark, kv_cache_metrics_sample;
+    double memory_fraction, watermark, retained_share, kv_cache_metrics_sample;
     bool prefix_caching, dedup, kv_cache_metrics;
     uint64_t kv_offload_bytes, swap_bytes;
     bool kv_events, kv_event_number_hashes;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "common/text/json.h"
+#include "worker/api/fields/cache_control.h"
 #include "worker/api/wires/messages_request.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -35,14 +36,38 @@ static void require_chat(const struct buf *out, bool late) {
     json_destroy(chat);
 }
 
+/* Refused with a sentence, or marks of which none contains another one of its time. */
+static void require_marks(const struct json *root) {
+    struct cache_control marks[CACHE_CONTROL_MAX];
+    size_t n_messages = json_count(json_get(root, "messages"));
+    struct error err = {0};
+    uint32_t n = 0;
+
+    if (cache_control_read(root, marks, &n, &err) != ST_OK) {
+        REQUIRE(err.message[0] && err.param[0]);
+        return;
+    }
+    REQUIRE(n <= CACHE_CONTROL_MAX);
+    for (uint32_t i = 0; i < n; i++) {
+        REQUIRE(marks[i].n_messages == CACHE_CONTROL_ALL || marks[i].n_messages <= n_messages);
+        if (i == 0) continue;
+        REQUIRE(marks[i].n_messages <= marks[i - 1].n_messages);
+        REQUIRE(marks[i].ttl_s > marks[i - 1].ttl_s);
+    }
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct json *root;
     struct buf out;
 
     if (json_parse(&root, (struct str){(const char *)data, size}, NULL, NULL) != ST_OK) return 0;
-    for (int i = 0; i < 4; i++) {
-        struct messages_asked asked = {
-            .takes_late_system = i & 1, .is_count = i & 2, .limits_thinking = i & 2};
+    require_marks(root);
+    for (int i = 0; i < 6; i++) {
+        struct messages_asked asked = {.takes_late_system = i & 1,
+                                       .is_count = i & 2,
+                                       .limits_thinking = i & 2,
+                                       .is_beginning = i > 3,
+                                       .n_messages = (size_t)i - 4};
         struct error err = {0};
         enum status st;
 

@@ -190,19 +190,48 @@ enum status body_translated(struct json **out, const struct buf *chat, struct er
     return json_parse(out, buf_str(chat), &limits, err);
 }
 
-enum status body_from_messages(struct json **out, const struct api *api, const struct json *body,
-                               bool is_count, struct error *err) {
-    struct messages_asked asked = {
-        .is_count = is_count,
-        .takes_late_system = api->takes_late_system,
-        .limits_thinking = api->reasoning_format && reasoning_format_end(api->reasoning_format).len,
-    };
+static enum status from_messages(struct json **out, const struct api *api, const struct json *body,
+                                 struct messages_asked *asked, struct error *err) {
     struct buf chat;
     enum status st;
 
+    asked->takes_late_system = api->takes_late_system;
+    asked->limits_thinking =
+        api->reasoning_format && reasoning_format_end(api->reasoning_format).len;
     buf_init(&chat, 0);
-    st = messages_to_chat(body, &asked, &chat, err);
+    st = messages_to_chat(body, asked, &chat, err);
     if (st == ST_OK) st = body_translated(out, &chat, err);
     buf_fini(&chat);
     return st;
+}
+
+enum status body_from_messages(struct json **out, const struct api *api, const struct json *body,
+                               bool is_count, struct error *err) {
+    struct messages_asked asked = {.is_count = is_count};
+
+    return from_messages(out, api, body, &asked, err);
+}
+
+static size_t n_common(struct str a, struct str b) {
+    size_t n = 0;
+
+    while (n < MIN(a.len, b.len) && a.ptr[n] == b.ptr[n])
+        n++;
+    return n;
+}
+
+size_t body_beginning_of_messages(const struct api *api, const struct json *body, size_t n_messages,
+                                  struct str rendered) {
+    struct messages_asked asked = {.is_beginning = true, .n_messages = n_messages};
+    struct json *chat = NULL;
+    struct buf text;
+    size_t n = 0;
+
+    buf_init(&text, rendered.len + 65536);
+    if (from_messages(&chat, api, body, &asked, NULL) == ST_OK &&
+        body_render_chat(api, chat, &text, NULL) == ST_OK && buf_status(&text) == ST_OK)
+        n = n_common(buf_str(&text), rendered);
+    json_destroy(chat);
+    buf_fini(&text);
+    return n;
 }

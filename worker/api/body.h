@@ -2,11 +2,11 @@
 #ifndef WORKER_API_BODY_H
 #define WORKER_API_BODY_H
 
+#include "common/base/buf.h"
 #include "common/base/status.h"
 
 struct api;
 struct chat_input;
-struct buf;
 struct http_request;
 struct json;
 
@@ -23,6 +23,11 @@ MUST_USE enum status body_render_chat(const struct api *api, const struct json *
  * json_destroy. */
 MUST_USE enum status body_from_messages(struct json **out, const struct api *api,
                                         const struct json *body, bool is_count, struct error *err);
+
+/* The bytes at the beginning of a message's rendered text that its first n_messages messages have
+ * written, behind tools and system. 0: the template does not render them alone. */
+size_t body_beginning_of_messages(const struct api *api, const struct json *body, size_t n_messages,
+                                  struct str rendered);
 
 /* Parses the text of a translated body. */
 MUST_USE enum status body_translated(struct json **out, const struct buf *chat, struct error *err);

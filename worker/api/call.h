@@ -72,6 +72,12 @@ struct prompt {
     struct buf text; /* owned copy of what is tokenized */
 };
 
+/* The beginning of the rendered prompt; SIZE_MAX bytes: all of it. */
+struct call_keep {
+    size_t n_bytes;
+    uint32_t ttl_s;
+};
+
 struct call_shape {
     const char *id_prefix;                   /* "cmpl-" */
     const char *prompt_field, *length_field; /* as this kind of call names them, for errors */
@@ -95,6 +101,8 @@ struct call {
     const struct call_shape *shape;
     struct json *json;  /* the request; params point into it */
     struct json *asked; /* what the client sent, where `json` is its translation to chat; or NULL */
+    struct call_keep keep[KV_RETAIN_MAX]; /* (n_keep) what of the prompt its client wants cached */
+    uint32_t n_keep;
     struct str compared; /* the earlier request that its client compares the prompt with */
     struct prompt_diagnosis diagnosis; /* that comparison, once the prompt is computed */
     struct call_params params;
@@ -151,6 +159,9 @@ MUST_USE enum status call_prompt_text(struct call *c, uint32_t i, struct str tex
                                       struct error *err);
 MUST_USE enum status call_prompt_ids(struct call *c, uint32_t i, const struct json *ids,
                                      struct error *err);
+
+/* Of calls with one prompt: OpenAI's fields by which a client asks to keep it. */
+MUST_USE enum status call_read_ttl(struct call *c, const struct json *body, struct error *err);
 
 /* The client of a request: the tenant that a router names by its salt; without one the holder of
  * the API key, where keys are required. 0: unknown. */

@@ -174,6 +174,28 @@ static enum status check_grammar(struct call *c, struct error *err) {
     return error_set_param(err, job->status, field, "%s: %s", field, job->err.message);
 }
 
+/* --- what to keep ----------------------------------------------------------------------------- */
+
+/* The tokens of the first n_bytes of the prompt's text; of the last one a part may be behind. */
+static uint32_t tokens_within(const struct call *c, size_t n_bytes) {
+    const struct token_list *tokens = &c->prompts[0].job.tokens;
+    uint32_t n = 0;
+    size_t used = 0;
+
+    for (; n < tokens->n && used < n_bytes; n++)
+        used += tokenizer_bytes(c->api->tokenizer, tokens->ids[n]).len;
+    return n;
+}
+
+static void set_retention(struct call *c) {
+    struct request_params *r = &c->params.request;
+
+    for (uint32_t i = 0; i < c->n_keep; i++)
+        r->retain[i] = (struct kv_retain){tokens_within(c, c->keep[i].n_bytes),
+                                          retention_of_seconds(c->keep[i].ttl_s)};
+    r->n_retain = c->n_keep;
+}
+
 static void launch(struct call *c) {
     struct error err = {0};
     enum status st = check_call(c, &err);
@@ -194,6 +216,7 @@ static void launch(struct call *c) {
         call_fail(c, st, &err);
         return;
     }
+    set_retention(c);
     st = samples_start(c, &err);
     if (st != ST_OK) call_fail(c, st, &err);
 }

@@ -3,6 +3,7 @@
 #include "common/text/json.h"
 #include "worker/api/cache_explain.h"
 #include "worker/api/call.h"
+#include "worker/api/fields/cache_control.h"
 
 struct call_usage call_usage(const struct call *c) {
     struct call_usage u = {.explained = c->params.request.explains_cache ? c : NULL,
@@ -34,6 +35,14 @@ void call_diagnose(struct call *c) {
 
     c->diagnosis =
         prompt_history_add(c->api->prompts, str_of(c->id), c->compared, call_owner(c), &seen);
+}
+
+enum status call_read_ttl(struct call *c, const struct json *body, struct error *err) {
+    uint32_t ttl_s;
+    enum status st = cache_control_read_ttl(body, &ttl_s, err);
+
+    if (st == ST_OK && ttl_s > 0) c->keep[c->n_keep++] = (struct call_keep){SIZE_MAX, ttl_s};
+    return st;
 }
 
 void call_put_usage(struct json_writer *w, const struct call_usage *u) {

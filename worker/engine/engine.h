@@ -207,6 +207,7 @@ struct engine_stats {
     uint64_t host_queries, host_hits;            /* tokens looked for behind the device's hits */
     uint64_t moved_out, moved_in;                /* blocks, to and from host memory */
     uint64_t misses[KV_MISS_COUNT];              /* first admissions, by why they found no more */
+    struct block_retain_stats retained;          /* blocks that clients asked to keep */
     uint64_t finished[FINISH_ERROR + 1];
 };
 void engine_stats(struct engine *e, struct engine_stats *out);

@@ -43,6 +43,7 @@ void engine_count_kv(struct engine *e) {
         t->host_held = kv_host_n_held(host);
         t->host_cached = kv_host_n_cached(host);
     }
+    t->retained = block_pool_retained(kv_manager_pool(e->kv));
     if (!kv) return;
     t->prefix_queries = kv->admitted.queries;
     t->prefix_hits = kv->admitted.hits;

@@ -45,6 +45,16 @@ static void advance(struct metric *counter, uint64_t total) {
     if (total > shown) metric_add(counter, total - shown);
 }
 
+static void collect_retained(struct metrics *m, const struct block_retain_stats *s) {
+    metric_set(metrics_at(m, WORKER_kv_retained_blocks), s->n_free);
+    metric_set(metrics_at(m, WORKER_kv_retained_blocks_limit), s->n_max);
+    advance(METRICS_GET(m, WORKER_kv_retained_total, "hit"), s->n_hit);
+    advance(METRICS_GET(m, WORKER_kv_retained_total, "expired"), s->n_expired);
+    advance(METRICS_GET(m, WORKER_kv_retained_total, "displaced"), s->n_displaced);
+    advance(METRICS_GET(m, WORKER_kv_retained_total, "evicted"), s->n_evicted);
+    advance(METRICS_GET(m, WORKER_kv_retained_total, "refused"), s->n_refused);
+}
+
 static void collect_cache(struct metrics *m, const struct engine_stats *s) {
     for (int cause = 0; cause < KV_MISS_COUNT; cause++) {
         const char *name = kv_miss_name((enum kv_miss)cause);
@@ -56,6 +66,7 @@ static void collect_cache(struct metrics *m, const struct engine_stats *s) {
     metric_set(METRICS_GET(m, WORKER_kv_host_blocks, "free"), s->host_total - s->host_held);
     advance(METRICS_GET(m, WORKER_kv_moved_blocks_total, "out"), s->moved_out);
     advance(METRICS_GET(m, WORKER_kv_moved_blocks_total, "in"), s->moved_in);
+    collect_retained(m, &s->retained);
 }
 
 void worker_metrics_collect(struct metrics *m, struct engine *engine) {

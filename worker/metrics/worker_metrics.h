@@ -107,6 +107,13 @@ struct engine;
       "Samples and beams that started by sharing KV blocks of another sequence.")                  \
     X(COUNTER, kv_moved_blocks_total, "direction",                                                 \
       "KV blocks copied between device and host memory, by direction.")                            \
+    X(GAUGE, kv_retained_blocks, "",                                                               \
+      "KV blocks that no request uses and that are evicted after all others, because a client "    \
+      "marked their prompt to be kept.")                                                           \
+    X(GAUGE, kv_retained_blocks_limit, "", "Most KV blocks that marked prompts keep.")             \
+    X(COUNTER, kv_retained_total, "outcome",                                                       \
+      "KV blocks of marked prompts by outcome: hit by a later request, expired unused, displaced " \
+      "by other marked prompts, evicted although marked, refused because of the tenant's share.")  \
     X(COUNTER, requests_denied_total, "",                                                          \
       "Requests rejected with 401 because they sent no key of --api-key or --api-key-file.")       \
     X(COUNTER, request_events_total, "",                                                           \

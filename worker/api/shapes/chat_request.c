@@ -243,6 +243,7 @@ enum status chat_read(struct call *c, const struct json *root, struct error *err
     enum status st = call_read_params(c, true, err);
 
     if (st == ST_OK) st = read_options(c, root, err);
+    if (st == ST_OK) st = call_read_ttl(c, root, err);
     if (st == ST_OK) st = tool_fields_parse(&c->tools, root, err);
     if (st == ST_OK) st = reasoning_fields_parse(&c->reasoning, root, err);
     if (st == ST_OK) read_role(c, root);

@@ -8,6 +8,7 @@
 #include "common/text/json.h"
 #include "worker/api/body.h"
 #include "worker/api/call.h"
+#include "worker/api/fields/cache_control.h"
 #include "worker/api/handlers.h"
 #include "worker/api/wires/messages_answer.h"
 #include "worker/text/stop.h"
@@ -80,6 +81,23 @@ static enum status read_diagnostics(struct call *c, struct error *err) {
     return json_get_str(diagnostics, "previous_message_id", 256, &c->compared, NULL, err);
 }
 
+/* What cache_control marks, in the rendered prompt. */
+static enum status read_cache_control(struct call *c, const struct json *root, struct error *err) {
+    struct cache_control marks[CACHE_CONTROL_MAX];
+    struct str rendered = buf_str(&c->prompts[0].text);
+    uint32_t n;
+    enum status st = cache_control_read(root, marks, &n, err);
+
+    for (uint32_t i = 0; st == ST_OK && i < n; i++) {
+        struct call_keep keep = {SIZE_MAX, marks[i].ttl_s};
+
+        if (marks[i].n_messages != CACHE_CONTROL_ALL)
+            keep.n_bytes = body_beginning_of_messages(c->api, root, marks[i].n_messages, rendered);
+        c->keep[c->n_keep++] = keep;
+    }
+    return st;
+}
+
 static enum status messages_read(struct call *c, const struct json *root, struct error *err) {
     enum status st;
 
@@ -87,7 +105,8 @@ static enum status messages_read(struct call *c, const struct json *root, struct
     c->json = NULL;
     st = read_diagnostics(c, err);
     if (st == ST_OK) st = body_from_messages(&c->json, c->api, root, false, err);
-    return st == ST_OK ? chat_read(c, c->json, err) : st;
+    if (st == ST_OK) st = chat_read(c, c->json, err);
+    return st == ST_OK ? read_cache_control(c, root, err) : st;
 }
 
 void messages_post(struct http_request *req, void *arg) {

@@ -187,6 +187,7 @@ static enum status responses_read(struct call *c, const struct json *root, struc
     buf_fini(&chat);
     json_destroy(earlier);
     if (st == ST_OK) st = chat_read(c, c->json, err);
+    if (st == ST_OK) st = call_read_ttl(c, c->asked, err);
     draw_id(c);
     return st;
 }

@@ -248,9 +248,11 @@ static enum status put_messages(struct json_writer *w, const struct json *body,
     conversation_begin(&c, w, asked->takes_late_system);
     read_system(&c, system);
     JSON_FOR_EACH(it, messages) {
+        if (asked->is_beginning && at.message == asked->n_messages) break;
         if (st == ST_OK) st = read_message(&c, it, &at);
         at.message++;
     }
+    if (asked->is_beginning && at.message == 0) conversation_turn(&c, SPEAKER_USER);
     is_continued = conversation_ends_in_answer(&c);
     if (conversation_end(&c) != ST_OK && st == ST_OK)
         st = error_set(err, ST_NOMEM, "out of memory for the conversation");

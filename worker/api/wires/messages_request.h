@@ -27,6 +27,10 @@ struct messages_asked {
     bool is_count;          /* of /v1/messages/count_tokens: what is of the answer may be absent */
     bool takes_late_system; /* conversation.h */
     bool limits_thinking;   /* or else a budget is checked, and has no effect */
+    /* Only system, tools and the first n_messages messages, and of the user that there is one: the
+     * beginning of a body that is read as a whole, too. */
+    bool is_beginning;
+    size_t n_messages;
 };
 
 /* Appends the body of the chat call to `out`. ST_INVALID names the field. */

@@ -32,6 +32,8 @@ static void repeat_all(struct json_writer *w, const struct responses_answer *r) 
                                             {"parallel_tool_calls", "true"},
                                             {"previous_response_id", "null"},
                                             {"prompt_cache_key", "null"},
+                                            {"prompt_cache_options", "null"},
+                                            {"prompt_cache_retention", "null"},
                                             {"reasoning", "{\"effort\":null,\"summary\":null}"},
                                             {"safety_identifier", "null"},
                                             {"temperature", "null"},

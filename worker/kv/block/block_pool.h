@@ -75,7 +75,7 @@ void block_pool_link(struct block_pool *pool, block_id id, block_id parent);
 void block_pool_set_kind(struct block_pool *pool, const block_id *ids, uint32_t n, uint32_t kind);
 
 /* Marks blocks in use, the first of their chain first, up to the one that is not published or that
- * the tenant has no share left for (0: nobody's share). With max_retained 0: does nothing. */
+ * the tenant has no share left for (0: of no tenant). With max_retained 0: does nothing. */
 void block_pool_retain(struct block_pool *pool, const block_id *ids, uint32_t n,
                        enum retention time, uint64_t tenant);
 
@@ -106,7 +106,7 @@ const struct prefix_cache *block_pool_cache(const struct block_pool *pool);
 
 /* The next block after `id` in eviction order (BLOCK_NONE: the first), or BLOCK_NONE. Retained
  * blocks come last; among those of different times to live the order changes with time. With
- * FREE_ORDER_REUSE: of those that are blank, or whose children were evicted, for the same reason. */
+ * FREE_ORDER_REUSE: of those that are blank, or whose children were evicted, alone. */
 block_id block_pool_next_free(const struct block_pool *pool, block_id id);
 
 /* Asserts the invariants of pool, queue and cache, leaf first included: a free cached block always

@@ -9,7 +9,7 @@
 struct block_mark {
     uint64_t released_us; /* read while it is on a ring */
     uint8_t time;         /* enum retention; RETAIN_NONE: it is not marked */
-    uint8_t place;        /* of its tenant; 0: nobody's */
+    uint8_t place;        /* of its tenant; 0: of no tenant */
 };
 
 struct block_retain {
@@ -26,6 +26,14 @@ static const uint64_t time_us[RETENTIONS] = {[RETAIN_5M] = 300 * UINT64_C(100000
                                              [RETAIN_1H] = 3600 * UINT64_C(1000000),
                                              [RETAIN_12H] = 12 * 3600 * UINT64_C(1000000),
                                              [RETAIN_24H] = 24 * 3600 * UINT64_C(1000000)};
+
+enum retention retention_of_seconds(uint32_t ttl_s) {
+    uint32_t time = RETAIN_NONE;
+
+    while (time + 1 < RETENTIONS && time_us[time + 1] <= ttl_s * UINT64_C(1000000))
+        time++;
+    return (enum retention)time;
+}
 
 struct block_retain *block_retain_create(uint32_t n_blocks, uint32_t max_free,
                                          struct free_queue *queue, uint32_t first_ring) {

@@ -9,7 +9,7 @@
  * A mark is a bias, not a pin: an allocation takes marked blocks when nothing else is free, and
  * counts them as free. It ends, and the block goes behind the others, when
  *
- *      expired     nobody has hit it for its time: a hit starts the time again
+ *      expired     no request has hit it for its time: a hit starts the time again
  *      displaced   more marked blocks are free than the budget allows: the one goes that has been
  *                  idle for the largest share of its time
  *
@@ -35,6 +35,9 @@ enum retention { RETAIN_NONE, RETAIN_5M, RETAIN_30M, RETAIN_1H, RETAIN_12H, RETA
 #define RETAIN_RINGS   (RETENTIONS - 1)
 #define RETAIN_TENANTS 64u
 
+/* The longest that is not longer than that. */
+enum retention retention_of_seconds(uint32_t ttl_s);
+
 struct block_retain_stats {
     uint32_t n_free, n_max; /* marked blocks that are free, and the budget */
     uint64_t n_hit;         /* marked blocks that were hit while they were free */
@@ -52,7 +55,7 @@ void block_retain_destroy(struct block_retain *r); /* NULL is fine */
 
 void block_retain_set_now(struct block_retain *r, uint64_t now_us);
 
-/* Marks a block in use, for the longer of its time and this one. tenant 0: nobody's share. False:
+/* Marks a block in use, for the longer of its time and this one. tenant 0: of no tenant. False:
  * the tenant has its share, and the block is not marked. */
 bool block_retain_mark(struct block_retain *r, uint32_t id, enum retention time, uint64_t tenant);
 

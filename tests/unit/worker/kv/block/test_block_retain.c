@@ -162,6 +162,16 @@ static void largest_share_of_its_time_goes_first(void **state) {
     block_pool_destroy(pool);
 }
 
+static void seconds_are_the_longest_time_within(void **state) {
+    (void)state;
+    assert_int_equal(retention_of_seconds(299), RETAIN_NONE);
+    assert_int_equal(retention_of_seconds(300), RETAIN_5M);
+    assert_int_equal(retention_of_seconds(1800), RETAIN_30M);
+    assert_int_equal(retention_of_seconds(4000), RETAIN_1H);
+    assert_int_equal(retention_of_seconds(12 * 3600), RETAIN_12H);
+    assert_int_equal(retention_of_seconds(UINT32_MAX), RETAIN_24H);
+}
+
 static void longer_of_two_times_counts(void **state) {
     struct block_pool *pool = make(2, 2);
     block_id id;
@@ -450,6 +460,7 @@ int main(void) {
         cmocka_unit_test(hit_starts_the_time_again_and_idleness_ends_it),
         cmocka_unit_test(largest_share_of_its_time_goes_first),
         cmocka_unit_test(longer_of_two_times_counts),
+        cmocka_unit_test(seconds_are_the_longest_time_within),
         cmocka_unit_test(tenant_has_half_of_the_budget),
         cmocka_unit_test(reset_forgets_marks),
         cmocka_unit_test(nothing_is_kept_without_a_budget),
