@@ -216,6 +216,81 @@ def test_sent_back_items_find_the_cached_answer(worker):
     assert usage["input_tokens"] > before + 40 and usage["input_tokens_details"]["cached_tokens"] > before
 
 
+# --- truncation ----------------------------------------------------------------------------------------------------
+
+LENGTH = 2048
+
+
+@pytest.fixture(scope="module")
+def short():
+    with started_programs() as start:
+        yield start(Worker, *SIM, "--max-model-len", LENGTH).ready()
+
+
+def turns(n):
+    """n turns, and the user's next message."""
+    items = []
+    for i in range(n):
+        items += [{"role": "user", "content": f"Question {i}. " * 12}, {"role": "assistant", "content": f"Answer {i}. " * 12}]
+    return [*items, {"role": "user", "content": "So?"}]
+
+
+def cuts_of(n):
+    """How many turns may be left out, at most 15 ways: multiples of a power of two, and all."""
+    step = 1
+    while 2 * step * 8 <= n:
+        step *= 2
+    return [*range(step, n - step + 1, step), n][:n // step - 1] + [n]
+
+
+def test_conversation_that_does_not_fit_is_refused_unless_it_may_be_truncated(short):
+    for fields in ({}, {"truncation": "disabled"}, {"truncation": None}):
+        answer = short.post("/v1/responses", asked(input=turns(60), max_output_tokens=None, **fields))
+        assert answer.code == 400 and answer.json["error"]["param"] == "input" and "maximum context length" in answer.body
+    answer = short.post("/v1/responses", asked(input=turns(60), max_output_tokens=None, truncation="auto", **writing("Hi.")))
+    assert answer.code == 200 and answer.json["truncation"] == "auto" and answer.json["output"][0]["content"][0]["text"] == "Hi."
+    assert short.post("/v1/responses", asked(truncation="middle")).code == 400
+
+
+@pytest.mark.parametrize("n", [9, 21, 40, 60])
+def test_oldest_turns_are_left_out_until_the_rest_fits(short, n):
+    fields = {"instructions": "Be brief.", "max_output_tokens": None, **writing("Hi.")}
+    whole = turns(n)
+    answer = short.post("/v1/responses", asked(input=whole, truncation="auto", **fields)).json["usage"]["input_tokens"]
+    sizes = [short.post("/tokenize", {"messages": [{"role": "system", "content": "Be brief."}, *whole[2 * k:]]}).json["count"] for k in range(n + 1)]
+    assert answer == (sizes[0] if sizes[0] < LENGTH else next(sizes[k] for k in cuts_of(n) if sizes[k] <= LENGTH - LENGTH // 8))
+
+
+def test_what_is_left_has_room_for_the_answer(short):
+    for wanted in (1, 700, 2000):
+        answer = short.post("/v1/responses", asked(input=turns(60), truncation="auto", max_output_tokens=wanted, ignore_eos=True)).json
+        assert answer["status"] == "incomplete" and answer["usage"]["output_tokens"] == wanted
+        assert answer["usage"]["total_tokens"] <= LENGTH
+    assert streamed(short, input=turns(60), truncation="auto", **writing("Hi."))["usage"]["input_tokens"] < LENGTH
+    assert short.post("/v1/responses", asked(input=turns(60), truncation="auto", max_output_tokens=LENGTH)).code == 400
+    answer = short.post("/v1/responses", asked(input=[*turns(3), {"role": "user", "content": "long " * LENGTH}], truncation="auto"))
+    assert answer.code == 400 and "shorten the prompt" in answer.json["error"]["message"]
+    assert short.post("/v1/responses", asked(input="long " * LENGTH, truncation="auto")).code == 400
+
+
+def test_items_before_the_input_are_left_out_too(short):
+    first = short.post("/v1/responses", asked(input=turns(20), max_output_tokens=None, truncation="auto", **writing("Hi."))).json
+    second = short.post("/v1/responses", asked(previous_response_id=first["id"], input=turns(20)[:-1] + [{"role": "user", "content": "And?"}],
+                                               max_output_tokens=None, truncation="auto", **writing("Yes.")))
+    assert second.code == 200 and second.json["usage"]["input_tokens"] <= LENGTH - LENGTH // 8
+    assert len(short.get("/v1/responses/" + second.json["id"] + "/input_items").json["data"]) == 41
+
+
+def test_beginning_of_a_truncated_conversation_stays_cached(short):
+    """A turn more leaves most often the same out."""
+    n_hits, before = 0, 0
+    for n in range(48, 60):
+        usage = short.post("/v1/responses", asked(input=turns(n), max_output_tokens=None, truncation="auto", **writing("Hi."))).json["usage"]
+        n_hits += before > 0 and usage["input_tokens_details"]["cached_tokens"] >= before - 64
+        before = usage["input_tokens"]
+    assert n_hits >= 6
+
+
 # --- stored responses ----------------------------------------------------------------------------------------------
 
 

@@ -183,6 +183,15 @@ enum status body_render_chat(const struct api *api, const struct json *body, str
     return st;
 }
 
+uint32_t body_count_calls(const struct json *chat) {
+    size_t n = 0;
+
+    JSON_FOR_EACH(message, json_get(chat, "messages")) {
+        n += json_count(json_get(message, "tool_calls"));
+    }
+    return (uint32_t)n;
+}
+
 enum status body_translated(struct json **out, const struct buf *chat, struct error *err) {
     struct json_limits limits = {.max_bytes = buf_len(chat) + 1,
                                  .max_depth = BODY_MAX_DEPTH + TRANSLATED_MORE_DEPTH};

@@ -19,6 +19,9 @@ MUST_USE enum status body_parse(struct json **out, const struct api *api,
 MUST_USE enum status body_render_chat(const struct api *api, const struct json *body,
                                       struct buf *text, struct error *err);
 
+/* Calls in the conversation so far. */
+uint32_t body_count_calls(const struct json *chat);
+
 /* The body of a message as that of a chat (wires/messages_request.h). Free *out with
  * json_destroy. */
 MUST_USE enum status body_from_messages(struct json **out, const struct api *api,

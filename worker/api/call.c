@@ -19,6 +19,7 @@
 #include "worker/api/call_internal.h"
 #include "worker/api/events/request_feed.h"
 #include "worker/api/samples.h"
+#include "worker/api/truncation.h"
 #include "worker/metrics/worker_metrics.h"
 #include "worker/output/answer_events.h"
 #include "worker/text/tokenizer/tokenizer.h"
@@ -30,6 +31,7 @@ void call_free(struct call *c) {
         token_list_fini(&c->prompts[i].job.tokens);
         buf_fini(&c->prompts[i].text);
     }
+    truncation_destroy(c->truncation);
     mem_free(c->prompts);
     mem_free(c->choices);
     mem_free(c->shown);

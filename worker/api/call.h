@@ -40,6 +40,7 @@
 
 struct call;
 struct json;
+struct truncation;
 
 #define CALL_ID_MAX    (API_NAME_MAX + 32)
 #define CALL_OUT_LIMIT (1u << 30) /* one answer; prompts and outputs are limited long before */
@@ -111,8 +112,9 @@ struct call {
     uint64_t
         event_id; /* of its request events (request_feed.h); 0: none, or the end is published */
     struct prompt *prompts;
-    struct grammar_job grammar; /* what constrains its answers, while it is compiled and then */
-    struct tool_fields tools;   /* of shapes with reads_answer, as the next two */
+    struct truncation *truncation; /* of a prompt that may be shortened (truncation.h); NULL */
+    struct grammar_job grammar;    /* what constrains its answers, while it is compiled and then */
+    struct tool_fields tools;      /* of shapes with reads_answer, as the next two */
     struct reasoning_fields reasoning;
     struct reader_setup output; /* of shapes with reads_answer */
     struct choice *choices;

@@ -11,6 +11,7 @@
 #include "worker/api/cache_explain.h"
 #include "worker/api/call_internal.h"
 #include "worker/api/samples.h"
+#include "worker/api/truncation.h"
 #include "worker/api/wires/members.h"
 #include "worker/metrics/worker_metrics.h"
 #include "worker/text/tokenizer/tokenizer.h"
@@ -205,6 +206,7 @@ static void launch(struct call *c) {
     }
 
     c->params.request.tenant = tenant_of(c);
+    if (c->truncation) truncation_finish(c->truncation);
     if (st == ST_OK) st = check_grammar(c, &err);
     if (st == ST_OK) st = take_router_salt(c, &err);
     if (st == ST_OK) st = cache_explain_check(c, &err);
@@ -247,6 +249,7 @@ static void on_tokenized(struct text_job *job) {
 
 /* What is cut to a length has any; the rest must leave room for one token of an answer. */
 static uint32_t most_tokens(const struct call *c) {
+    if (c->truncation) return truncation_most_tokens(c->truncation);
     return c->params.max_prompt_tokens ? 0 : engine_info(c->api->engine)->max_model_len - 1;
 }
 

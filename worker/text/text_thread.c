@@ -82,14 +82,40 @@ static void refuse_tokens(struct text_job *job) {
                             job->max_tokens);
 }
 
-static void encode(struct text_thread *t, struct text_job *job, uint32_t depth) {
+/* Can it never fit? Tokens that a post-processor adds only make it longer. */
+static bool is_over_length(const struct text_thread *t, const struct text_job *job) {
+    return job->max_tokens && t->max_bytes_per_token &&
+           job->text.len > (uint64_t)job->max_tokens * t->max_bytes_per_token;
+}
+
+static void refuse_length(struct text_thread *t, struct text_job *job) {
+    refuse_tokens(job);
+    pthread_mutex_lock(&t->lock);
+    t->stats.n_over_length++;
+    pthread_mutex_unlock(&t->lock);
+}
+
+static void begin(struct text_job *job) {
+    token_list_fini(&job->tokens);
+    job->has_too_many = false;
+    job->status =
+        error_set(&job->err, ST_CLOSED, "the worker is shutting down: retry on another worker");
+}
+
+static bool is_ended(const struct text_thread *t, const struct text_job *job) {
+    return atomic_load(&t->is_stopping) || atomic_load(&job->is_cancelled);
+}
+
+static void encode_one(struct text_thread *t, struct text_job *job, uint32_t depth) {
     struct running r = {.t = t, .job = job, .depth = depth, .n_left = job->text.len};
     struct tokenize_pace pace = {.max_tokens = job->max_tokens ? job->max_tokens : SIZE_MAX,
                                  .on_slice = depth == ON_LOOP ? NULL : on_slice,
                                  .arg = &r};
 
-    if (job->submitted_us) job->waited_us = clock_now_us() - job->submitted_us;
-    if (atomic_load(&t->is_stopping) || atomic_load(&job->is_cancelled)) return;
+    if (is_over_length(t, job)) {
+        refuse_length(t, job);
+        return;
+    }
     memset(&job->err, 0, sizeof(job->err));
     job->status =
         tokenizer_encode_paced(t->tokenizer, job->text, job->flags, &pace, &job->tokens, &job->err);
@@ -98,6 +124,16 @@ static void encode(struct text_thread *t, struct text_job *job, uint32_t depth) 
     pthread_mutex_lock(&t->lock);
     t->stats.n_over_tokens++;
     pthread_mutex_unlock(&t->lock);
+}
+
+static void encode(struct text_thread *t, struct text_job *job, uint32_t depth) {
+    if (job->submitted_us) job->waited_us = clock_now_us() - job->submitted_us;
+    if (is_ended(t, job)) return;
+    encode_one(t, job, depth);
+    while (job->next && !is_ended(t, job) && job->next(job)) {
+        begin(job);
+        encode_one(t, job, depth);
+    }
 }
 
 /* --- the threads -------------------------------------------------------------------------------*/
@@ -198,12 +234,6 @@ void text_thread_stop(struct text_thread *t) {
 }
 
 /* --- the loop's side ---------------------------------------------------------------------------*/
-/* Can it never fit? Tokens that a post-processor adds only make it longer. */
-static bool is_over_length(const struct text_thread *t, const struct text_job *job) {
-    return job->max_tokens && t->max_bytes_per_token &&
-           job->text.len > (uint64_t)job->max_tokens * t->max_bytes_per_token;
-}
-
 static bool push(struct text_thread *t, struct text_job *job) {
     bool has_room;
 
@@ -219,16 +249,11 @@ static bool push(struct text_thread *t, struct text_job *job) {
 void text_thread_submit(struct text_thread *t, struct text_job *job) {
     memset(&job->tokens, 0, sizeof(job->tokens));
     memset(&job->mail, 0, sizeof(job->mail));
-    job->has_too_many = false;
     job->waited_us = job->submitted_us = 0;
-    job->status =
-        error_set(&job->err, ST_CLOSED, "the worker is shutting down: retry on another worker");
-    if (is_over_length(t, job)) {
-        refuse_tokens(job);
-        pthread_mutex_lock(&t->lock);
-        t->stats.n_over_length++;
-        pthread_mutex_unlock(&t->lock);
-    } else if (job->text.len > TEXT_THREAD_INLINE_BYTES) {
+    begin(job);
+    if (is_over_length(t, job) && !job->next) {
+        refuse_length(t, job);
+    } else if (job->text.len > TEXT_THREAD_INLINE_BYTES || job->next) {
         job->submitted_us = clock_now_us();
         if (push(t, job)) return;
         job->status = error_set(&job->err, ST_UNAVAILABLE,

@@ -14,7 +14,10 @@
  * half of the rest, so the nesting is at most the number of halvings of a text. The long text keeps
  * a quarter of its thread. Texts over TEXT_THREAD_HUGE run on the first thread only: the others
  * stay free, and the memory of the largest (28 bytes per byte of an unsplit piece) is needed once,
- * not once a thread. */
+ * not once a thread.
+ *
+ * A job may go on with another text (`next`): one that is too long is written again, shorter, where
+ * it was found to be so. Such a job never runs on the loop. */
 #ifndef WORKER_TEXT_TEXT_THREAD_H
 #define WORKER_TEXT_TEXT_THREAD_H
 
@@ -47,6 +50,10 @@ struct text_job {
     uint64_t submitted_us;
     struct error err;
     void (*on_done)(struct text_job *job); /* on the loop */
+    /* After each text, with its status and tokens, on a text thread: true if `text` (and perhaps
+     * max_tokens) is another one to encode. What it wants of `tokens` it takes out. NULL: one text
+     * is all. */
+    bool (*next)(struct text_job *job);
 };
 
 struct text_thread_config {

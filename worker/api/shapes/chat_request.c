@@ -82,16 +82,6 @@ static enum status read_messages(struct call *c, const struct json *root, struct
     return st;
 }
 
-/* Calls of the conversation so far: some models number theirs through. */
-static uint32_t count_calls(const struct json *root) {
-    size_t n = 0;
-
-    JSON_FOR_EACH(message, json_get(root, "messages")) {
-        n += json_count(json_get(message, "tool_calls"));
-    }
-    return (uint32_t)n;
-}
-
 /* How the answers are read. */
 static void set_up_readers(struct call *c, const struct json *root) {
     struct api *api = c->api;
@@ -105,7 +95,7 @@ static void set_up_readers(struct call *c, const struct json *root) {
         .begins_in_reasoning =
             api->reasoning_format && reader_begins_in_reasoning(api->reasoning_format, prompt),
         .is_single = c->tools.is_single,
-        .n_earlier_calls = count_calls(root),
+        .n_earlier_calls = body_count_calls(root), /* some models go on numbering */
         .id_seed = rng_u64(&api->rng),
     };
 }

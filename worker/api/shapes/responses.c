@@ -14,6 +14,7 @@
 #include "worker/api/body.h"
 #include "worker/api/call.h"
 #include "worker/api/handlers.h"
+#include "worker/api/truncation.h"
 #include "worker/api/wires/members.h"
 #include "worker/api/wires/responses_answer.h"
 #include "worker/api/wires/responses_items.h"
@@ -185,9 +186,13 @@ static enum status responses_read(struct call *c, const struct json *root, struc
     if (st == ST_OK) st = responses_to_chat(root, &asked, &chat, err);
     if (st == ST_OK) st = body_translated(&c->json, &chat, err);
     buf_fini(&chat);
-    json_destroy(earlier);
     if (st == ST_OK) st = chat_read(c, c->json, err);
     if (st == ST_OK) st = call_read_ttl(c, c->asked, err);
+    if (st == ST_OK && member_is(c->asked, "truncation", "auto")) {
+        c->truncation = truncation_create(c, earlier);
+    } else {
+        json_destroy(earlier);
+    }
     draw_id(c);
     return st;
 }

@@ -25,7 +25,8 @@ static void repeat(struct json_writer *w, const struct responses_answer *r, cons
 }
 
 static void repeat_all(struct json_writer *w, const struct responses_answer *r) {
-    static const char *const fields[][2] = {{"instructions", "null"},
+    static const char *const fields[][2] = {{"context_management", "null"},
+                                            {"instructions", "null"},
                                             {"max_output_tokens", "null"},
                                             {"max_tool_calls", "null"},
                                             {"metadata", "{}"},

@@ -151,14 +151,17 @@ static enum status read_item(struct conversation *c, const struct json *item,
     return type.ptr ? ST_OK : refuse(at, "an item must have a \"type\"");
 }
 
-static enum status read_items(struct conversation *c, const struct json *items, struct place *at) {
+/* `is_dropped`: of each of them; NULL: all are read. */
+static enum status read_items(struct conversation *c, const struct json *items,
+                              const bool *is_dropped, struct place *at) {
     struct buf scratch;
     enum status st = ST_OK;
 
     buf_init(&scratch, 0);
     at->item = 0;
     JSON_FOR_EACH(it, items) {
-        if (st == ST_OK) st = read_item(c, it, at, &scratch);
+        if (st == ST_OK && !(is_dropped && is_dropped[at->item]))
+            st = read_item(c, it, at, &scratch);
         at->item++;
     }
     buf_fini(&scratch);
@@ -170,6 +173,7 @@ static enum status put_messages(struct json_writer *w, const struct json *body,
     const struct json *input = json_get(body, "input");
     struct str instructions = STR_NULL, text = STR_NULL;
     bool is_text = json_to_str(input, &text) == ST_OK;
+    const bool *dropped = asked->is_dropped;
     struct place at = {.err = err};
     struct conversation c;
     enum status st = json_get_str(body, "instructions", SIZE_MAX, &instructions, NULL, err);
@@ -181,9 +185,10 @@ static enum status put_messages(struct json_writer *w, const struct json *body,
     }
     conversation_begin(&c, w, asked->takes_late_system);
     if (instructions.len) conversation_text(&c, SPEAKER_SYSTEM, instructions);
-    st = read_items(&c, asked->earlier, &at);
+    st = read_items(&c, asked->earlier, dropped, &at);
+    if (dropped) dropped += json_count(asked->earlier);
     if (is_text) conversation_text(&c, SPEAKER_USER, text);
-    if (st == ST_OK && !is_text) st = read_items(&c, input, &at);
+    if (st == ST_OK && !is_text) st = read_items(&c, input, dropped, &at);
     if (conversation_end(&c) != ST_OK && st == ST_OK)
         st = error_set(err, ST_NOMEM, "out of memory for the conversation");
     return st;

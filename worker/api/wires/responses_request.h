@@ -13,8 +13,7 @@
  *
  * Items of other types are of tools that others host, and are ignored, as are unknown fields. What
  * would be lost to the model, or cannot be done, is refused: images, references to items, a call in
- * the background. LIMITS: truncation "auto" does not drop items: a prompt that is too long is
- * refused. Pure. */
+ * the background. Pure. */
 #ifndef WORKER_API_WIRES_RESPONSES_REQUEST_H
 #define WORKER_API_WIRES_RESPONSES_REQUEST_H
 
@@ -26,6 +25,7 @@ struct json;
 struct responses_asked {
     bool takes_late_system;     /* conversation.h */
     const struct json *earlier; /* array of items that precede the input; NULL: none */
+    const bool *is_dropped;     /* of each of them, then of the input: left out; NULL: none is */
 };
 
 /* Appends the body of the chat call to `out`. ST_INVALID names the field. */

@@ -26,6 +26,7 @@ struct job {
     struct text_job job;
     struct bench *bench;
     uint32_t n_done, place; /* the place-th to come back */
+    uint32_t n_texts;       /* that halve was asked about */
 };
 
 static struct bench bench_with(struct tokenizer *tokenizer, uint32_t n_threads,
@@ -246,6 +247,51 @@ static void text_that_cannot_fit_is_refused_before_it_is_read(void **state) {
     bench_close(&b);
 }
 
+/* Halves a text that is too long. */
+static bool halve(struct text_job *job) {
+    struct job *j = CONTAINER_OF(job, struct job, job);
+
+    assert_false(pthread_equal(pthread_self(), j->bench->home));
+    j->n_texts++;
+    if (!job->has_too_many) return false;
+    job->text.len /= 2;
+    return true;
+}
+
+/* Two are refused, the third fits. */
+static void job_goes_on_with_another_text_on_its_thread(void **state) {
+    struct bench b = bench_open();
+    uint64_t most = tokenizer_max_bytes_per_token(b.tokenizer);
+    struct job j = {.bench = &b, .job = {.on_done = on_done, .next = halve, .max_tokens = 10}};
+
+    (void)state;
+    assert_true(most >= 1);
+    b.n_awaited = 1;
+    j.job.text = (struct str){b.text, 32};
+    text_thread_submit(b.thread, &j.job);
+    assert_int_equal(j.n_done, 0); /* short, but not on the loop */
+    loop_run(b.loop);
+    assert_int_equal(j.n_texts, 3);
+    assert_int_equal(j.job.status, ST_OK);
+    assert_int_equal(j.job.tokens.n, 8);
+    assert_false(j.job.has_too_many);
+    token_list_fini(&j.job.tokens);
+    bench_close(&b);
+}
+
+static void job_without_another_text_is_refused(void **state) {
+    struct bench b = bench_open();
+    struct job j = {.bench = &b, .job = {.on_done = on_done, .max_tokens = 10}};
+
+    (void)state;
+    j.job.text = (struct str){b.text, 32};
+    text_thread_submit(b.thread, &j.job);
+    assert_int_equal(j.n_done, 1);
+    assert_true(j.job.has_too_many);
+    assert_int_equal(j.job.status, ST_INVALID);
+    bench_close(&b);
+}
+
 static void text_of_too_many_tokens_is_not_read_to_its_end(void **state) {
     struct bench b = bench_with(open_qwen(), 1, 1u << 30);
     char *book = write_book();
@@ -323,6 +369,8 @@ int main(void) {
         cmocka_unit_test(page_overtakes_the_books_before_it),
         cmocka_unit_test(texts_of_all_lengths_are_as_they_are_alone),
         cmocka_unit_test(text_that_cannot_fit_is_refused_before_it_is_read),
+        cmocka_unit_test(job_goes_on_with_another_text_on_its_thread),
+        cmocka_unit_test(job_without_another_text_is_refused),
         cmocka_unit_test(text_of_too_many_tokens_is_not_read_to_its_end),
         cmocka_unit_test(full_queue_refuses_and_one_text_always_enters),
         cmocka_unit_test(cancelled_text_comes_back_undone),
