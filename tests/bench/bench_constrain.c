@@ -9,7 +9,11 @@
  *               of rows without a grammar. The bars are 5 % warm, 15 % cold and apart
  *   processor   of the process, per step, on a device that takes no time
  *
- * Medians of some engines. With an argument (warm, cold, apart), that alone. */
+ * They want logprobs, so that each of their tokens has a step. *Forced*: 8 rows of one schema
+ * without logprobs, whose forced tokens have none: tokens per second beside those of rows with. A
+ * byte is a token there: of real spellings fewer are forced.
+ *
+ * Medians of some engines. With an argument (warm, cold, apart, forced), that alone. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,6 +40,8 @@
 #define MAX_LEN     2048u
 #define TIMED_FROM  6u
 #define TIMED_STEPS 60u
+#define FEW_ROWS    8u
+#define FEW_STEPS   60u
 
 struct bench {
     struct loop *loop;
@@ -89,6 +95,14 @@ static void make_tokens(struct tokens *t) {
                              : i < blank + 4 ? (char)('a' + number % 26)
                                              : (char)('a' + rng_below(&rng, 26));
     }
+}
+
+/* A spelling in tokens that are a byte each: the words above spell no tool. */
+static uint32_t encode_bytes(const void *arg, struct str text, uint32_t *ids, uint32_t max) {
+    (void)arg;
+    for (uint32_t i = 0; i < MIN(text.len, max); i++)
+        ids[i] = (uint8_t)text.ptr[i];
+    return (uint32_t)MIN(text.len, max);
 }
 
 /* --- grammars --------------------------------------------------------------------------------- */
@@ -164,12 +178,13 @@ static void drop_grammars(struct grammar **g, enum kind kind) {
         grammar_unref(g[i]);
 }
 
-static void submit_rows(struct bench *w, struct grammar **g, enum kind kind) {
+static void submit_rows(struct bench *w, struct grammar **g, enum kind kind, uint32_t n_rows,
+                        int32_t n_logprobs) {
     uint32_t prompt[N_PROMPT];
     const struct request_limits *limits = &engine_info(w->e)->limits;
     struct error err = {0};
 
-    for (uint32_t row = 0; row < N_ROWS; row++) {
+    for (uint32_t row = 0; row < n_rows; row++) {
         struct request_params p = request_params_default;
 
         for (uint32_t i = 0; i < N_PROMPT; i++)
@@ -179,6 +194,7 @@ static void submit_rows(struct bench *w, struct grammar **g, enum kind kind) {
         p.max_tokens = MAX_LEN - N_PROMPT;
         p.ignore_eos = true;
         p.seed = row;
+        p.n_logprobs = n_logprobs;
         p.grammar = kind == FREE ? NULL : g[row % n_grammars(kind)];
         must(request_create(&w->open[w->n_open], &p, limits, &err), &err);
         must(engine_submit(w->e, w->open[w->n_open++], &err), &err);
@@ -195,6 +211,16 @@ static struct engine_stats stats_after(struct bench *w, uint64_t n_steps) {
         engine_stats(w->e, &s);
     } while (s.steps < n_steps && s.finished[FINISH_LENGTH] == 0 && s.finished[FINISH_ERROR] == 0);
     return s;
+}
+
+static void fixture_close(struct bench *w) {
+    engine_destroy(w->e);
+    for (uint32_t i = 0; i < w->n_open; i++)
+        if (w->open[i]->finish == FINISH_ERROR) must(ST_INTERNAL, &w->open[i]->error);
+    while (w->n_open > 0)
+        request_unref(w->open[--w->n_open]);
+    loop_destroy(w->loop);
+    model_close(w->model);
 }
 
 static double cpu_us(void) {
@@ -216,18 +242,12 @@ static struct outcome measure(struct grammar **g, enum kind kind, bool is_timed)
     double began_us, us;
 
     fixture_open(&w, is_timed);
-    submit_rows(&w, g, kind);
+    submit_rows(&w, g, kind, N_ROWS, 0);
     before = stats_after(&w, from);
     began_us = is_timed ? (double)clock_now_us() : cpu_us();
     after = stats_after(&w, before.steps + n);
     us = (is_timed ? (double)clock_now_us() : cpu_us()) - began_us;
-    engine_destroy(w.e);
-    for (uint32_t i = 0; i < w.n_open; i++)
-        if (w.open[i]->finish == FINISH_ERROR) must(ST_INTERNAL, &w.open[i]->error);
-    while (w.n_open > 0)
-        request_unref(w.open[--w.n_open]);
-    loop_destroy(w.loop);
-    model_close(w.model);
+    fixture_close(&w);
     before.masks_known = after.masks_known - before.masks_known;
     before.masks_new = after.masks_new - before.masks_new;
     return (struct outcome){us / (double)MAX(after.steps - before.steps, 1u),
@@ -273,6 +293,36 @@ static struct outcome run(const struct vocabulary *v, const char *what, enum kin
     return o[n / 2];
 }
 
+/* Tokens per second of a few rows on the device that sim stands for. */
+static double rate_of_few(struct grammar **g, int32_t n_logprobs, double *forced_share) {
+    struct bench w;
+    struct engine_stats before, after;
+    double began_us, tokens, us;
+
+    fixture_open(&w, true);
+    submit_rows(&w, g, COLD, FEW_ROWS, n_logprobs);
+    before = stats_after(&w, TIMED_FROM);
+    began_us = (double)clock_now_us();
+    after = stats_after(&w, before.steps + FEW_STEPS);
+    us = (double)clock_now_us() - began_us;
+    tokens = (double)(after.generated_tokens - before.generated_tokens);
+    *forced_share = (double)(after.forced_tokens - before.forced_tokens) / tokens;
+    fixture_close(&w);
+    return tokens / us * 1e6;
+}
+
+static void run_forced(const struct vocabulary *v) {
+    struct grammar *g[N_ROWS];
+    double share, sampled, forced;
+
+    make_grammars(g, v, COLD);
+    sampled = rate_of_few(g, 0, &share);
+    forced = rate_of_few(g, -1, &share);
+    drop_grammars(g, COLD);
+    printf("forced %u rows: %.0f tokens/s, %.1f %% of them forced; %.0f with a step each: %.2f x\n",
+           FEW_ROWS, forced, 100 * share, sampled, forced / sampled);
+}
+
 int main(int argc, char **argv) {
     static const char *const names[] = {"free", "warm", "cold", "apart"};
     struct tokens *t = mem_zalloc(sizeof(*t));
@@ -290,6 +340,9 @@ int main(int argc, char **argv) {
             if (argc < 2 || strcmp(argv[1], names[kind]) == 0)
                 (void)run(v, names[kind], kind, is_timed, free_us);
     }
+    v->arg = v;
+    v->encode = encode_bytes;
+    if (argc < 2 || strcmp(argv[1], "forced") == 0) run_forced(v);
     vocabulary_destroy(v);
     mem_free(t);
     return 0;

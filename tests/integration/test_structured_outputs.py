@@ -334,6 +334,30 @@ def test_the_reference_backend_obeys_too(programs):
     assert choice(worker, prompt="Q", guided_choice=["yes", "no"])["text"] in ("yes", "no")
 
 
+def test_what_is_not_sampled_changes_no_answer(worker):
+    """With logprobs each token has a step of its own; without them those that a grammar forces have none."""
+    forced = lambda: worker.metric("incipit_grammar_forced_tokens_total")
+    jobs = [{"seed": 3, "max_tokens": n, "temperature": t, **fields}
+            for n, t in ((1500, 0), (1500, 1.2), (17, 0))
+            for fields in ({"guided_json": PERSON}, {"guided_json": PERSON, "stop": "age"}, {"guided_choice": ["a long choice, without another"]},
+                           {"guided_json": PERSON, "repetition_penalty": 1.3, "stop_token_ids": [97], "min_tokens": 4})]
+    for job in jobs:
+        before = forced()
+        sampled = ask(worker, **job, logprobs=0, return_token_ids=True)
+        assert sampled.code == 200 and forced() == before
+        whole = ask(worker, **job, return_token_ids=True)
+        streamed = list(events(worker.url + "/v1/completions", {"prompt": PROMPT, **job, "stream": True,
+                                                                "stream_options": {"include_usage": True}}))[:-1]
+        assert forced() > before or job["max_tokens"] < 20, job
+        one, other = sampled.json["choices"][0], whole.json["choices"][0]
+        for key in ("text", "token_ids", "finish_reason", "stop_reason"):
+            assert one.get(key) == other.get(key), (job, key)
+        usage = sampled.json["usage"]["completion_tokens"]
+        assert whole.json["usage"]["completion_tokens"] == usage
+        assert "".join(e["choices"][0]["text"] for e in streamed[:-1]) == one["text"]
+        assert streamed[-1]["usage"]["completion_tokens"] == usage
+
+
 def test_a_grammar_that_never_bites_changes_nothing(worker):
     table = "Name, address\nJane Smith, 12 Elm Street\nQuestion: what is the address of Jane Smith? Your answer:"
     free = choice(worker, prompt=table, max_tokens=12, return_token_ids=True)

@@ -147,10 +147,11 @@ uint32_t scheduler_count_ready(const struct scheduler *s, const struct request *
            r->n_tokens + 2 <= r->n_max;
 }
 
-/* At the first prompt of a step: what the ITL target leaves for all of them. */
-static void open_target(const struct scheduler *s, struct budget *b) {
+/* At the first prompt of a step, or at tokens that were forced, behind which others decode: what the
+ * ITL target leaves for all of them. */
+static void open_target(const struct scheduler *s, const struct request *r, struct budget *b) {
     double target_s = s->options.itl_target_s;
-    uint32_t n_decoding = b->sched->n_decoding;
+    uint32_t n_decoding = r->n_forced > 0 ? s->n_running : b->sched->n_decoding;
 
     b->left_s = INFINITY;
     b->least = SCHEDULER_CHUNK_MIN;
@@ -159,11 +160,13 @@ static void open_target(const struct scheduler *s, struct budget *b) {
         b->left_s = target_s - pace_base_s(&s->pace, n_decoding);
 }
 
-static uint32_t within_target(const struct scheduler *s, struct budget *b, uint32_t first,
-                              uint32_t n) {
-    if (isnan(b->left_s)) open_target(s, b);
+/* Of tokens that were forced one at least, as if they were sampled; prompts keep their own least. */
+static uint32_t within_target(const struct scheduler *s, const struct request *r, struct budget *b,
+                              uint32_t first, uint32_t n) {
+    if (isnan(b->left_s)) open_target(s, r, b);
     if (isinf(b->left_s)) return n;
-    return MIN(n, MAX(pace_tokens_within(&s->pace, first, b->left_s), b->least));
+    return MIN(n,
+               MAX(pace_tokens_within(&s->pace, first, b->left_s), r->n_forced > 0 ? 1 : b->least));
 }
 
 uint32_t scheduler_fit(const struct scheduler *s, const struct request *r, uint32_t first,
@@ -174,7 +177,7 @@ uint32_t scheduler_fit(const struct scheduler *s, const struct request *r, uint3
         n = MIN(n, s->options.long_prefill_token_threshold);
     if (!s->options.chunked_prefill && n > b->tokens) return 0;
     n = MIN(n, b->tokens);
-    if (n > 1 && r->n_forced == 0) n = within_target(s, b, first, n);
+    if (n > 1) n = within_target(s, r, b, first, n);
     if (count_scores(r, first, n, &from) > b->scores) n = from + b->scores - first;
     return n;
 }

@@ -189,7 +189,7 @@ static void the_order_is_the_one_that_sorting_gives(void **state) {
     assert_true(most_in_progress >= 4);
 }
 
-/* What was forced is computed with what decodes, whatever prompts wait for, and is no prompt. */
+/* What was forced is computed with what decodes, before prompts, and is no prompt itself. */
 static void forced_tokens_decode(void **state) {
     struct fixture_options o = srpt_options(64);
     struct request_params p = answer_of(40);
@@ -197,7 +197,6 @@ static void forced_tokens_decode(void **state) {
     struct request *first, *long_one;
 
     (void)state;
-    o.scheduler.itl_target_s = 0.001;
     fixture_open(&f, &o);
     first = add_at(&f, 8, 1, 0, &p);
     step_at(&f, 1);
@@ -217,6 +216,37 @@ static void forced_tokens_decode(void **state) {
     scheduler_end(f.s, long_one, FINISH_ABORT, 0);
     request_unref(first);
     request_unref(long_one);
+    fixture_close(&f);
+}
+
+/* Under a target that one token takes, the others of a forced run come one by one, as if they were
+ * sampled, and a prompt has its least. */
+static void forced_tokens_keep_to_the_target(void **state) {
+    struct fixture_options o = srpt_options(1000);
+    struct request_params p = answer_of(40);
+    struct sched_fixture f;
+    struct request *first, *prompt;
+
+    (void)state;
+    o.scheduler.itl_target_s = 1e-6;
+    fixture_open(&f, &o);
+    first = add_at(&f, 8, 1, 0, &p);
+    step_at(&f, 0.1);
+    fixture_take(&f, 7);
+    prompt = add_at(&f, 5000, 2, 0.1, &p);
+    for (uint32_t i = 0; i < 3; i++)
+        assert_false(scheduler_append(f.s, first, 8, 0));
+    for (uint32_t i = 0; i < 4; i++) {
+        step_at(&f, 0.2 + 0.1 * i);
+        assert_int_equal(given(&f, first), 1);
+        assert_int_equal(given(&f, prompt), SCHEDULER_CHUNK_MIN);
+        assert_int_equal(f.step.n_outputs, i == 3);
+        fixture_take(&f, 7);
+    }
+    scheduler_end(f.s, first, FINISH_ABORT, 0);
+    scheduler_end(f.s, prompt, FINISH_ABORT, 0);
+    request_unref(first);
+    request_unref(prompt);
     fixture_close(&f);
 }
 
@@ -520,6 +550,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_order_is_the_one_that_sorting_gives),
         cmocka_unit_test(forced_tokens_decode),
+        cmocka_unit_test(forced_tokens_keep_to_the_target),
         cmocka_unit_test(order_41_a_prefix_that_becomes_cached_counts),
         cmocka_unit_test(order_41_with_a_thousand_waiting),
         cmocka_unit_test(order_42_at_most_eight_are_in_progress),
