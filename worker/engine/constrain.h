@@ -6,10 +6,10 @@
  * place is put into the step; behind it the chosen token is taken. A mask that is known is a copy;
  * a new one takes some ten microseconds, beside the device (masks.h).
  *
- * Where one token alone may follow, sampling could choose no other. Such tokens are taken behind the
- * sampled one, as many as there are, and the next step computes all of them at once: the answer is
- * the same to the bit as one that samples each of them, for a draw depends on its position and on
- * no draw before it.
+ * Where one token alone may follow, sampling could choose no other. Such tokens are taken behind
+ * the sampled one, as many as there are, and the next step computes all of them at once. The answer
+ * is the same to the bit as one that samples each of them, for a draw depends on its position and
+ * on no draw before it.
  *
  * End tokens (EOS, stop ids) are allowed exactly where the answer may end, and no EOS at all with
  * ignore_eos. When nothing but the end may follow, the request ends without a step for it. Before
@@ -20,9 +20,10 @@
  * Where the budget of a request's reasoning is used up, its mask is the next token of the marker
  * that ends reasoning, whatever else would be allowed (sched/thinking.h).
  *
- * LIMITS. A request that wants logprobs has a step for each of its tokens. A constrained request is not computed ahead of its sampled token (scheduler.h): where
- * fewer than one in eight rows are constrained, they take part in every second step of a device
- * that has two in flight.
+ * LIMITS. A request that wants logprobs has a step for each of its tokens. Tokens that are forced
+ * behind the prompt wait for the first that is sampled. A constrained request is not computed ahead
+ * of its sampled token (scheduler.h): where fewer than one in eight rows are constrained, they take
+ * part in every second step of a device that has two in flight.
  * Thread: engine; constrain_fill on any, if one at a time uses the grammar. */
 #ifndef WORKER_ENGINE_CONSTRAIN_H
 #define WORKER_ENGINE_CONSTRAIN_H
@@ -60,8 +61,8 @@ void constrain_fill(struct request *r, const struct constrain_ends *ends, uint32
  * there is none, or a step is needed for its logprobs. */
 bool constrain_forced(struct request *r, uint32_t *token);
 
-/* The chosen token, or the forced one, which is not appended yet. Sets r->is_complete when nothing can follow. On a
- * failure r->error is set. */
+/* The chosen token, or the forced one, which is not appended yet. Sets r->is_complete when nothing
+ * can follow. On a failure r->error is set. */
 MUST_USE enum status constrain_take(struct request *r, const struct constrain_ends *ends,
                                     uint32_t token);
 

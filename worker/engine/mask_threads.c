@@ -15,7 +15,7 @@ struct mask_threads {
     pthread_cond_t has_parts, is_done;
     void (*run)(void *arg, uint32_t part);
     void *arg;
-    uint32_t next, n_parts; /* the first that nobody has begun */
+    uint32_t next, n_parts; /* next: the first that is not begun */
     uint32_t n_running;     /* begun, not ended */
     bool is_stopping;
 };

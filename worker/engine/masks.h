@@ -4,10 +4,9 @@
  *      threads                                                          | masks_compute |
  *      device                               | forward ..................................| sample
  *
- * A grammar is used by one thread at a time: those that several requests share are one part of the
- * work, of which its masks are computed in the order in which they were added. While masks_compute
- * runs the engine's thread does nothing else, so that no request ends, and none is cancelled, under
- * it. Thread: engine. */
+ * A grammar is used by one thread at a time: all masks of one grammar are one part of the work, and
+ * are computed in the order in which they were added. While masks_compute runs the engine's thread
+ * does nothing else, so that no request ends, and none is cancelled, under it. Thread: engine. */
 #ifndef WORKER_ENGINE_MASKS_H
 #define WORKER_ENGINE_MASKS_H
 
@@ -34,8 +33,8 @@ struct masks {
     uint32_t n_jobs, n_parts;
 };
 
-/* `n_threads` as mask_threads_start has it. `m` is zero but for ends, vocab and stats.seconds, which
- * are the caller's. */
+/* `n_threads` as mask_threads_start has it. The caller has set ends, vocab and stats.seconds of a
+ * struct of zeros. */
 MUST_USE enum status masks_init(struct masks *m, uint32_t max_masks, uint32_t n_threads,
                                 struct error *err);
 void masks_fini(struct masks *m); /* a zeroed one is fine */

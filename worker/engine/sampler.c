@@ -32,7 +32,7 @@ static uint32_t share_mask(const struct batch_step *b, size_t n_words) {
     return n;
 }
 
-/* A copy of the request's set of tokens among the masks of the step, unless it is to be computed. */
+/* A copy of the request's set of tokens among the masks of the step, if it is known. */
 static void fill_mask(struct batch_step *b, struct request *r, uint32_t output,
                       struct masks *masks) {
     size_t n_words = CEIL_DIV(masks->vocab, 32);

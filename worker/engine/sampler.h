@@ -17,8 +17,8 @@ static inline uint32_t sampler_max_bias(uint32_t n_eos) {
     return REQUEST_BIAS_MAX + REQUEST_STOP_IDS_MAX + REQUEST_BAD_WORDS_MAX / 2 + n_eos;
 }
 
-/* Completes the outputs of a step that was laid out, but for the masks that masks_compute is to
- * fill. */
+/* Completes the outputs of a step that was laid out. The masks that are new are added to `masks`,
+ * for masks_compute. */
 void sampler_fill(struct batch_step *b, struct masks *masks);
 
 /* Copies the logprobs of a row's outputs to its request, where they are requested, and gives the

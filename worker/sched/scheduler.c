@@ -147,8 +147,8 @@ uint32_t scheduler_count_ready(const struct scheduler *s, const struct request *
            r->n_tokens + 2 <= r->n_max;
 }
 
-/* At the first prompt of a step, or at tokens that were forced, behind which others decode: what the
- * ITL target leaves for all of them. */
+/* At the first prompt of a step, or at forced tokens, which others that decode may be behind: what
+ * the ITL target leaves for all of them. */
 static void open_target(const struct scheduler *s, const struct request *r, struct budget *b) {
     double target_s = s->options.itl_target_s;
     uint32_t n_decoding = r->n_forced > 0 ? s->n_running : b->sched->n_decoding;
@@ -160,7 +160,7 @@ static void open_target(const struct scheduler *s, const struct request *r, stru
         b->left_s = target_s - pace_base_s(&s->pace, n_decoding);
 }
 
-/* Of tokens that were forced one at least, as if they were sampled; prompts keep their own least. */
+/* Of forced tokens one at least, as if they were sampled; prompts keep their own least. */
 static uint32_t within_target(const struct scheduler *s, const struct request *r, struct budget *b,
                               uint32_t first, uint32_t n) {
     if (isnan(b->left_s)) open_target(s, r, b);
