@@ -158,8 +158,8 @@ void scheduler_set_restore_rate(struct scheduler *s, double tokens_per_s);
 bool scheduler_take(struct scheduler *s, const struct schedule_entry *e, uint32_t token,
                     uint64_t now_us);
 
-/* A token that is forced, behind the sampled one that was just taken: the next step computes it with
- * the others that lack. True when the request has ended. */
+/* A token that is forced, behind the sampled one that was just taken: the next step computes it
+ * with the others that lack. True when the request has ended. */
 bool scheduler_append(struct scheduler *s, struct request *r, uint32_t token, uint64_t now_us);
 
 /* The outcome of a beam's entry (request_is_beam): the likeliest tokens and their logprobs, best
