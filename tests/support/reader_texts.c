@@ -165,12 +165,12 @@ static void draw_styled(struct buf *to, const char *style, struct rng *rng) {
 }
 
 static void draw_arguments(struct buf *to, const struct call_format *f, struct rng *rng) {
-    put(to, f->arguments_begin);
+    put(to, f->spelling.quote ? "{" : NULL);
     if (!f->arguments)
         draw_json(to, rng);
     else
         draw_styled(to, f->arguments, rng);
-    put(to, f->arguments_end);
+    put(to, f->spelling.quote ? "}" : f->arguments_end);
 }
 
 static void draw_object(struct buf *to, const struct call_format *f, const char *name,

@@ -39,13 +39,13 @@ struct call_format {
     struct sign signs[FORMAT_MAX_SIGNS];
     enum call_body body;
     enum call_ids ids;
-    const char *arguments; /* the style of worker/output/arguments/; NULL: JSON */
-    const char *arguments_begin, *arguments_end; /* of a style: around them, part of it */
-    struct {                                     /* how a grammar spells them */
+    const char *arguments;      /* the style of worker/output/arguments/; NULL: JSON */
+    const char *arguments_end;  /* of a style: behind them, part of it */
+    struct {                    /* how a grammar spells them */
         const char *key, *text; /* before the key of a parameter, before its text, */
         const char *json;       /* or before its JSON, if that differs; */
         const char *end;        /* after its value */
-        const char *quote;      /* around strings, instead of JSON's */
+        const char *quote;      /* instead: around the strings of JSON whose names are bare */
         bool is_literal;        /* `end` stands between two */
     } spelling;
     const char *key;    /* BODY_OBJECT: of the arguments; NULL: "arguments" */

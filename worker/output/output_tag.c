@@ -76,7 +76,6 @@ static void append_begin(const struct call_format *f, struct str name, struct bu
         buf_appendf(to, "\", \"%s\": ", f->key ? f->key : "arguments");
     else
         append(to, f->ids == IDS_KIMI ? ":" : f->name_after);
-    append(to, f->arguments_begin);
 }
 
 static void put_call(struct tag_writer *x, const struct json *tool) {

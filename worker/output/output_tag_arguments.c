@@ -3,7 +3,12 @@
  *
  *      JSON       {"x": 5}
  *      styles     <parameter=x>\n5\n</parameter>\n      strings as they are
- *      literals   x=5                                  values one by one */
+ *      literals   x=5, y="q"                           JSON one by one
+ *      quotes     {x:5,y:<|"|>q<|"|>}                  JSON with bare names and such strings
+ *
+ * A tool that is not strict has any arguments where calls are free. */
+#include <string.h>
+
 #include "worker/output/output_tag_internal.h"
 
 #define CUSTOM_INPUT "input" /* the one argument of a custom tool */
@@ -46,12 +51,14 @@ static void put_schema(struct tag_writer *x, const struct json *tool) {
                                 "\"additionalProperties\":false}"));
 }
 
-/* Without the newlines around it, which models leave out. */
+/* Without the newlines around it and the quote behind it, which models leave out. */
 static void put_exclude(struct tag_writer *x, const char *text) {
     struct str s = str_of(text);
 
     while (s.len > 0 && *s.ptr == '\n')
         s = (struct str){s.ptr + 1, s.len - 1};
+    while (s.len > 0 && strchr("\n\"", s.ptr[s.len - 1]))
+        s.len--;
     if (s.len > 0) json_put_str(&x->w, s);
 }
 
@@ -70,151 +77,90 @@ static void put_excludes(struct tag_writer *x, const char *more) {
 }
 
 static void put_style(struct tag_writer *x) {
+    const struct call_format *f = x->f;
+
     json_put_key(&x->w, "style");
     json_begin_object(&x->w);
-    json_field_z(&x->w, "key", x->f->spelling.key);
-    json_field_z(&x->w, "text", x->f->spelling.text);
-    if (x->f->spelling.json) json_field_z(&x->w, "json", x->f->spelling.json);
-    json_field_z(&x->w, "end", x->f->spelling.end);
-    put_excludes(x, NULL);
+    if (f->spelling.quote) {
+        json_field_z(&x->w, "quote", f->spelling.quote);
+    } else if (f->spelling.is_literal) {
+        json_field_z(&x->w, "text", f->spelling.text);
+        json_field_z(&x->w, "between", f->spelling.end);
+    } else {
+        json_field_z(&x->w, "key", f->spelling.key);
+        json_field_z(&x->w, "text", f->spelling.text);
+        if (f->spelling.json) json_field_z(&x->w, "json", f->spelling.json);
+        json_field_z(&x->w, "end", f->spelling.end);
+        put_excludes(x, NULL);
+    }
     json_end_object(&x->w);
 }
 
-static bool is_string(const struct json *schema) {
-    struct str type;
+/* --- without a schema ------------------------------------------------------------------------- */
 
-    return json_to_str(json_get(schema, "type"), &type) == ST_OK && str_eq(type, STR("string")) &&
-           !json_get(schema, "enum") && !json_get(schema, "const");
-}
+#define ANY_NAME       "[^\\s<>\"'=]{1,128}"
+#define ANY_IDENTIFIER "[A-Za-z_][A-Za-z0-9_]{0,127}"
 
-static void put_value_schema(struct tag_writer *x, const char *keyword, const struct json *value) {
+static void put_any_json(struct tag_writer *x) {
     tag_begin_format(x, "json_schema");
     json_put_key(&x->w, "json_schema");
-    if (keyword) {
-        json_begin_object(&x->w);
-        json_put_key(&x->w, keyword);
-    }
-    json_put_tree(&x->w, value);
-    if (keyword) json_end_object(&x->w);
+    json_put_raw(&x->w, STR("{}"));
+    json_field_z(&x->w, "whitespace", "compact");
     json_end_object(&x->w);
 }
 
-/* A string between its quotes, which are no JSON's; of another value the literal is JSON. */
-static void put_quoted(struct tag_writer *x, const struct json *value) {
-    struct str s;
-    struct buf text;
-
-    if (json_to_str(value, &s) != ST_OK) {
-        put_value_schema(x, "const", value);
-        return;
-    }
-    buf_init(&text, 0);
-    buf_append_str(&text, str_of(x->f->spelling.quote));
-    buf_append_str(&text, s);
-    buf_append_str(&text, str_of(x->f->spelling.quote));
-    tag_begin_format(x, "const_string");
-    json_put_key(&x->w, "value");
-    json_put_str(&x->w, buf_str(&text));
-    json_end_object(&x->w);
-    buf_fini(&text);
-}
-
-static void put_literal(struct tag_writer *x, const struct json *schema) {
-    const struct json *constant = json_get(schema, "const"), *choices = json_get(schema, "enum");
-
-    json_put_key(&x->w, "content");
-    if (!x->f->spelling.quote) {
-        put_value_schema(x, NULL, schema);
-    } else if (constant) {
-        put_quoted(x, constant);
-    } else if (json_first(choices)) {
-        tag_begin_list(x, "or", "elements");
-        JSON_FOR_EACH(it, choices) put_quoted(x, it);
-        tag_end_list(x);
-    } else if (is_string(schema)) {
-        tag_begin_list(x, "sequence", "elements");
-        tag_put_text(x, x->f->spelling.quote);
-        tag_put_any_text(x, x->f->spelling.quote);
-        tag_put_text(x, x->f->spelling.quote);
-        tag_end_list(x);
-    } else {
-        put_value_schema(x, NULL, schema);
-    }
-}
-
-/* `name=value`. */
-static void put_property(struct tag_writer *x, const struct json *property) {
-    struct buf begin;
-
-    buf_init(&begin, 0);
-    buf_append_str(&begin, json_key(property));
-    buf_append_str(&begin, str_of(x->f->spelling.text));
-    tag_begin_format(x, "tag");
-    json_put_key(&x->w, "begin");
-    json_put_str(&x->w, buf_str(&begin));
-    put_literal(x, property);
-    json_field_z(&x->w, "end", "");
-    json_end_object(&x->w);
-    buf_fini(&begin);
-}
-
-static bool is_required(const struct json *schema, struct str name) {
-    struct str s;
-
-    JSON_FOR_EACH(it, json_get(schema, "required")) {
-        if (json_to_str(it, &s) == ST_OK && str_eq(s, name)) return true;
-    }
-    return false;
-}
-
-/* Those that are required, then others as the model likes; each once. */
-static void put_required_first(struct tag_writer *x, const struct json *schema) {
-    const struct json *list = json_get(schema, "properties");
-    bool is_first = true;
-
+static void put_any_text(struct tag_writer *x, const char *begin) {
     tag_begin_list(x, "sequence", "elements");
-    JSON_FOR_EACH(it, list) {
-        if (!is_required(schema, json_key(it))) continue;
-        if (!is_first) tag_put_text(x, x->f->spelling.end);
-        is_first = false;
-        put_property(x, it);
-    }
-    JSON_FOR_EACH(it, list) {
-        if (is_required(schema, json_key(it))) continue;
-        tag_begin_format(x, "optional");
-        json_put_key(&x->w, "content");
-        tag_begin_list(x, "sequence", "elements");
-        tag_put_text(x, x->f->spelling.end);
-        put_property(x, it);
-        tag_end_list(x);
-        json_end_object(&x->w);
-    }
+    tag_put_text(x, begin);
+    tag_begin_format(x, "any_text");
+    put_excludes(x, x->f->spelling.end);
+    json_end_object(&x->w);
+    tag_put_text(x, x->f->spelling.end);
     tag_end_list(x);
 }
 
-/* Notations of literals: each property's value obeys its schema. Where none is required, which are
- * there, and how often, is left to the model. Literals of JSON are theirs too. */
-static void put_literals(struct tag_writer *x, const struct json *tool) {
-    const struct json *schema = json_get(tag_function_of(tool), "parameters");
-    const struct json *list = json_get(schema, "properties");
+static void put_any_value(struct tag_writer *x) {
+    const struct call_format *f = x->f;
 
-    if (json_type(list) != JSON_OBJECT || !json_first(list)) {
-        tag_begin_format(x, "optional"); /* nothing */
-        json_put_key(&x->w, "content");
-        tag_put_regex(x, "[ ]");
-        json_end_object(&x->w);
+    if (f->spelling.is_literal) {
+        tag_put_text(x, f->spelling.text);
+        put_any_json(x);
         return;
     }
-    JSON_FOR_EACH(it, list) {
-        if (!is_required(schema, json_key(it))) continue;
-        put_required_first(x, schema);
+    tag_begin_list(x, "or", "elements");
+    put_any_text(x, f->spelling.text);
+    if (f->spelling.json) put_any_text(x, f->spelling.json);
+    tag_end_list(x);
+}
+
+/* Behind `before`. */
+static void put_any_parameter(struct tag_writer *x, const char *before) {
+    tag_begin_list(x, "sequence", "elements");
+    tag_put_text(x, before);
+    tag_put_regex(x, x->f->spelling.is_literal ? ANY_IDENTIFIER : ANY_NAME);
+    put_any_value(x);
+    tag_end_list(x);
+}
+
+static void put_any_parameters(struct tag_writer *x, const char *before) {
+    tag_begin_format(x, "star");
+    json_put_key(&x->w, "content");
+    put_any_parameter(x, before);
+    json_end_object(&x->w);
+}
+
+/* Parameters of any names and values, in the notation that the reader reads. */
+static void put_any_arguments(struct tag_writer *x) {
+    if (!x->f->spelling.is_literal) {
+        put_any_parameters(x, x->f->spelling.key);
         return;
     }
-    tag_begin_list(x, "tags_with_separator", "tags");
-    JSON_FOR_EACH(it, list) put_property(x, it);
-    json_end_array(&x->w);
-    json_field_z(&x->w, "separator", x->f->spelling.end);
-    json_field_bool(&x->w, "at_least_one", false);
+    tag_begin_format(x, "optional");
+    json_put_key(&x->w, "content");
+    tag_begin_list(x, "sequence", "elements");
+    put_any_parameter(x, NULL);
+    put_any_parameters(x, x->f->spelling.end);
+    tag_end_list(x);
     json_end_object(&x->w);
 }
 
@@ -246,15 +192,20 @@ static void put_input(struct tag_writer *x, const struct json *tool, bool is_jso
 
 static void put_custom(struct tag_writer *x, const struct json *tool) {
     const struct call_format *f = x->f;
-    const char *quote = f->spelling.quote ? f->spelling.quote : "\"";
 
     tag_begin_list(x, "sequence", "elements");
-    if (f->spelling.is_literal) {
+    if (f->spelling.quote) {
+        tag_put_text(x, "{" CUSTOM_INPUT ":");
+        tag_put_text(x, f->spelling.quote);
+        put_input(x, tool, false, f->spelling.quote);
+        tag_put_text(x, f->spelling.quote);
+        tag_put_text(x, "}");
+    } else if (f->spelling.is_literal) {
         tag_put_text(x, CUSTOM_INPUT);
         tag_put_text(x, f->spelling.text);
-        tag_put_text(x, quote);
-        put_input(x, tool, !f->spelling.quote, quote);
-        tag_put_text(x, quote);
+        tag_put_text(x, "\"");
+        put_input(x, tool, true, NULL);
+        tag_put_text(x, "\"");
     } else if (f->arguments) {
         tag_put_text(x, f->spelling.key);
         tag_put_text(x, CUSTOM_INPUT);
@@ -272,8 +223,8 @@ static void put_custom(struct tag_writer *x, const struct json *tool) {
 void tag_put_arguments(struct tag_writer *x, const struct json *tool) {
     if (format_of(tool)) {
         put_custom(x, tool);
-    } else if (x->f->spelling.is_literal) {
-        put_literals(x, tool);
+    } else if (x->f->arguments && !x->f->spelling.quote && !is_by_schema(x, tool)) {
+        put_any_arguments(x);
     } else {
         tag_begin_format(x, "json_schema");
         put_schema(x, tool);

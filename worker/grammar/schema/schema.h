@@ -48,20 +48,32 @@ struct json;
  *      </parameter>                end
  *      <parameter=lines>           key, name, json
  *      [1, 20]                     JSON
- *      </parameter>                end */
+ *      </parameter>                end
+ *
+ *      path="/etc/hosts", lines=[1, 20]        with strings as JSON, and a text between two */
 struct schema_raw {
     symbol key;        /* before a name */
     symbol text, json; /* between a name and a value that is raw text, or JSON */
     symbol end;        /* behind a value */
-    expr_id raw;       /* raw text: what does not hold the end */
+    symbol between;    /* between two parameters */
+    expr_id raw;       /* raw text: what does not hold the end. EXPR_NONE: strings are JSON */
+};
+
+/* JSON whose names are bare and whose strings stand, as they are, between marks:
+ * {path:<|"|>/etc/hosts<|"|>,lines:[1,20]}. Names that are not declared are identifiers; there is
+ * no white space. */
+struct schema_marks {
+    symbol mark;
+    expr_id text; /* what does not hold the mark */
 };
 
 struct schema_options {
     expr_id gap;    /* what may stand before a comma, a colon, a bracket; between brackets */
     expr_id after;  /* and behind a comma or a colon */
     bool is_closed; /* additionalProperties is false where a schema is silent */
-    const struct schema_raw *raw; /* the whole is an object written so; NULL: JSON */
-    const struct json *document;  /* whose pointers errors have; NULL: the schema itself */
+    const struct schema_raw *raw;     /* the whole is an object written so; NULL: JSON */
+    const struct schema_marks *marks; /* JSON is written so; NULL: as JSON */
+    const struct json *document;      /* whose pointers errors have; NULL: the schema itself */
 };
 
 /* Writes the rules; *start is the symbol of the whole. ST_INVALID has the place and what was

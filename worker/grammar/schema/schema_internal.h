@@ -154,6 +154,11 @@ MUST_USE enum status schema_check_optional(struct schema *s, const struct shape 
 
 /* --- schema_raw.c ----------------------------------------------------------------------------- */
 
+/* The strings of a shape, as they are, that are also of `raw`. */
+expr_id schema_raw_strings(struct schema *s, const struct shape *shape, expr_id raw);
+/* What else than strings a shape has: true if there may be something. */
+bool schema_without_strings(struct schema *s, const struct shape *shape, struct shape *out);
+
 /* The productions of a conjunction as parameters (struct schema_raw). */
 MUST_USE enum status schema_write_raw(struct schema *s, symbol rule, const struct conjunction *c);
 

@@ -1,7 +1,8 @@
 /* worker/grammar/schema/schema_raw.c - an object as parameters, strings as raw text.
  *
- *      parameters(i)  ->  key name(i) value(i) parameters(i + 1)  |  parameters(i + 1)  if optional
- *      value          ->  text raw end  |  json JSON end
+ *      first(i)  ->  key name(i) value(i) rest(i + 1)          |  first(i + 1)  if i is optional
+ *      rest(i)   ->  between key name(i) value(i) rest(i + 1)  |  rest(i + 1)   if i is optional
+ *      value     ->  text raw end  |  json JSON end
  *
  * Parameters are those that the schema declares or requires, in its order; its words about others
  * are left out, so that every answer is still one that it accepts. A string with a pattern, a
@@ -40,10 +41,9 @@ static bool is_member(struct schema *s, const struct shape *sh, struct str value
     return expr_is_alive(s->exprs, both);
 }
 
-/* The strings of a shape, as raw text. */
-static expr_id raw_strings(struct schema *s, const struct shape *sh) {
+expr_id schema_raw_strings(struct schema *s, const struct shape *sh, expr_id raw) {
     struct exprs *x = s->exprs;
-    expr_id raw = s->options->raw->raw, e = EXPR_NONE;
+    expr_id e = EXPR_NONE;
     struct str text;
 
     if (!sh->value && !(sh->types & TYPE_STRING)) return EXPR_NONE;
@@ -56,8 +56,7 @@ static expr_id raw_strings(struct schema *s, const struct shape *sh) {
     return expr_and(x, raw, e);
 }
 
-/* What else than strings a shape has: true if there may be something. */
-static bool without_strings(struct schema *s, const struct shape *sh, struct shape *out) {
+bool schema_without_strings(struct schema *s, const struct shape *sh, struct shape *out) {
     *out = *sh;
     out->types &= (uint8_t)~TYPE_STRING;
     if (!sh->value) return out->types != 0;
@@ -66,6 +65,10 @@ static bool without_strings(struct schema *s, const struct shape *sh, struct sha
     for (uint32_t i = 0; i < sh->n_values; i++)
         if (json_type(sh->value[i]) != JSON_STRING) out->value[out->n_values++] = sh->value[i];
     return out->n_values > 0;
+}
+
+static bool is_blank(symbol s) {
+    return s == rules_text(EXPR_EMPTY);
 }
 
 /* Values of any type are raw text alone: as JSON they would be text too. */
@@ -80,12 +83,20 @@ static enum status write_value(struct schema *s, symbol rule, const struct conju
     for (uint32_t i = 0; i < shapes.n && st == ST_OK; i++) {
         struct shape rest;
 
-        e = expr_alt(s->exprs, e, raw_strings(s, shapes.shape[i]));
-        if (without_strings(s, shapes.shape[i], &rest)) st = schema_write(s, json, &rest, at);
+        if (raw->raw == EXPR_NONE) {
+            st = schema_write(s, json, shapes.shape[i], at);
+            continue;
+        }
+        e = expr_alt(s->exprs, e, schema_raw_strings(s, shapes.shape[i], raw->raw));
+        if (schema_without_strings(s, shapes.shape[i], &rest))
+            st = schema_write(s, json, &rest, at);
     }
     if (e != EXPR_NONE)
         rules_produce(s->rules, rule, (symbol[]){raw->text, rules_text(e), raw->end}, 3);
-    if (e != raw->raw) rules_produce(s->rules, rule, (symbol[]){raw->json, json, raw->end}, 3);
+    if (raw->raw == EXPR_NONE)
+        rules_produce(s->rules, rule, (symbol[]){raw->json, json}, 2);
+    else if (e != raw->raw)
+        rules_produce(s->rules, rule, (symbol[]){raw->json, json, raw->end}, 3);
     return st;
 }
 
@@ -101,9 +112,24 @@ static expr_id name_of(struct schema *s, const struct shape *sh, struct str name
     return expr_literal(s->exprs, name);
 }
 
+/* One parameter, and what follows it. */
+static void write_parameter(struct schema *s, symbol rule, bool is_first, const expr_id name,
+                            symbol value, symbol next) {
+    const struct schema_raw *raw = s->options->raw;
+    symbol all[5];
+    uint32_t n = 0;
+
+    if (!is_first && !is_blank(raw->between)) all[n++] = raw->between;
+    if (!is_blank(raw->key)) all[n++] = raw->key;
+    all[n++] = rules_text(name);
+    all[n++] = value;
+    all[n++] = next;
+    rules_produce(s->rules, rule, all, n);
+}
+
 static enum status write_parameters(struct schema *s, symbol rule, const struct shape *sh,
                                     const struct json *at) {
-    symbol state = rule, next;
+    symbol first = rule, rest = 0; /* 0: nothing leads there */
     uint32_t n_required = 0;
     enum status st = schema_check_optional(s, sh, at);
 
@@ -114,17 +140,22 @@ static enum status write_parameters(struct schema *s, symbol rule, const struct 
         return schema_refuse(s, at, "minProperties and maxProperties are supported in JSON alone");
     for (uint32_t i = 0; i < sh->n_properties && st == ST_OK; i++) {
         const struct property *p = &sh->property[i];
-        symbol value = rules_add(s->rules);
+        symbol value = rules_add(s->rules), next = rules_add(s->rules), later = 0;
+        expr_id name = name_of(s, sh, p->name);
 
-        next = rules_add(s->rules);
-        rules_produce(
-            s->rules, state,
-            (symbol[]){s->options->raw->key, rules_text(name_of(s, sh, p->name)), value, next}, 4);
-        if (!p->is_required) rules_produce(s->rules, state, &next, 1);
+        if (first) write_parameter(s, first, true, name, value, next);
+        if (rest) write_parameter(s, rest, false, name, value, next);
+        if (first && !p->is_required) {
+            later = rules_add(s->rules);
+            rules_produce(s->rules, first, &later, 1);
+        }
+        if (rest && !p->is_required) rules_produce(s->rules, rest, &next, 1);
         st = write_value(s, value, &p->value);
-        state = next;
+        first = later;
+        rest = next;
     }
-    rules_produce(s->rules, state, NULL, 0);
+    if (first) rules_produce(s->rules, first, NULL, 0);
+    if (rest) rules_produce(s->rules, rest, NULL, 0);
     return st;
 }
 

@@ -9,6 +9,7 @@
  *      rest(i)  ->  comma key(i) value(i) rest(i + 1)  |  rest(i + 1)   if i is optional
  *      rest(n)  ->  loop(comma key value) close */
 #include "worker/grammar/core/char_set.h"
+#include "worker/grammar/core/regex_expr.h"
 #include "worker/grammar/schema/schema_internal.h"
 
 #define MAX_COUNTED_STATES 20000u
@@ -26,8 +27,9 @@ static expr_id before(struct schema *s, char byte) {
 /* A key of that content, between what separates it from the value before it, and its value. */
 static symbol key(struct schema *s, expr_id content, bool is_first) {
     struct exprs *x = s->exprs;
-    expr_id e = expr_concat(x, schema_quoted(s, content), s->colon);
+    expr_id e = s->options->marks ? content : schema_quoted(s, content);
 
+    e = expr_concat(x, e, s->colon);
     return text(expr_concat(x, is_first ? s->options->gap : s->comma, e));
 }
 
@@ -49,7 +51,18 @@ static bool is_closed(const struct schema *s, const struct shape *sh) {
 }
 
 static expr_id name_expr(struct schema *s, struct str name) {
+    if (s->options->marks) return expr_literal(s->exprs, name);
     return char_text_expr(s->exprs, name, CHARS_IN_JSON);
+}
+
+/* Any name that is not declared. */
+static expr_id any_name(struct schema *s) {
+    struct regex_rules rules = {.form = CHARS_PLAIN, .is_whole = true};
+    expr_id e = EXPR_NONE;
+
+    if (!s->options->marks) return expr_repeat(s->exprs, s->character, 0, EXPR_FOREVER);
+    (void)!regex_expr_parse(&e, s->exprs, STR("[A-Za-z_][A-Za-z0-9_]*"), &rules, NULL);
+    return e;
 }
 
 static void add_undeclared(struct object *o, expr_id content, const struct conjunction *value) {
@@ -69,7 +82,7 @@ static enum status write_undeclared(struct object *o, const struct json *at) {
     struct schema *s = o->s;
     const struct shape *sh = o->shape;
     struct exprs *x = s->exprs;
-    expr_id string = expr_repeat(x, s->character, 0, EXPR_FOREVER), taken, seen = EXPR_NONE;
+    expr_id string = any_name(s), taken, seen = EXPR_NONE;
     struct str *names = arena_alloc(&s->arena, (sh->n_properties + 1) * sizeof(*names));
 
     o->undeclared = rules_add(s->rules);
@@ -248,8 +261,9 @@ static void write_array(struct schema *s, symbol rule, const struct shape *shape
 
 /* --- a shape ---------------------------------------------------------------------------------- */
 
-enum status schema_write(struct schema *s, symbol rule, const struct shape *shape,
-                         const struct json *at) {
+/* Without strings, where these stand between marks. */
+static enum status write_plain(struct schema *s, symbol rule, const struct shape *shape,
+                               const struct json *at) {
     expr_id e;
     enum status st = ST_OK;
 
@@ -262,4 +276,32 @@ enum status schema_write(struct schema *s, symbol rule, const struct shape *shap
     }
     if (e != EXPR_NONE) rules_produce(s->rules, rule, (symbol[]){text(e)}, 1);
     return st;
+}
+
+/* What is listed is scalar: an array there might hold strings. */
+static enum status check_listed(struct schema *s, const struct shape *shape) {
+    for (uint32_t i = 0; shape->value && i < shape->n_values; i++) {
+        enum json_type type = json_type(shape->value[i]);
+
+        if (type == JSON_ARRAY || type == JSON_OBJECT)
+            return schema_refuse(s, shape->value[i],
+                                 "arrays and objects in enum or const are supported in JSON alone");
+    }
+    return ST_OK;
+}
+
+enum status schema_write(struct schema *s, symbol rule, const struct shape *shape,
+                         const struct json *at) {
+    const struct schema_marks *marks = s->options->marks;
+    struct shape rest;
+    enum status st;
+    expr_id e;
+
+    if (!marks) return write_plain(s, rule, shape, at);
+    e = schema_raw_strings(s, shape, marks->text);
+    if (e != EXPR_NONE)
+        rules_produce(s->rules, rule, (symbol[]){marks->mark, text(e), marks->mark}, 3);
+    if (!schema_without_strings(s, shape, &rest)) return ST_OK;
+    st = check_listed(s, &rest);
+    return st == ST_OK ? write_plain(s, rule, &rest, at) : st;
 }

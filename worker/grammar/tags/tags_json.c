@@ -1,9 +1,11 @@
 /* worker/grammar/tags/tags_json.c - JSON inside a tag, and the styles of parameters. */
 #include "worker/grammar/tags/tags_internal.h"
 
-struct style { /* texts of struct schema_raw */
-    struct str key, text, json, end;
-    const struct json *excludes; /* NULL: none */
+struct style {
+    struct str mark;                 /* of struct schema_marks; or "", and the others are */
+    struct str key, text, json, end; /* of struct schema_raw: */
+    struct str between;              /* strings are JSON where it is not "" */
+    const struct json *excludes;     /* NULL: none */
 };
 
 #define BAR "\xEF\xBD\x9C" /* U+FF5C, of DeepSeek's markers */
@@ -19,22 +21,37 @@ static const struct {
      "</arg_value>\n"},
 };
 
+static struct str text_of(const struct json *v, const char *name) {
+    struct str text = STR("");
+
+    return json_to_str(json_get(v, name), &text) == ST_OK ? text : STR("");
+}
+
+static enum status read_texts(struct tags *t, const struct json *v, struct style *out) {
+    *out = (struct style){.mark = text_of(v, "quote"), .between = text_of(v, "between")};
+    out->excludes = json_get(v, "excludes");
+    if (out->mark.len > 0) return ST_OK;
+    if (json_to_str(json_get(v, "text"), &out->text) != ST_OK ||
+        (out->between.len == 0 && (json_to_str(json_get(v, "key"), &out->key) != ST_OK ||
+                                   json_to_str(json_get(v, "end"), &out->end) != ST_OK)))
+        return tags_refuse(t, v,
+                           "a style needs key, text and end, or text and between, or quote, which "
+                           "are strings");
+    out->key = text_of(v, "key");
+    if (json_to_str(json_get(v, "json"), &out->json) != ST_OK) out->json = out->text;
+    return ST_OK;
+}
+
 static enum status read_style(struct tags *t, const struct json *v, struct style *out) {
     struct str name;
 
-    if (json_type(v) == JSON_OBJECT) {
-        if (json_to_str(json_get(v, "key"), &out->key) != ST_OK ||
-            json_to_str(json_get(v, "text"), &out->text) != ST_OK ||
-            json_to_str(json_get(v, "end"), &out->end) != ST_OK)
-            return tags_refuse(t, v, "a style needs key, text and end, which are strings");
-        if (json_to_str(json_get(v, "json"), &out->json) != ST_OK) out->json = out->text;
-        out->excludes = json_get(v, "excludes");
-        return ST_OK;
-    }
+    if (json_type(v) == JSON_OBJECT) return read_texts(t, v, out);
     for (size_t i = 0; json_to_str(v, &name) == ST_OK && i < ARRAY_LEN(styles); i++) {
         if (!str_eq(name, str_of(styles[i].name))) continue;
-        *out = (struct style){str_of(styles[i].key), str_of(styles[i].text), str_of(styles[i].json),
-                              str_of(styles[i].end), NULL};
+        *out = (struct style){.key = str_of(styles[i].key),
+                              .text = str_of(styles[i].text),
+                              .json = str_of(styles[i].json),
+                              .end = str_of(styles[i].end)};
         return ST_OK;
     }
     return tags_refuse(t, v,
@@ -49,6 +66,13 @@ static enum status write_style(struct tags *t, const struct json *at, const stru
     struct marks marks = {0};
     struct str end = style->end;
 
+    *out = (struct schema_raw){.key = tags_symbol(t, style->key),
+                               .text = tags_symbol(t, style->text),
+                               .json = tags_symbol(t, style->json),
+                               .end = tags_symbol(t, style->end),
+                               .between = tags_symbol(t, style->between),
+                               .raw = EXPR_NONE};
+    if (style->between.len > 0) return ST_OK;
     if (style->excludes && tags_marks(t, style->excludes, "excludes", &marks) != ST_OK)
         return ST_INVALID;
     for (uint32_t i = 0; i < marks.n; i++)
@@ -57,12 +81,16 @@ static enum status write_style(struct tags *t, const struct json *at, const stru
         end.len--;
     if (end.len == 0) return tags_refuse(t, at, "the end of a style must not be blank");
     texts_add(t, &ends, end);
-    out->key = tags_symbol(t, style->key);
-    out->text = tags_symbol(t, style->text);
-    out->json = tags_symbol(t, style->json);
-    out->end = tags_symbol(t, style->end);
     out->raw = tags_text_without(t, &ends, NULL, NULL);
     return ST_OK;
+}
+
+static void write_marks(struct tags *t, const struct style *style, struct schema_marks *out) {
+    struct texts ends = {0};
+
+    texts_add(t, &ends, style->mark);
+    out->mark = tags_symbol(t, style->mark);
+    out->text = tags_text_without(t, &ends, NULL, NULL);
 }
 
 static enum status choose_spaces(struct tags *t, const struct json *v, struct schema_options *out) {
@@ -86,6 +114,7 @@ enum status tags_json(struct tags *t, const struct json *v, symbol *out) {
     const struct json *style = json_get(v, "style");
     struct schema_options options;
     struct schema_raw raw;
+    struct schema_marks marks;
     struct style texts;
     struct str name;
     enum status st = choose_spaces(t, v, &options);
@@ -94,8 +123,14 @@ enum status tags_json(struct tags *t, const struct json *v, symbol *out) {
     if (st == ST_OK && !json_is_null(style) &&
         !(json_to_str(style, &name) == ST_OK && str_eq(name, STR("json")))) {
         st = read_style(t, style, &texts);
-        if (st == ST_OK) st = write_style(t, style, &texts, &raw);
-        options.raw = &raw;
+        if (st == ST_OK && texts.mark.len > 0) {
+            write_marks(t, &texts, &marks);
+            options.marks = &marks;
+            options.gap = options.after = EXPR_EMPTY;
+        } else if (st == ST_OK) {
+            st = write_style(t, style, &texts, &raw);
+            options.raw = &raw;
+        }
     }
     if (st != ST_OK) return st;
     if (!json_get(v, "json_schema")) return tags_refuse(t, v, "json_schema is missing");

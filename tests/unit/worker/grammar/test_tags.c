@@ -325,6 +325,15 @@ static void styles_write_parameters(void **state) {
          {"<tool_call>n=5" OPEN "<|end|>" SHUT " ",
           OPEN "<tool_call>" SHUT "s=<|end|>" OPEN "<|end|>" SHUT " " OPEN "<tool_call>" SHUT
                "n=5" OPEN "<|end|>" SHUT " "}},
+        {"{\"text\":\"=\",\"between\":\", \"}",
+         {"n=5", "s=\"a\", n=5, any=[1]", "n=5, e=\"on\"", "n=5, o={\"a\":1}"},
+         {"", "s=\"a\"", "n=5, ", "n=5, n=5", "n=5, s=\"a\"", "n=5, z=1", "s=a, n=5"}},
+        {"{\"quote\":\"<|end|>\"}",
+         {"{n:5}", "{s:" OPEN "<|end|>" SHUT "a\"\n" OPEN "<|end|>" SHUT ",n:5,m:null}",
+          "{n:5,any:{k:[" OPEN "<|end|>" SHUT OPEN "<|end|>" SHUT ",1.5]},o:{}}", "{n:5,zz:true}",
+          "{n:5,e:" OPEN "<|end|>" SHUT "a\"b" OPEN "<|end|>" SHUT "}", "{n:5,e:1}"},
+         {"{}", "{n: 5}", "{n:5,n:5}", "{\"n\":5}", "{n:5,s:\"a\"}", "{n:5,z z:1}",
+          "{n:5,any:{\"k\":1}}", "{n:5,e:" OPEN "<|end|>" SHUT "b" OPEN "<|end|>" SHUT "}"}},
     };
     struct vocabulary *v = create();
 
@@ -340,6 +349,40 @@ static void styles_write_parameters(void **state) {
         check_sample(v, buf_ptr(&text), &cases[i], true);
         buf_fini(&text);
     }
+    vocabulary_destroy(v);
+}
+
+static void texts_are_spelled_as_inside_of_a_json_string(void **state) {
+    static const struct sample grammar = {
+        "{\"format\":{\"type\":\"grammar\",\"inside\":\"json_string\",\"syntax\":\"lark\","
+        "\"grammar\":"
+        "\"start: A (\\\"\\\\\\\"\\\" | \\\"::=\\\") /.\\\\t?/\\nA: \\\"a\\\" LF # a "
+        "comment\\n%import common.LF\"}}",
+        {"a\\n\\\"b", "a\\n::=\\\\\\t", "a\\n::=\\u0001"},
+        {"a\n\"b", "a\\n\"b", "a\\n::=\\n", "a\\n::=\\"}};
+    static const struct sample regex = {"{\"format\":{\"type\":\"regex\",\"inside\":\"json_"
+                                        "string\",\"pattern\":\"[\\\"\\\\\\\\]{2}\"}}",
+                                        {"\\\"\\\\", "\\\\\\\\"},
+                                        {"\"\\", "\\\"", "\\\\"}};
+    struct vocabulary *v = create();
+
+    (void)state;
+    check_sample(v, grammar.format, &grammar, true);
+    check_sample(v, regex.format, &regex, true);
+    vocabulary_destroy(v);
+}
+
+/* No terminal does; a text of several may. */
+static void terminals_hold_none_of_what_is_excluded(void **state) {
+    static const struct sample sample = {"{\"format\":{\"type\":\"grammar\",\"excludes\":[\"</"
+                                         "p>\"],\"grammar\":\"start: (/.*/ LF)+\\n"
+                                         "%import common.LF\"}}",
+                                         {"</p\n", "a</q>\n</\np>\n"},
+                                         {"</p>\n", "a\nb</p>c\n", "a"}};
+    struct vocabulary *v = create();
+
+    (void)state;
+    check_sample(v, sample.format, &sample, true);
     vocabulary_destroy(v);
 }
 
@@ -367,6 +410,22 @@ static void what_cannot_be_kept_is_refused_with_its_place(void **state) {
         {"{\"format\":{\"type\":\"regex\",\"pattern\":\"(\"}}", NULL},
         {"{\"format\":{\"type\":\"grammar\",\"grammar\":\"root ::= x\"}}",
          "#/format/grammar: line 1 of the grammar: the rule \"x\" is used, but not defined"},
+        {"{\"format\":{\"type\":\"grammar\",\"syntax\":\"yacc\",\"grammar\":\"start: \"}}",
+         "#/format/syntax: syntax must be \"lark\" or \"ebnf\""},
+        {"{\"format\":{\"type\":\"regex\",\"inside\":5,\"pattern\":\"a\"}}",
+         "#/format/inside: inside must be \"json_string\""},
+        {"{\"format\":{\"type\":\"grammar\",\"inside\":\"json_string\",\"grammar\":\"start: "
+         "<|end|>\"}}",
+         "#/format/grammar: line 1 of the grammar: a special token cannot stand in a JSON string"},
+        {"{\"format\":{\"type\":\"json_schema\",\"style\":{\"key\":\"\"},\"json_schema\":{}}}",
+         "#/format/style: a style needs key, text and end, or text and between, or quote, which "
+         "are "
+         "strings"},
+        {"{\"format\":{\"type\":\"json_schema\",\"style\":{\"quote\":\"'\"},\"json_schema\":{"
+         "\"enum\":"
+         "[[1]]}}}",
+         "#/format/json_schema/enum/0: arrays and objects in enum or const are supported in JSON "
+         "alone"},
         {"{\"format\":{\"type\":\"json_schema\"}}", "#/format: json_schema is missing"},
         {"{\"format\":{\"type\":\"json_schema\",\"json_schema\":{\"properties\":{\"a\":{\"not\":{}}"
          "}}}}",
@@ -457,6 +516,8 @@ int main(void) {
         cmocka_unit_test(each_format_accepts_its_texts),
         cmocka_unit_test(the_older_form_is_read),
         cmocka_unit_test(styles_write_parameters),
+        cmocka_unit_test(texts_are_spelled_as_inside_of_a_json_string),
+        cmocka_unit_test(terminals_hold_none_of_what_is_excluded),
         cmocka_unit_test(what_cannot_be_kept_is_refused_with_its_place),
         cmocka_unit_test(hundreds_of_tags_are_served),
     };

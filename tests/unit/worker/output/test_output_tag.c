@@ -93,6 +93,8 @@ static void add_hints(struct walk *w) {
     add_hint(w, c->arguments_end);
     add_hint(w, c->spelling.quote);
     add_hint(w, c->spelling.end);
+    add_hint(w, c->spelling.key);
+    add_hint(w, c->spelling.text);
     add_hint(w, r ? r->begin : NULL);
     add_hint(w, r ? r->end : NULL);
 }
@@ -243,20 +245,14 @@ static void fail_walk(const struct walk *w, const char *what) {
     fail_msg("%s, %u tokens: %s", call_format_name(w->f.setup.calls), w->f.n_tokens, what);
 }
 
-/* Keys that are there obey their types; all that must be are there, where the format can say so. */
-static bool obeys_schema(const struct walk *w, const struct output_tag *tag, struct str name,
+/* The keys that must be there are, and no others. */
+static bool obeys_schema(const struct output_tag *tag, struct str name,
                          const struct json *arguments) {
-    bool is_optional = w->f.setup.calls->spelling.is_literal;
     const struct json *x = json_get(arguments, "x"), *s = json_get(arguments, "s");
-    int64_t number;
 
     if (json_type(arguments) != JSON_OBJECT) return false;
-    if (str_eq(name, STR("f"))) {
-        bool is_integer = json_type(x) == JSON_NUMBER; /* of any size */
-
-        return !s && (x ? is_integer || json_to_i64(x, &number) == ST_OK : is_optional);
-    }
-    if (str_eq(name, STR("g"))) return !x && (s ? json_type(s) == JSON_STRING : is_optional);
+    if (str_eq(name, STR("f"))) return !s && json_type(x) == JSON_NUMBER;
+    if (str_eq(name, STR("g"))) return !x && json_type(s) == JSON_STRING;
     return str_eq(name, STR("h")) && (tag->choice == TOOLS_AUTO || !json_first(arguments));
 }
 
@@ -295,7 +291,7 @@ static void check_call(const struct walk *w, const struct output_tag *tag,
     }
     if (w->input)
         check_input(w, arguments);
-    else if (!obeys_schema(w, tag, buf_str(&p->name), arguments))
+    else if (!obeys_schema(tag, buf_str(&p->name), arguments))
         fail_walk(w, "the schema is not obeyed");
     json_destroy(arguments);
 }
@@ -398,6 +394,130 @@ static void text_obeys_its_format_without_tools(void **state) {
     check_all((struct output_tag){
         .choice = TOOLS_NONE,
         .text_format = STR("{\"type\":\"regex\",\"pattern\":\"-?[1-9][0-9]{0,3}\"}")});
+}
+
+/* --- texts of one format ---------------------------------------------------------------------- */
+
+/* Does the grammar of the tools generate this text? Tokens are spelt by their names. */
+static bool generates(struct walk *w, const struct output_tag *tag, const char *text) {
+    struct grammar_matcher m = {0};
+    struct str rest = str_of(text);
+    bool is_allowed = true;
+
+    grammar_unref(w->grammar);
+    compile(w, tag);
+    reader_fixture_begin(&w->f);
+    grammar_matcher_init(&m, w->grammar);
+    while (rest.len > 0 && is_allowed) {
+        uint32_t i = 0;
+        size_t n = 1;
+
+        while (i < w->f.n_tokens && !str_starts(rest, str_of(w->f.token[i])))
+            i++;
+        if (i < w->f.n_tokens) n = strlen(w->f.token[i]);
+        is_allowed = take(w, &m, i < w->f.n_tokens ? N_BYTES + i : (unsigned char)*rest.ptr);
+        rest = (struct str){rest.ptr + n, rest.len - n};
+    }
+    is_allowed = is_allowed && grammar_is_accepting(&m);
+    grammar_matcher_fini(&m);
+    reader_fixture_end(&w->f, false);
+    answer_fini(&w->f.answer);
+    return is_allowed;
+}
+
+#define PLAN                                                                                       \
+    "[{\"function\":{\"name\":\"plan\","                                                           \
+    "\"parameters\":{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\"},\"b\":{"     \
+    "\"enum\":[\"x\",7]},\"c\":{\"type\":[\"string\",\"null\"]},\"d\":{\"$ref\":\"#/$defs/d\"}},"  \
+    "\"required\":[\"b\"],\"$defs\":{\"d\":{\"type\":\"boolean\"}}}}},"                            \
+    "{\"function\":{\"name\":\"other\",\"strict\":true}}]"
+
+struct text_case {
+    const char *format, *text;
+    bool is_generated;
+};
+
+static void check_texts(const char *tools, enum tool_choice choice, const struct text_case *cases,
+                        size_t n) {
+    for (size_t i = 0; i < n; i++)
+        for (uint32_t has_tokens = 0; has_tokens < 2; has_tokens++) {
+            const struct text_case *c = &cases[i];
+            struct output_tag tag = {.choice = choice, .is_single = true};
+            struct walk w;
+
+            tag.calls = call_format_find(str_of(c->format), NULL);
+            open_walk(&w, tag.calls, NULL, has_tokens, str_of(tools));
+            tag.tools = w.f.tools;
+            if (generates(&w, &tag, c->text) != c->is_generated)
+                fail_msg("%s %s: %s", c->format, c->is_generated ? "refuses" : "generates",
+                         c->text);
+            close_walk(&w);
+        }
+}
+
+#define GEMMA(arguments) "<|tool_call>call:plan{" arguments "}<tool_call|>"
+#define QUOTE            "<|\"|>"
+
+static void literals_have_what_the_schema_requires_each_once_and_in_its_order(void **state) {
+    static const struct text_case cases[] = {
+        {"pythonic", "[plan(b=\"x\")]", true},
+        {"pythonic", "[plan(a=1, b=7, c=\"q\", d=true)]", true},
+        {"pythonic", "[plan(b=7, d=false)]", true},
+        {"pythonic", "[plan(b=7, c=null)]", true},
+        {"pythonic", "[plan()]", false},
+        {"pythonic", "[plan(a=1)]", false},
+        {"pythonic", "[plan(b=7, b=7)]", false},
+        {"pythonic", "[plan(b=7, a=1)]", false},
+        {"pythonic", "[plan(b=8)]", false},
+        {"pythonic", "[plan(b=7, e=1)]", false},
+        {"pythonic", "[plan(b=7,a=1)]", false},
+        {"pythonic", "[other()]", true},
+        {"pythonic", "[other( )]", false},
+        {"llama4_pythonic", "<|python_start|>[plan(b=7)]<|python_end|>", true},
+        {"llama4_pythonic", "<|python_start|>[plan(d=true)]<|python_end|>", false},
+        {"gemma4", GEMMA("b:" QUOTE "x" QUOTE), true},
+        {"gemma4", GEMMA("a:1,b:7,c:" QUOTE "q" QUOTE ",d:true"), true},
+        {"gemma4", GEMMA("b:7,c:null"), true},
+        {"gemma4", GEMMA(""), false},
+        {"gemma4", GEMMA("c:null"), false},
+        {"gemma4", GEMMA("b:7,b:7"), false},
+        {"gemma4", GEMMA("b:\"x\""), false},
+        {"functiongemma",
+         "<start_function_call>call:plan{b:<escape>x<escape>,c:<escape><escape>}<end_function_"
+         "call>",
+         true},
+        {"functiongemma", "<start_function_call>call:plan{a:1}<end_function_call>", false},
+    };
+
+    (void)state;
+    check_texts(PLAN, TOOLS_REQUIRED, cases, ARRAY_LEN(cases));
+}
+
+/* One strict tool constrains all calls; the others keep their freedom. */
+static void arguments_of_a_tool_that_is_not_strict_are_free(void **state) {
+    static const struct text_case cases[] = {
+        {"pythonic", "[plan(z=[1], y=\"q\")]", true},
+        {"pythonic", "[plan()]", true},
+        {"pythonic", "[other(z=1)]", false},
+        {"gemma4", GEMMA("z:" QUOTE "q" QUOTE ",y:{k:[1," QUOTE QUOTE "]}"), true},
+        {"gemma4", GEMMA("z:{\"k\":1}"), false},
+        {"qwen3_coder",
+         "<tool_call>\n<function=plan>\n<parameter=z>\n{1\n</parameter>\n</function>\n</tool_call>",
+         true},
+        {"qwen3_coder",
+         "<tool_call>\n<function=other>\n<parameter=z>\n1\n</parameter>\n</function>\n</tool_call>",
+         false},
+        {"glm47", "<tool_call>plan<arg_key>z</arg_key><arg_value>q</arg_value></tool_call>", true},
+        {"minimax_m2",
+         "<minimax:tool_call>\n<invoke name=\"plan\">\n<parameter name=\"z\">q</parameter>\n"
+         "</invoke>\n</minimax:tool_call>",
+         true},
+        {"hermes", "<tool_call>\n{\"name\": \"plan\", \"arguments\": {\"z\": \"q\"}}\n</tool_call>",
+         true},
+    };
+
+    (void)state;
+    check_texts(PLAN, TOOLS_AUTO, cases, ARRAY_LEN(cases));
 }
 
 /* --- custom tools ----------------------------------------------------------------------------- */
@@ -562,6 +682,8 @@ int main(void) {
         cmocka_unit_test(strict_tools_are_obeyed_where_calls_are_free),
         cmocka_unit_test(text_obeys_its_format_beside_calls),
         cmocka_unit_test(text_obeys_its_format_without_tools),
+        cmocka_unit_test(literals_have_what_the_schema_requires_each_once_and_in_its_order),
+        cmocka_unit_test(arguments_of_a_tool_that_is_not_strict_are_free),
         cmocka_unit_test(input_of_a_custom_tool_obeys_its_grammar),
         cmocka_unit_test(input_of_a_custom_tool_obeys_its_pattern),
         cmocka_unit_test(grammar_that_does_not_compile_is_refused_with_tool_and_line),
