@@ -28,7 +28,10 @@
 
 #define QWEN_XML_BODY(style, newline)                                                              \
     .body = BODY_NAMED, .arguments = style, .arguments_end = "</function>",                        \
-    .spelling = {.key = "<parameter=", .text = ">" newline, .end = newline "</parameter>\n"},      \
+    .spelling = {.key = "<parameter=",                                                             \
+                 .text = ">" newline,                                                              \
+                 .end = newline "</parameter>\n",                                                  \
+                 .has_python = true},                                                              \
     .before = "\n", .name_after = ">\n", .between = "\n", .also = {"<function=", STEP_BODY}
 
 #define DSML_BODY                                                                                  \

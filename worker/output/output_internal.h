@@ -47,6 +47,7 @@ struct call_format {
         const char *end;        /* after its value */
         const char *quote;      /* instead: around the strings of JSON whose names are bare */
         bool is_literal;        /* `end` stands between two */
+        bool has_python;        /* None, True, False: as templates print them again */
     } spelling;
     const char *key;    /* BODY_OBJECT: of the arguments; NULL: "arguments" */
     const char *before; /* between text and a call, of neither */

@@ -91,6 +91,7 @@ static void put_style(struct tag_writer *x) {
         json_field_z(&x->w, "text", f->spelling.text);
         if (f->spelling.json) json_field_z(&x->w, "json", f->spelling.json);
         json_field_z(&x->w, "end", f->spelling.end);
+        if (f->spelling.has_python) json_field_z(&x->w, "words", "python");
         put_excludes(x, NULL);
     }
     json_end_object(&x->w);

@@ -57,6 +57,7 @@ struct schema_raw {
     symbol end;        /* behind a value */
     symbol between;    /* between two parameters */
     expr_id raw;       /* raw text: what does not hold the end. EXPR_NONE: strings are JSON */
+    bool has_python;   /* None, True and False, where the type is named and is no string */
 };
 
 /* JSON whose names are bare and whose strings stand, as they are, between marks:

@@ -7,7 +7,7 @@
  * Parameters are those that the schema declares or requires, in its order; its words about others
  * are left out, so that every answer is still one that it accepts. A string with a pattern, a
  * format or a length is written without the characters that JSON escapes: there both spellings are
- * one. */
+ * one. Some templates print null and booleans as Python does, and models write them so. */
 #include "worker/grammar/core/char_set.h"
 #include "worker/grammar/schema/schema_internal.h"
 
@@ -67,6 +67,51 @@ bool schema_without_strings(struct schema *s, const struct shape *sh, struct sha
     return out->n_values > 0;
 }
 
+/* --- words of Python -------------------------------------------------------------------------- */
+
+static bool is_type_but_string(const struct json *type) {
+    struct str name;
+
+    if (json_type(type) == JSON_ARRAY) {
+        JSON_FOR_EACH(it, type) {
+            if (!is_type_but_string(it)) return false;
+        }
+        return true;
+    }
+    return json_to_str(type, &name) == ST_OK && !str_eq(name, STR("string"));
+}
+
+/* Its types are named, so that a reader of the word knows that it is no string. */
+static bool names_types_but_string(const struct json *node) {
+    static const char *const others[] = {"const", "enum", "$ref", "oneOf", "allOf"};
+    const struct json *list = json_get(node, "anyOf");
+
+    if (json_get(node, "type")) return is_type_but_string(json_get(node, "type"));
+    if (json_type(list) != JSON_ARRAY) return false;
+    for (size_t i = 0; i < ARRAY_LEN(others); i++)
+        if (json_get(node, others[i])) return false;
+    JSON_FOR_EACH(it, list) {
+        if (!is_type_but_string(json_get(it, "type"))) return false;
+    }
+    return true;
+}
+
+/* Takes null and booleans out of a shape. */
+static expr_id take_words(struct schema *s, struct shape *sh) {
+    expr_id e = EXPR_NONE;
+
+    if (sh->value) return e;
+    if (sh->types & TYPE_NULL) e = expr_alt(s->exprs, e, expr_literal(s->exprs, STR("None")));
+    if (sh->types & TYPE_BOOL && sh->bools & 2)
+        e = expr_alt(s->exprs, e, expr_literal(s->exprs, STR("True")));
+    if (sh->types & TYPE_BOOL && sh->bools & 1)
+        e = expr_alt(s->exprs, e, expr_literal(s->exprs, STR("False")));
+    sh->types &= (uint8_t) ~(TYPE_NULL | TYPE_BOOL);
+    return e;
+}
+
+/* --- parameters ------------------------------------------------------------------------------- */
+
 static bool is_blank(symbol s) {
     return s == rules_text(EXPR_EMPTY);
 }
@@ -76,8 +121,9 @@ static enum status write_value(struct schema *s, symbol rule, const struct conju
     const struct schema_raw *raw = s->options->raw;
     const struct json *at = c->n ? c->node[0] : s->root;
     symbol json = rules_add(s->rules);
+    bool has_words = raw->has_python && c->n == 1 && names_types_but_string(at);
     struct shapes shapes = {0};
-    expr_id e = EXPR_NONE;
+    expr_id e = EXPR_NONE, words = EXPR_NONE;
     enum status st = schema_shapes(s, c, &shapes);
 
     for (uint32_t i = 0; i < shapes.n && st == ST_OK; i++) {
@@ -88,9 +134,11 @@ static enum status write_value(struct schema *s, symbol rule, const struct conju
             continue;
         }
         e = expr_alt(s->exprs, e, schema_raw_strings(s, shapes.shape[i], raw->raw));
-        if (schema_without_strings(s, shapes.shape[i], &rest))
-            st = schema_write(s, json, &rest, at);
+        if (!schema_without_strings(s, shapes.shape[i], &rest)) continue;
+        if (has_words) words = expr_alt(s->exprs, words, take_words(s, &rest));
+        st = schema_write(s, json, &rest, at);
     }
+    if (words != EXPR_NONE) rules_produce(s->rules, json, (symbol[]){rules_text(words)}, 1);
     if (e != EXPR_NONE)
         rules_produce(s->rules, rule, (symbol[]){raw->text, rules_text(e), raw->end}, 3);
     if (raw->raw == EXPR_NONE)

@@ -39,7 +39,8 @@
  * STYLES of json_schema: "json", or one whose parameters stand each by itself, strings as they are
  * (schema.h): "qwen_xml", "minimax_xml", "deepseek_xml", "glm_xml"; or an object with the texts
  * before a name (`key`), between name and value (`text`; `json` for what is no string; the same
- * if it is left out), and behind it (`end`); raw text then holds none of `excludes` either. With
+ * if it is left out), and behind it (`end`); raw text then holds none of `excludes` either;
+ * `words`: "python" writes None, True and False where the type is named and is no string. With
  * `text` and `between` (two parameters) values are JSON, strings too. With `quote` the whole is
  * JSON whose strings stand between that mark and whose names are bare.
  *

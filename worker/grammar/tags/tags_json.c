@@ -6,6 +6,7 @@ struct style {
     struct str key, text, json, end; /* of struct schema_raw: */
     struct str between;              /* strings are JSON where it is not "" */
     const struct json *excludes;     /* NULL: none */
+    bool has_python;
 };
 
 #define BAR "\xEF\xBD\x9C" /* U+FF5C, of DeepSeek's markers */
@@ -30,6 +31,7 @@ static struct str text_of(const struct json *v, const char *name) {
 static enum status read_texts(struct tags *t, const struct json *v, struct style *out) {
     *out = (struct style){.mark = text_of(v, "quote"), .between = text_of(v, "between")};
     out->excludes = json_get(v, "excludes");
+    out->has_python = str_eq(text_of(v, "words"), STR("python"));
     if (out->mark.len > 0) return ST_OK;
     if (json_to_str(json_get(v, "text"), &out->text) != ST_OK ||
         (out->between.len == 0 && (json_to_str(json_get(v, "key"), &out->key) != ST_OK ||
@@ -71,7 +73,8 @@ static enum status write_style(struct tags *t, const struct json *at, const stru
                                .json = tags_symbol(t, style->json),
                                .end = tags_symbol(t, style->end),
                                .between = tags_symbol(t, style->between),
-                               .raw = EXPR_NONE};
+                               .raw = EXPR_NONE,
+                               .has_python = style->has_python};
     if (style->between.len > 0) return ST_OK;
     if (style->excludes && tags_marks(t, style->excludes, "excludes", &marks) != ST_OK)
         return ST_INVALID;
