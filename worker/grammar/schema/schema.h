@@ -62,7 +62,7 @@ struct schema_raw {
 
 /* JSON whose names are bare and whose strings stand, as they are, between marks:
  * {path:<|"|>/etc/hosts<|"|>,lines:[1,20]}. Names that are not declared are identifiers; there is
- * no white space. */
+ * no white space; null is None, as templates that print so print it. */
 struct schema_marks {
     symbol mark;
     expr_id text; /* what does not hold the mark */

@@ -278,6 +278,20 @@ static enum status write_plain(struct schema *s, symbol rule, const struct shape
     return st;
 }
 
+/* Takes null out of a shape; true if it was there. */
+static bool take_null(struct shape *shape) {
+    uint32_t n = 0;
+    bool has_null = shape->types & TYPE_NULL;
+
+    shape->types &= (uint8_t)~TYPE_NULL;
+    if (!shape->value) return has_null;
+    for (uint32_t i = 0; i < shape->n_values; i++)
+        if (json_type(shape->value[i]) != JSON_NULL) shape->value[n++] = shape->value[i];
+    has_null = has_null && n < shape->n_values;
+    shape->n_values = n;
+    return has_null;
+}
+
 /* What is listed is scalar: an array there might hold strings. */
 static enum status check_listed(struct schema *s, const struct shape *shape) {
     for (uint32_t i = 0; shape->value && i < shape->n_values; i++) {
@@ -302,6 +316,8 @@ enum status schema_write(struct schema *s, symbol rule, const struct shape *shap
     if (e != EXPR_NONE)
         rules_produce(s->rules, rule, (symbol[]){marks->mark, text(e), marks->mark}, 3);
     if (!schema_without_strings(s, shape, &rest)) return ST_OK;
+    if (take_null(&rest))
+        rules_produce(s->rules, rule, (symbol[]){text(expr_literal(s->exprs, STR("None")))}, 1);
     st = check_listed(s, &rest);
     return st == ST_OK ? write_plain(s, rule, &rest, at) : st;
 }

@@ -42,7 +42,7 @@
  * if it is left out), and behind it (`end`); raw text then holds none of `excludes` either;
  * `words`: "python" writes None, True and False where the type is named and is no string. With
  * `text` and `between` (two parameters) values are JSON, strings too. With `quote` the whole is
- * JSON whose strings stand between that mark and whose names are bare.
+ * JSON whose strings stand between that mark, whose names are bare, and whose null is None.
  *
  * What cannot be kept is refused with its place: exclude_token, dispatch, max_tokens, max_chars.
  * LIMITS. 32 formats inside each other. */

@@ -329,10 +329,10 @@ static void styles_write_parameters(void **state) {
          {"n=5", "s=\"a\", n=5, any=[1]", "n=5, e=\"on\"", "n=5, o={\"a\":1}"},
          {"", "s=\"a\"", "n=5, ", "n=5, n=5", "n=5, s=\"a\"", "n=5, z=1", "s=a, n=5"}},
         {"{\"quote\":\"<|end|>\"}",
-         {"{n:5}", "{s:" OPEN "<|end|>" SHUT "a\"\n" OPEN "<|end|>" SHUT ",n:5,m:null}",
+         {"{n:5}", "{s:" OPEN "<|end|>" SHUT "a\"\n" OPEN "<|end|>" SHUT ",n:5,m:None}",
           "{n:5,any:{k:[" OPEN "<|end|>" SHUT OPEN "<|end|>" SHUT ",1.5]},o:{}}", "{n:5,zz:true}",
           "{n:5,e:" OPEN "<|end|>" SHUT "a\"b" OPEN "<|end|>" SHUT "}", "{n:5,e:1}"},
-         {"{}", "{n: 5}", "{n:5,n:5}", "{\"n\":5}", "{n:5,s:\"a\"}", "{n:5,z z:1}",
+         {"{}", "{n: 5}", "{n:5,n:5}", "{\"n\":5}", "{n:5,s:\"a\"}", "{n:5,m:null}",
           "{n:5,any:{\"k\":1}}", "{n:5,e:" OPEN "<|end|>" SHUT "b" OPEN "<|end|>" SHUT "}"}},
     };
     struct vocabulary *v = create();

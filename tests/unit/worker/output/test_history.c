@@ -139,7 +139,7 @@ static const struct row rows[] = {
     {NULL, GLM45, "glm45", "<end>"},
     {NULL, GLM47, "glm47", "<end>"},
     {NULL, MINIMAX, "minimax_m2", "<end>"},
-    {NULL, GEMMA4, "gemma4", "<end>", {[CALL_TYPES] = "None,o"}},
+    {NULL, GEMMA4, "gemma4", "<end>"},
     {NULL, LLAMA4, "pythonic", "<end>", {[CALL_TYPES] = "\"[1.5, 2]\", n=\"None\""}},
     {NULL, PHI4, "phi4_mini_json", "<end>", {"{\"name\"", "{\"name\"", "{\"name\""}},
     {NULL, DEEPSEEK31, "deepseek_v31", "<end>"},
