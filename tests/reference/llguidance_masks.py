@@ -89,7 +89,6 @@ def write_vocabulary(file, tokens):
     file.flush()
 
 
-
 def cause_of(whose, schema, so_far, token):
     """The cause of one difference, or None."""
     for name, side, mentions, pattern in CAUSES:
@@ -133,28 +132,30 @@ class Theirs:
 
 
 def ids(mask):
-    return np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little"))
+    return np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")) if mask.any() else []
 
 
-CLOSING = {b'"', b"}", b"]", b"0", b"a", b",", b":"}
-
-
-def draw(rng, allowed, tokens):
+class Drawer:
     """Any allowed token; often one that closes, or of a rare first byte: most of a vocabulary goes on with a string."""
-    if rng.random() < 0.3:
-        closing = [t for t in allowed if tokens[t] in CLOSING]
+    def __init__(self, tokens):
+        self.rng = random.Random(1)
+        self.first = np.array([t[0] if t else 0 for t in tokens])
+        self.closing = [t for t, text in enumerate(tokens) if text in (b'"', b"}", b"]", b"0", b"a", b",", b":")]
+
+    def draw(self, mask, allowed):
+        closing = [t for t in self.closing if mask[t // 32] >> np.uint32(t % 32) & np.uint32(1)] if self.rng.random() < 0.3 else []
         if closing:
-            return int(rng.choice(closing))
-    if rng.random() < 0.3:
-        first = rng.choice(sorted({tokens[t][0] for t in rng.choices(allowed, k=200)} | {tokens[allowed[0]][0]}))
-        allowed = [t for t in allowed if tokens[t][0] == first]
-    return int(rng.choice(allowed))
+            return self.rng.choice(closing)
+        if self.rng.random() < 0.3:
+            first = self.first[allowed]
+            allowed = allowed[first == self.rng.choice(np.unique(first))]
+        return int(allowed[self.rng.randrange(len(allowed))])
 
 
 class Comparison:
     def __init__(self, ours, theirs, tokens):
         self.ours, self.theirs, self.tokens = ours, theirs, tokens
-        self.report, self.rng = Report("llguidance_masks"), random.Random(1)
+        self.report, self.drawer = Report("llguidance_masks"), Drawer(tokens)
         self.counts = collections.Counter()  # of masks by cause; of schemas
 
     def check(self, name, schema, so_far, masks, ends):
@@ -179,9 +180,9 @@ class Comparison:
             ours, our_end = answer
             self.check(name, schema, so_far, (ours, theirs), (our_end, their_end))
             both = ids(ours & theirs)
-            if len(both) == 0 or (our_end and self.rng.random() < 0.3):
+            if len(both) == 0 or (our_end and self.drawer.rng.random() < 0.3):
                 return step + 1
-            token = draw(self.rng, list(both), self.tokens)
+            token = self.drawer.draw(ours & theirs, both)
             so_far += self.tokens[token]
             assert matcher.consume_token(token), (name, so_far, matcher.get_error())
             answer = self.ours.ask(token=token)

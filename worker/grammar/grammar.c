@@ -13,12 +13,15 @@
 
 /* Why the store of expressions refused, in words for the client. */
 static enum status too_much(const struct grammar *g, struct error *err) {
+    const char *place = g->rules->place, *colon = *place ? ": " : "";
+
     if (exprs_failure(g->exprs) == EXPRS_STOPPED)
         return error_set(err, ST_CLOSED, "none waits for it any more");
     if (exprs_failure(g->exprs) == EXPRS_OUT_OF_MEMORY)
-        return error_set(err, ST_INVALID, "it takes more than %zu MiB: make it smaller",
-                         GRAMMAR_MAX_BYTES >> 20);
-    return error_set(err, ST_INVALID, "it takes more than 50 ms to compile: make it smaller");
+        return error_set(err, ST_INVALID, "%s%sit takes more than %zu MiB: make it smaller", place,
+                         colon, GRAMMAR_MAX_BYTES >> 20);
+    return error_set(err, ST_INVALID, "%s%sit takes more than 50 ms to compile: make it smaller",
+                     place, colon);
 }
 
 /* The first mask: what is too much for masks must not reach a request. */

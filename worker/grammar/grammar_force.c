@@ -26,7 +26,7 @@ static bool only_byte(struct grammar *g, row_id row, uint8_t *out) {
         n = byte_set_count(&first);
         if (n > 1) return false;
     }
-    if (n == 0) return false;
+    if (n == 0 || exprs_failure(g->exprs) != EXPRS_OK) return false;
     *out = byte_set_least(&first);
     return true;
 }

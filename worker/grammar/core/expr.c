@@ -95,67 +95,6 @@ static bool grow_slots(struct exprs *x) {
     return true;
 }
 
-static uint8_t flags_of_list(const struct exprs *x, const struct expr_node *n) {
-    uint8_t all = EXPR_NULLABLE | EXPR_FINITE, any = 0;
-
-    for (uint32_t i = 0; i < n->b; i++) {
-        all &= x->node[x->kid[n->a + i]].flags;
-        any |= x->node[x->kid[n->a + i]].flags;
-    }
-    if (n->kind == EXPR_IS_ALT)
-        return (any & (EXPR_NULLABLE | EXPR_COMPLEMENTS)) | (all & EXPR_FINITE);
-    return (all & EXPR_NULLABLE) | (any & EXPR_FINITE) | EXPR_COMPLEMENTS;
-}
-
-uint8_t exprs_flags_of(const struct exprs *x, const struct expr_node *n) {
-    uint8_t a, b;
-
-    switch ((enum expr_kind)n->kind) {
-    case EXPR_IS_NONE: return EXPR_FINITE | EXPR_DEAD;
-    case EXPR_IS_EMPTY: return EXPR_NULLABLE | EXPR_FINITE;
-    case EXPR_IS_ANY: return EXPR_NULLABLE;
-    case EXPR_IS_CLASS: return EXPR_FINITE;
-    case EXPR_IS_MULTIPLE: return (n->a == 0 ? EXPR_NULLABLE : 0) | EXPR_COMPLEMENTS;
-    case EXPR_IS_CONCAT:
-        a = x->node[n->a].flags;
-        b = x->node[n->b].flags;
-        return (a & b & (EXPR_NULLABLE | EXPR_FINITE)) | ((a | b) & EXPR_COMPLEMENTS);
-    case EXPR_IS_REPEAT:
-        a = x->node[n->a].flags;
-        return (a & EXPR_COMPLEMENTS) | (n->min == 0 || (a & EXPR_NULLABLE) ? EXPR_NULLABLE : 0) |
-               (n->max != EXPR_FOREVER ? a & EXPR_FINITE : 0);
-    case EXPR_IS_NOT:
-        return (x->node[n->a].flags & EXPR_NULLABLE ? 0 : EXPR_NULLABLE) | EXPR_COMPLEMENTS;
-    case EXPR_IS_ALT:
-    case EXPR_IS_AND: return flags_of_list(x, n);
-    }
-    return 0;
-}
-
-static uint16_t depth_of_list(const struct exprs *x, const struct expr_node *n) {
-    uint16_t most = 0;
-
-    for (uint32_t i = 0; i < n->b; i++)
-        most = MAX(most, x->node[x->kid[n->a + i]].depth);
-    return most + 1;
-}
-
-/* How deep the derivative of a node recurses: past a part of a chain only if that may be empty. */
-static uint16_t depth_of(const struct exprs *x, const struct expr_node *n) {
-    const struct expr_node *a;
-
-    switch ((enum expr_kind)n->kind) {
-    case EXPR_IS_CONCAT:
-        a = &x->node[n->a];
-        return (a->flags & EXPR_NULLABLE ? MAX(a->depth, x->node[n->b].depth) : a->depth) + 1;
-    case EXPR_IS_REPEAT:
-    case EXPR_IS_NOT: return x->node[n->a].depth + 1;
-    case EXPR_IS_ALT:
-    case EXPR_IS_AND: return depth_of_list(x, n);
-    default: return 0;
-    }
-}
-
 /* The node's id, its own if it is new. */
 expr_id exprs_cons(struct exprs *x, struct expr_node n) {
     uint32_t at;
@@ -163,7 +102,7 @@ expr_id exprs_cons(struct exprs *x, struct expr_node n) {
     if (!exprs_pay(x, 1)) return EXPR_NONE;
     at = exprs_find_slot(x, &n);
     if (x->slot[at] != 0) return x->slot[at] - 1;
-    n.depth = depth_of(x, &n);
+    n.depth = exprs_depth_of(x, &n);
     if (n.depth > EXPR_MAX_DEPTH) {
         x->failure = EXPRS_OUT_OF_WORK;
         return EXPR_NONE;
@@ -174,6 +113,7 @@ expr_id exprs_cons(struct exprs *x, struct expr_node n) {
         at = exprs_find_slot(x, &n);
     }
     n.flags = exprs_flags_of(x, &n);
+    exprs_measure(x, &n);
     x->node[x->n_nodes] = n;
     x->slot[at] = ++x->n_nodes;
     return x->n_nodes - 1;
@@ -308,21 +248,29 @@ static int by_id(const void *a, const void *b) {
     return (p > q) - (p < q);
 }
 
+/* Insertion, as long as it takes few moves: a list is often one that was sorted, and one more. */
+static bool sort_nearly(expr_id *e, uint32_t n) {
+    uint64_t moves = 8 * (uint64_t)n;
+
+    for (uint32_t i = 1; i < n; i++) {
+        expr_id moved = e[i];
+        uint32_t k = i;
+
+        for (; k > 0 && e[k - 1] > moved && moves > 0; k--, moves--)
+            e[k] = e[k - 1];
+        e[k] = moved;
+    }
+    return moves > 0;
+}
+
 /* Sorts the list above `base` and drops repetitions. */
 static void sort(struct exprs *x, uint32_t base) {
     expr_id *e = x->stack + base;
     uint32_t n = x->n_stack - base, kept = 0;
 
-    if (n > 12) {
+    if (!sort_nearly(e, n)) {
         qsort(e, n, sizeof(*e), by_id);
-    } else {
-        for (uint32_t i = 1; i < n; i++)
-            for (uint32_t k = i; k > 0 && e[k - 1] > e[k]; k--) {
-                expr_id swapped = e[k];
-
-                e[k] = e[k - 1];
-                e[k - 1] = swapped;
-            }
+        (void)exprs_pay(x, n); /* the list is closed in vain then */
     }
     for (uint32_t i = 0; i < n; i++)
         if (i == 0 || e[i] != e[kept - 1]) e[kept++] = e[i];
@@ -397,6 +345,17 @@ expr_id exprs_alt_above(struct exprs *x, uint32_t base) {
     return x->stack[--x->n_stack];
 }
 
+/* Does the shortest member of one of the list have more bytes than the longest of another? */
+static bool is_too_short(const struct exprs *x, uint32_t base) {
+    uint32_t least = 0, most = EXPR_FOREVER;
+
+    for (uint32_t i = base; i < x->n_stack; i++) {
+        least = MAX(least, x->node[x->stack[i]].shortest);
+        most = MIN(most, x->node[x->stack[i]].longest);
+    }
+    return least > most;
+}
+
 expr_id exprs_and_above(struct exprs *x, uint32_t base) {
     sort(x, base);
     drop(x, base, EXPR_ANY);
@@ -409,6 +368,10 @@ expr_id exprs_and_above(struct exprs *x, uint32_t base) {
         if (e != EXPR_EMPTY && !is_hopeless) continue;
         x->n_stack = base;
         return is_hopeless ? EXPR_NONE : EXPR_EMPTY;
+    }
+    if (is_too_short(x, base)) {
+        x->n_stack = base;
+        return EXPR_NONE;
     }
     if (x->n_stack - base > 1) return close_list(x, base, EXPR_IS_AND);
     if (x->n_stack == base) return EXPR_ANY;

@@ -97,8 +97,8 @@ bool expr_continues(struct exprs *x, expr_id e);
 
 /* Adds the bytes that members may begin with; some may lead nowhere, where intersections and
  * complements are involved, but no other byte begins one. All bytes, if more than max_nodes nodes
- * would have to be looked at. */
-void expr_first(const struct exprs *x, expr_id e, uint32_t max_nodes, struct byte_set *out);
+ * would have to be looked at. Returns how many were. */
+uint32_t expr_first(const struct exprs *x, expr_id e, uint32_t max_nodes, struct byte_set *out);
 
 /* The most characters of plain text (VOCABULARY_TEXT in vocabulary.h: printable, neither quote nor
  * backslash) that surely fit in front of whatever else: any string of up to so many characters is a

@@ -73,8 +73,9 @@ uint8_t exprs_byte_of(const struct exprs *x, uint32_t class) {
 
 /* --- derivatives ------------------------------------------------------------------------------ */
 
+/* Eight classes of a node lie side by side: most are asked for one after the other. */
 static struct expr_memo *find_memo(const struct exprs *x, uint64_t key) {
-    uint32_t at = (uint32_t)rng_mix(key) & (x->n_memo_slots - 1);
+    uint32_t at = ((uint32_t)rng_mix(key / 8) * 8 + (uint32_t)key % 8) & (x->n_memo_slots - 1);
 
     while (x->memo[at].key != 0 && x->memo[at].key != key)
         at = (at + 1) & (x->n_memo_slots - 1);
@@ -105,6 +106,7 @@ static void remember(struct exprs *x, uint64_t key, expr_id value) {
 static expr_id derive_list(struct exprs *x, const struct expr_node *n, uint32_t class) {
     uint32_t base = x->n_stack;
 
+    if (!exprs_pay(x, n->b / 8)) return EXPR_NONE;
     for (uint32_t i = 0; i < n->b; i++) {
         expr_id d = expr_derive(x, x->kid[n->a + i], class);
 
@@ -258,6 +260,9 @@ void exprs_check(const struct exprs *x) {
 
         assert(x->slot[exprs_find_slot(x, &n)] == id + 1);
         assert((exprs_flags_of(x, &n) & known) == (n.flags & known));
+        assert(n.shortest <= n.longest || (n.flags & (EXPR_COMPLEMENTS | EXPR_DEAD)));
+        exprs_measure(x, &n);
+        assert(n.shortest == x->node[id].shortest && n.longest == x->node[id].longest);
         assert(n.kind != EXPR_IS_CONCAT || (n.a < id && n.b < id));
         for (uint32_t i = 0; (n.kind == EXPR_IS_ALT || n.kind == EXPR_IS_AND) && i < n.b; i++) {
             assert(x->kid[n.a + i] < id);

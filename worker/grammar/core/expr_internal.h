@@ -1,5 +1,5 @@
-/* worker/grammar/core/expr_internal.h - what expr.c (building), expr_derive.c and expr_search.c (is
- * it empty, how does it begin, what is free) share.
+/* worker/grammar/core/expr_internal.h - what expr.c (building), expr_facts.c (what is known of a
+ * node), expr_derive.c and expr_search.c (is it empty, how does it begin, what is free) share.
  *
  * Nodes lie in one array in order of creation, so that a node's parts have smaller ids than it.
  * That is what exprs_collect relies on. */
@@ -34,6 +34,7 @@ struct expr_node {
     uint8_t kind, flags;
     uint16_t depth; /* of the recursion of its derivative */
     uint32_t a, b, min, max;
+    uint32_t shortest, longest; /* no member has fewer bytes, or more (EXPR_FOREVER) */
 };
 
 struct expr_memo { /* a derivative that is known */
@@ -65,9 +66,13 @@ bool exprs_grow(struct exprs *x, void *array, uint32_t n, uint32_t *cap, size_t 
 
 #define EXPRS_FIRST_SLOTS 256u /* of each hash table */
 
-/* Where a node is in the table, or would be. What its parts make of it. */
+/* Where a node is in the table, or would be. */
 uint32_t exprs_find_slot(const struct exprs *x, const struct expr_node *n);
+
+/* What its parts make of a node: flags; shortest and longest, which it sets (expr_facts.c). */
 uint8_t exprs_flags_of(const struct exprs *x, const struct expr_node *n);
+void exprs_measure(const struct exprs *x, struct expr_node *n);
+uint16_t exprs_depth_of(const struct exprs *x, const struct expr_node *n);
 
 /* The node's id, its own if it is new. */
 expr_id exprs_cons(struct exprs *x, struct expr_node n);

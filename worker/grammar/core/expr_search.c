@@ -8,27 +8,39 @@
 /* --- is there a string? ----------------------------------------------------------------------- */
 
 /* A depth-first search for a derivative that is nullable. The path behind it is alive; when nothing
- * is found, all that was visited is dead. */
+ * is found, all that was visited is dead.
+ *
+ * From each place the search goes first where the least is missing: behind a byte that all parts of
+ * an intersection need, not behind one of a thousand that a counter alone would take. */
 struct search {
     struct exprs *x;
     struct search_step {
         expr_id e;
-        uint32_t class; /* the next to follow */
+        uint32_t class; /* the next to follow; NEAREST: none has been followed */
+        struct byte_set first;
     } * path;
     expr_id *visited;
     uint32_t n_path, cap_path, n_visited, cap_visited;
+    uint32_t latest; /* the class that led here: often the best again */
 };
+
+#define NEAREST    UINT32_MAX
+#define PATH_MAX_N 10000u /* bytes of the string: 10 to 30 ms */
+
+#define FIRST_NODES (1u << 16) /* looked at for the bytes that may come next */
 
 static bool enter(struct search *s, expr_id e) {
     struct exprs *x = s->x;
+    uint32_t n_nodes;
 
-    if (!exprs_pay(x, 1)) return false;
+    if (!exprs_pay(x, s->n_path < PATH_MAX_N ? 1 : x->fuel + 1)) return false;
     if (!exprs_grow(x, &s->path, s->n_path, &s->cap_path, sizeof(*s->path))) return false;
     if (!exprs_grow(x, &s->visited, s->n_visited, &s->cap_visited, sizeof(e))) return false;
-    s->path[s->n_path++] = (struct search_step){e, 0};
+    s->path[s->n_path] = (struct search_step){.e = e, .class = NEAREST};
+    n_nodes = expr_first(x, e, FIRST_NODES, &s->path[s->n_path++].first);
     s->visited[s->n_visited++] = e;
     x->node[e].flags |= EXPR_VISITED;
-    return true;
+    return exprs_pay(x, n_nodes / 8);
 }
 
 static bool is_surely_alive(const struct exprs *x, expr_id e) {
@@ -36,6 +48,65 @@ static bool is_surely_alive(const struct exprs *x, expr_id e) {
 
     if (flags & EXPR_DEAD) return false;
     return (flags & (EXPR_NULLABLE | EXPR_ALIVE)) || !(flags & EXPR_COMPLEMENTS);
+}
+
+/* The bytes that are missing: of an intersection, those of each part. *n_parts: how many of them
+ * one byte may take away. */
+static uint64_t missing(const struct exprs *x, expr_id e, uint32_t *n_parts) {
+    const struct expr_node *n = &x->node[e];
+    uint64_t sum = 0;
+
+    *n_parts = 1;
+    if (n->kind == EXPR_IS_CONCAT && x->node[n->a].kind == EXPR_IS_AND)
+        return missing(x, n->a, n_parts) + x->node[n->b].shortest;
+    if (n->kind != EXPR_IS_AND) return n->shortest;
+    *n_parts = 0;
+    for (uint32_t i = 0; i < n->b; i++) {
+        const struct expr_node *kid = &x->node[x->kid[n->a + i]];
+
+        sum += kid->shortest;
+        *n_parts += kid->shortest > 0;
+    }
+    *n_parts = MAX(*n_parts, 1u); /* what is behind it */
+    return sum;
+}
+
+/* What may follow a byte, and has not been visited; what is surely alive, else what lacks least. */
+static expr_id nearest(struct search *s, expr_id e, const struct byte_set *first) {
+    struct exprs *x = s->x;
+    uint32_t n_parts, n_parts_there, latest = s->latest;
+    uint64_t here = missing(x, e, &n_parts), least = UINT64_MAX;
+    expr_id found = EXPR_NONE;
+
+    for (uint32_t i = 0; i <= x->n_classes; i++) {
+        uint32_t class = i == 0 ? latest : i - 1;
+        uint64_t there;
+        expr_id d;
+
+        if (i > 0 && class == latest) continue;
+        if (!byte_set_has(first, x->byte_of[class])) continue;
+        d = expr_derive(x, e, class);
+        if (x->failure != EXPRS_OK) return EXPR_NONE;
+        if (is_surely_alive(x, d)) return d;
+        if (x->node[d].flags & (EXPR_DEAD | EXPR_VISITED)) continue;
+        there = missing(x, d, &n_parts_there);
+        if (there >= least) continue;
+        least = there;
+        found = d;
+        s->latest = class;
+        if (least + n_parts <= here) break; /* none can lack less */
+    }
+    return found;
+}
+
+/* The next place from the end of the path; EXPR_NONE: none behind that class. */
+static expr_id follow(struct search *s, struct search_step *top) {
+    struct exprs *x = s->x;
+    uint32_t class = top->class;
+
+    top->class = class == NEAREST ? 0 : class + 1;
+    if (class == NEAREST) return nearest(s, top->e, &top->first);
+    return byte_set_has(&top->first, x->byte_of[class]) ? expr_derive(x, top->e, class) : EXPR_NONE;
 }
 
 /* True when one was found; the path leads to it. */
@@ -47,11 +118,11 @@ static bool find_string(struct search *s, expr_id from) {
         struct search_step *top = &s->path[s->n_path - 1];
         expr_id d;
 
-        if (top->class == x->n_classes) {
+        if (top->class != NEAREST && top->class >= x->n_classes) {
             s->n_path--;
             continue;
         }
-        d = expr_derive(x, top->e, top->class ++);
+        d = follow(s, top);
         if (x->failure != EXPRS_OK) return false;
         if (is_surely_alive(x, d)) return true;
         if (x->node[d].flags & (EXPR_DEAD | EXPR_VISITED)) continue;
@@ -97,7 +168,7 @@ static void first_of_intersection(const struct exprs *x, const struct expr_node 
                                   uint32_t *n_left, struct byte_set *out) {
     struct byte_set both = {{UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX}};
 
-    for (uint32_t i = 0; i < n->b; i++) {
+    for (uint32_t i = 0; i<n->b && * n_left> 0; i++) {
         struct byte_set first = {{0}};
 
         find_first(x, x->kid[n->a + i], n_left, &first);
@@ -127,6 +198,10 @@ static void find_first(const struct exprs *x, expr_id e, uint32_t *n_left, struc
         return;
     case EXPR_IS_REPEAT: find_first(x, n->a, n_left, out); return;
     case EXPR_IS_ALT:
+        if (n->b > *n_left) {
+            byte_set_add_range(out, 0, 255);
+            return;
+        }
         for (uint32_t i = 0; i < n->b; i++)
             find_first(x, x->kid[n->a + i], n_left, out);
         return;
@@ -134,8 +209,11 @@ static void find_first(const struct exprs *x, expr_id e, uint32_t *n_left, struc
     }
 }
 
-void expr_first(const struct exprs *x, expr_id e, uint32_t max_nodes, struct byte_set *out) {
-    find_first(x, e, &max_nodes, out);
+uint32_t expr_first(const struct exprs *x, expr_id e, uint32_t max_nodes, struct byte_set *out) {
+    uint32_t n_left = max_nodes;
+
+    find_first(x, e, &n_left, out);
+    return max_nodes - n_left;
 }
 
 /* --- does every plain text fit? --------------------------------------------------------------- */

@@ -51,6 +51,7 @@ struct rules {
     uint32_t n_code, cap_code, n_productions, cap_productions, n_rules;
     uint32_t start;
     bool is_too_large;
+    char place[200]; /* in the spec, of what was too much for `exprs`; "": it is not known */
     /* by rules_finish */
     uint32_t *first_of;   /* (n_rules + 1) in by_rule */
     uint32_t *by_rule;    /* (n_productions) productions, by rule; those without members left out */

@@ -119,18 +119,22 @@ static expr_id fraction_side(struct exprs *x, const struct decimal *d, bool is_l
 }
 
 /* The point and what follows, for a number whose whole part is that of the bound. */
-static expr_id equal_whole(struct exprs *x, const struct decimal *d, bool is_low,
-                           bool is_exclusive) {
-    expr_id e = expr_concat(x, expr_byte(x, '.'), fraction_side(x, d, is_low, is_exclusive));
+static expr_id equal_whole(struct exprs *x, const struct decimal *d, bool is_low, bool is_exclusive,
+                           bool is_integer) {
+    expr_id e = EXPR_NONE;
     bool may_be_whole =
         is_low ? d->n_fraction == 0 && !is_exclusive : d->n_fraction > 0 || !is_exclusive;
 
+    if (!is_integer)
+        e = expr_concat(x, expr_byte(x, '.'), fraction_side(x, d, is_low, is_exclusive));
     return may_be_whole ? expr_alt(x, e, EXPR_EMPTY) : e;
 }
 
 /* Numbers without sign on one side of the size of the bound. */
-static expr_id side(struct exprs *x, const struct decimal *d, bool is_low, bool is_exclusive) {
-    expr_id fraction = any_fraction(x), e = equal_whole(x, d, is_low, is_exclusive), other;
+static expr_id side(struct exprs *x, const struct decimal *d, bool is_low, bool is_exclusive,
+                    bool is_integer) {
+    expr_id fraction = is_integer ? EXPR_EMPTY : any_fraction(x);
+    expr_id e = equal_whole(x, d, is_low, is_exclusive, is_integer), other;
     uint32_t n = d->n_whole;
 
     for (uint32_t i = n; i-- > 0;) {
@@ -160,8 +164,8 @@ static expr_id sizes(struct exprs *x, const struct bound *low, const struct boun
                      bool is_integer) {
     expr_id e = is_integer ? whole(x) : expr_concat(x, whole(x), any_fraction(x));
 
-    if (low) e = expr_and(x, e, side(x, &low->at, true, low->is_exclusive));
-    if (high) e = expr_and(x, e, side(x, &high->at, false, high->is_exclusive));
+    if (low) e = expr_and(x, e, side(x, &low->at, true, low->is_exclusive, is_integer));
+    if (high) e = expr_and(x, e, side(x, &high->at, false, high->is_exclusive, is_integer));
     return e;
 }
 
@@ -179,7 +183,7 @@ expr_id decimal_between(struct exprs *x, const struct bound *low, const struct b
                   is_integer);
     if (high->is_set && high->is_exclusive && high->at.n_whole == 1 && high->at.whole[0] == '0' &&
         high->at.n_fraction == 0) /* below 0: not even -0 */
-        minus = expr_and(x, minus, side(x, &high->at, true, true));
+        minus = expr_and(x, minus, side(x, &high->at, true, true, is_integer));
     return expr_alt(x, e, expr_concat(x, expr_byte(x, '-'), minus));
 }
 

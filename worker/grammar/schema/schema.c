@@ -12,25 +12,31 @@ struct named_rule {
     struct named_rule *next;
     struct conjunction c;
     symbol rule;
+    uint32_t code, code_end; /* of `rules`: what was written for it */
 };
 
 /* --- places ----------------------------------------------------------------------------------- */
 
-enum status schema_refuse(struct schema *s, const struct json *at, const char *fmt, ...) {
-    char message[256];
+/* "#/properties/a", cut where `size` ends. */
+static void write_place(struct schema *s, const struct json *at, char *out, size_t size) {
     struct buf path;
+
+    buf_init(&path, 0);
+    buf_append_char(&path, '#');
+    (void)json_find(s->options->document ? s->options->document : s->root, at, &path);
+    snprintf(out, size, "%.*s", (int)MIN(buf_len(&path), size - 1), buf_ptr(&path));
+    buf_fini(&path);
+}
+
+enum status schema_refuse(struct schema *s, const struct json *at, const char *fmt, ...) {
+    char message[256], place[201];
     va_list args;
 
     va_start(args, fmt);
     vsnprintf(message, sizeof(message), fmt, args);
     va_end(args);
-    buf_init(&path, 0);
-    buf_append_char(&path, '#');
-    (void)json_find(s->options->document ? s->options->document : s->root, at, &path);
-    error_set(s->err, ST_INVALID, "%.*s: %s", (int)MIN(buf_len(&path), 200u), buf_ptr(&path),
-              message);
-    buf_fini(&path);
-    return ST_INVALID;
+    write_place(s, at, place, sizeof(place));
+    return error_set(s->err, ST_INVALID, "%s: %s", place, message);
 }
 
 /* The member of an object or element of an array that a step of a pointer names. */
@@ -172,13 +178,34 @@ symbol schema_rule(struct schema *s, const struct conjunction *c) {
     return t->rule;
 }
 
-static enum status write_rule(struct schema *s, const struct named_rule *t) {
+static const struct json *node_of(const struct schema *s, const struct named_rule *t) {
+    return t->c.n ? t->c.node[0] : s->root;
+}
+
+static enum status write_rule(struct schema *s, struct named_rule *t) {
     struct shapes shapes = {0};
     enum status st = schema_shapes(s, &t->c, &shapes);
 
+    t->code = s->rules->n_code;
     for (uint32_t i = 0; i < shapes.n && st == ST_OK; i++)
-        st = schema_write(s, t->rule, shapes.shape[i], t->c.n ? t->c.node[0] : s->root);
+        st = schema_write(s, t->rule, shapes.shape[i], node_of(s, t));
+    t->code_end = s->rules->n_code;
     return st;
+}
+
+/* Looks for a member of each lexeme, which rules_finish would, as long as it is known whose it is. */
+static void look_for_members(struct schema *s, const struct named_rule *t) {
+    for (uint32_t k = t->code; k < t->code_end; k++)
+        if (symbol_kind_of(s->rules->code[k]) == SYMBOL_TEXT)
+            (void)expr_is_alive(s->exprs, symbol_value(s->rules->code[k]));
+}
+
+/* False once the store has failed; then `rules` has the place. */
+static bool is_in_limits(struct schema *s, const struct named_rule *t) {
+    if (exprs_pay(s->exprs, 1)) return true;
+    if (*s->rules->place == '\0') /* another schema may have been too much before */
+        write_place(s, node_of(s, t), s->rules->place, sizeof(s->rules->place));
+    return false;
 }
 
 /* --- limits ----------------------------------------------------------------------------------- */
@@ -247,9 +274,15 @@ static enum status compile(struct schema *s, symbol *start) {
     if ((st = count(s, s->root, &census)) != ST_OK) return st;
     conjunction_add(s, &all, s->root);
     st = begin(s, &all, start);
-    for (const struct named_rule *t = s->named; t && st == ST_OK; t = t->next) {
-        if (!exprs_pay(s->exprs, 1) || s->rules->is_too_large) break; /* the caller finds that */
+    for (struct named_rule *t = s->named; t && st == ST_OK && !s->rules->is_too_large;
+         t = t->next) {
         st = write_rule(s, t);
+        if (!is_in_limits(s, t)) return st; /* the caller finds that */
+    }
+    exprs_freeze(s->exprs);
+    for (const struct named_rule *t = s->named; t && st == ST_OK; t = t->next) {
+        look_for_members(s, t);
+        if (!is_in_limits(s, t)) break;
     }
     return st;
 }

@@ -180,6 +180,50 @@ static void an_empty_intersection_is_dead(void **state) {
     exprs_destroy(x);
 }
 
+static expr_id pattern_of(struct exprs *x, const char *text) {
+    struct regex_rules rules = {.form = CHARS_IN_JSON};
+    expr_id e;
+    struct error err;
+
+    assert_int_equal(regex_expr_parse(&e, x, str_of(text), &rules, &err), ST_OK);
+    return e;
+}
+
+/* A long string is found by going where every part of an intersection gets nearer to its end. */
+static void a_long_member_is_found_at_once(void **state) {
+    static const char *const patterns[] = {"\\d-\\d", "^[a-z]+$", "^(.*a.*b.*c)$", "(a+)+$",
+                                           "^(a|b)*a(a|b){20}$"};
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(patterns); i++) {
+        struct exprs *x = exprs_create(1 << 24);
+        expr_id e = expr_repeat(x, char_any_expr(x, CHARS_IN_JSON), 5000, 100000);
+
+        e = expr_concat(x, expr_and(x, e, pattern_of(x, patterns[i])), expr_byte(x, '"'));
+        exprs_freeze(x);
+        exprs_set_fuel(x, 500000);
+        if (!expr_is_alive(x, e)) fail_msg("%s is not found", patterns[i]);
+        exprs_destroy(x);
+    }
+}
+
+static void lengths_that_exclude_each_other_are_none(void **state) {
+    struct exprs *x = exprs_create(1 << 24);
+    expr_id a = expr_byte(x, 'a'), digit = EXPR_NONE, digits, multiple;
+
+    (void)state;
+    for (uint8_t c = '0'; c <= '9'; c++)
+        digit = expr_alt(x, digit, expr_byte(x, c));
+    assert_int_equal(expr_and(x, expr_repeat(x, a, 3, 5), expr_repeat(x, a, 6, EXPR_FOREVER)),
+                     EXPR_NONE);
+    digits = expr_concat(x, expr_byte(x, '1'), expr_repeat(x, digit, 3, 3));
+    multiple = expr_and(x, expr_multiple(x, 10000), digits); /* 1000 to 1999 */
+    exprs_freeze(x);
+    assert_int_equal(expr_derive(x, multiple, exprs_class_of(x)['1']), EXPR_NONE);
+    assert_true(expr_matches(x, expr_multiple(x, 10000), STR("20000")));
+    exprs_destroy(x);
+}
+
 static void work_and_memory_are_limited(void **state) {
     struct exprs *x = exprs_create(1 << 16);
     expr_id e = EXPR_EMPTY;
@@ -333,6 +377,8 @@ int main(void) {
         cmocka_unit_test(derivatives_decide_membership),
         cmocka_unit_test(collecting_keeps_what_is_live),
         cmocka_unit_test(an_empty_intersection_is_dead),
+        cmocka_unit_test(a_long_member_is_found_at_once),
+        cmocka_unit_test(lengths_that_exclude_each_other_are_none),
         cmocka_unit_test(work_and_memory_are_limited),
         cmocka_unit_test(patterns_match_what_they_describe),
         cmocka_unit_test(each_character_has_one_spelling_in_json),

@@ -423,6 +423,7 @@ enum bomb {
     LONG_VALUE,
     OPTIONAL_CHAIN,
     RULE_CHAIN,
+    LONG_MATCH,
     BOMBS
 };
 
@@ -485,6 +486,9 @@ static void write_bomb(enum bomb which, uint32_t n, struct buf *out) {
             buf_appendf(out, "r%u: \"a\" r%u | r%u\n", i, i + 1, i + 1);
         buf_appendf(out, "r%u: \"z\"", n);
         break;
+    case LONG_MATCH: /* a counter beside a pattern */
+        buf_appendf(out, "{\"type\":\"string\",\"pattern\":\"[0-9]-[0-9]\",\"minLength\":%u}", n);
+        break;
     case BOMBS: break;
     }
 }
@@ -505,6 +509,7 @@ static void bombs_are_refused_and_large_schemas_are_not(void **state) {
         [LONG_VALUE] = {LONG_VALUE, GRAMMAR_JSON_SCHEMA, 60000, 300000},
         [OPTIONAL_CHAIN] = {OPTIONAL_CHAIN, GRAMMAR_EBNF, 300, 40000},
         [RULE_CHAIN] = {RULE_CHAIN, GRAMMAR_LARK, 2500, 9000},
+        [LONG_MATCH] = {LONG_MATCH, GRAMMAR_JSON_SCHEMA, 5000, 50000},
     };
     struct rng rng;
     struct vocabulary *v;
@@ -533,6 +538,18 @@ static void bombs_are_refused_and_large_schemas_are_not(void **state) {
     vocabulary_destroy(v);
 }
 
+/* Refused or not: what matters is how long that takes. */
+static void compile(enum grammar_kind kind, const char *text, const struct vocabulary *v) {
+    struct grammar_spec spec = {.kind = kind, .text = str_of(text)};
+    struct grammar *g = NULL;
+    struct error err = {0};
+    clock_t began = clock();
+
+    if (grammar_compile(&g, &spec, v, &err) == ST_OK) grammar_unref(g);
+    assert_true(clock() - began <
+                5 * CLOCKS_PER_SEC); /* of the processor; a tenth of one is usual */
+}
+
 /* `n_waiting` items wait for a rule that has `n_members`: each member is cheap, and none may look
  * at all that wait. Where they do, this takes the time of tens of thousands of masks. */
 static void members_do_not_look_at_all_that_wait(void **state) {
@@ -540,7 +557,6 @@ static void members_do_not_look_at_all_that_wait(void **state) {
     struct rng rng;
     struct vocabulary *v;
     struct buf text;
-    clock_t began;
 
     (void)state;
     rng_seed(&rng, support_seed());
@@ -553,10 +569,7 @@ static void members_do_not_look_at_all_that_wait(void **state) {
     for (uint32_t i = 0; i < n_members; i++)
         buf_appendf(&text, "|\"a\" y");
     buf_append_char(&text, '\0');
-    began = clock();
-    (void)fixture_refusal(GRAMMAR_EBNF, buf_ptr(&text), v);
-    assert_true(clock() - began <
-                5 * CLOCKS_PER_SEC); /* of the processor; a tenth of one is usual */
+    compile(GRAMMAR_EBNF, buf_ptr(&text), v);
     buf_fini(&text);
     vocabulary_destroy(v);
 }
@@ -567,7 +580,6 @@ static void classes_that_lead_to_the_same_are_looked_at_once(void **state) {
     struct rng rng;
     struct vocabulary *v;
     struct buf text;
-    clock_t began;
 
     (void)state;
     rng_seed(&rng, support_seed());
@@ -579,11 +591,38 @@ static void classes_that_lead_to_the_same_are_looked_at_once(void **state) {
     for (uint32_t i = 0; i < 60 * 16; i++)
         buf_appendf(&text, " | /[^\xF4\x8F%c%c]*/ b", (char)(0xBF - i / 60), (char)(0xBF - i % 60));
     buf_append_char(&text, '\0');
-    began = clock();
-    (void)fixture_refusal(GRAMMAR_LARK, buf_ptr(&text), v);
-    assert_true(clock() - began <
-                5 * CLOCKS_PER_SEC); /* of the processor; a tenth of one is usual */
+    compile(GRAMMAR_LARK, buf_ptr(&text), v);
     buf_fini(&text);
+    vocabulary_destroy(v);
+}
+
+/* What a schema has too much of is said with its place. */
+static void what_is_too_much_is_named(void **state) {
+    static const struct {
+        enum grammar_kind kind;
+        const char *text, *message;
+    } cases[] = {
+        {GRAMMAR_JSON_SCHEMA,
+         "{\"properties\":{\"a\":{},\"b\":{\"type\":\"string\",\"pattern\":\"a$\",\"minLength\":"
+         "50000}}}",
+         "#/properties/b: it takes more than 50 ms to compile"},
+        {GRAMMAR_TAG,
+         "{\"type\":\"structural_tag\",\"format\":{\"type\":\"json_schema\",\"json_schema\":{"
+         "\"items\":"
+         "{\"type\":\"string\",\"pattern\":\"a$\",\"minLength\":50000}}}}",
+         "#/format/json_schema/items: it takes more than 50 ms to compile"},
+    };
+    struct rng rng;
+    struct vocabulary *v;
+
+    (void)state;
+    rng_seed(&rng, support_seed());
+    v = fixture_vocabulary(&rng, 300, TEXT_LETTERS);
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        const char *message = fixture_refusal(cases[i].kind, cases[i].text, v);
+
+        if (!strstr(message, cases[i].message)) fail_msg("%s: %s", cases[i].text, message);
+    }
     vocabulary_destroy(v);
 }
 
@@ -712,6 +751,7 @@ int main(void) {
         cmocka_unit_test(bombs_are_refused_and_large_schemas_are_not),
         cmocka_unit_test(members_do_not_look_at_all_that_wait),
         cmocka_unit_test(classes_that_lead_to_the_same_are_looked_at_once),
+        cmocka_unit_test(what_is_too_much_is_named),
         cmocka_unit_test(counters_are_not_unrolled),
         cmocka_unit_test(refused_memory_is_an_error),
         cmocka_unit_test(a_token_may_span_lexemes),
