@@ -59,7 +59,9 @@ SPACES = {"free": {"whitespace_pattern": "[ \\t\\n\\r]{1,32}"},
 # Why one side alone may allow a token: (name in llguidance_masks.md, whose, what the schema mentions, what the text so far with the
 # token has at the token).
 CAUSES = [("one spelling", "theirs", "", rb"\\u[0-9A-Fa-f]*"),
-          ("leap years", "theirs", '"date', rb"-02-29?"),
+          ("minus zero", "ours", 'imum"', rb"-0"),
+          ("leap years", "theirs", '"date', rb"-02-29"),
+          ("leap seconds", "theirs", 'time"', rb"[0-9]:[0-9]{2}:60?"),
           ("IPv4 in IPv6", "ours", "ipv6", rb":[0-9a-fA-F:.]*\."),
           ("spaces of ECMA", "ours", "\\\\s", rb"\xef(\xbb(\xbf)?)?"),
           ("spaces of ECMA", "theirs", "\\\\s", rb"\xc2\x85")]
@@ -226,7 +228,7 @@ def sources():
     from grammar_speed import schemas
     from json_schema_suite import groups
     drawn = random.Random(1)
-    tools, suite = [json.loads(s) for s in schemas()], [group["schema"] for _, group in groups()]
+    tools, suite = [json.loads(s) for s in schemas()], [group["schema"] for _, group in groups(without=())]
     for name, all_of_it in (("table", TABLE), ("bfcl", tools), ("suite", suite)):
         drawn.shuffle(all_of_it)
         yield name, all_of_it[:SCHEMAS or None]

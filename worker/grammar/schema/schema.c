@@ -193,7 +193,7 @@ static enum status write_rule(struct schema *s, struct named_rule *t) {
     return st;
 }
 
-/* Looks for a member of each lexeme, which rules_finish would, as long as it is known whose it is. */
+/* Looks for a member of each lexeme, as rules_finish would, while it is known whose it is. */
 static void look_for_members(struct schema *s, const struct named_rule *t) {
     for (uint32_t k = t->code; k < t->code_end; k++)
         if (symbol_kind_of(s->rules->code[k]) == SYMBOL_TEXT)

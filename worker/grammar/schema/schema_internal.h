@@ -83,7 +83,7 @@ struct schema {
     struct named_rule *named, **named_end; /* rules that are named and not yet written */
     uint32_t n_nested;                     /* calls of schema_shapes inside each other */
     bool has_nested_id;
-    expr_id character, colon, comma;       /* of strings; with the white space around */
+    expr_id character, colon, comma; /* of strings; with the white space around */
     struct error *err;
 };
 
