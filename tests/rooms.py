@@ -84,13 +84,14 @@ ARROWS = {
     "worker/metrics": COMMON + " worker/kv worker/kv/block worker/text worker/grammar worker/engine",
     "worker/api/fields": "common/base common/text worker/grammar worker/output worker/sched worker/model worker/text worker/text/tokenizer",
     "worker/api/events": "common/base common/net common/text common/protocol common/http",
-    "worker/api/wires": "common/base common/text common/protocol worker/output",
+    "worker/api/stores": "common/base common/text",
+    "worker/api/wires": "common/base common/text common/protocol worker/output worker/api/stores",
     "worker/api/shapes": "common/base common/http common/protocol common/text worker/output worker/text worker/text/tokenizer worker/api worker/api/fields "
-                         "worker/api/wires",
+                         "worker/api/stores worker/api/wires",
     "worker/api": COMMON + " kernels worker/grammar worker/output worker/sched worker/model worker/text worker/text/tokenizer worker/text/template "
-                  "worker/engine worker/metrics worker/api/fields worker/api/events worker/api/wires",
+                  "worker/engine worker/metrics worker/api/fields worker/api/events worker/api/stores worker/api/wires",
     "worker": COMMON + " kernels kernels/host kernels/tp worker/grammar worker/output worker/sched worker/model worker/text worker/text/tokenizer "
-              "worker/text/template worker/engine worker/metrics worker/api worker/api/events worker/api/wires",
+              "worker/text/template worker/engine worker/metrics worker/api worker/api/events worker/api/stores",
 }
 
 

@@ -19,10 +19,12 @@ BESIDE = {
     "stream_options": {"stream": True}, "add_generation_prompt": {"continue_final_message": None},
     "length_penalty": {"use_beam_search": True}, "early_stopping": {"use_beam_search": True},
     "text": {"input_ids": None}, "input_ids": {"text": None}, "min_tokens": {"max_tokens": 5},
-    "messages": {"prompt": None},
+    "messages": {"prompt": None}, "prompt_cache_options": {},
     "tool_choice": {"tools": [{"type": "function", "function": {"name": "f", "parameters": {}}}]},
 }
 EXAMPLE = {
+    "prompt_cache_options": [{}, {"mode": "implicit", "ttl": "12h"}], "prompt_cache_options.ttl": ["30m", "12h"],
+    "prompt_cache_retention": ["24h", "in_memory"],
     "prompt": ["a", ["a", "b"], [97, 98], [[97], [98, 99]]], "messages": [HELLO], "text": ["a", ["a", "b"]],
     "input_ids": [[97, 98], [[97], [98]]],
     "tools": [[{"type": "function", "function": {"name": "f", "parameters": {}}}]],
@@ -41,6 +43,7 @@ EXAMPLE = {
 }
 # Beyond the column of the type.
 WRONG = {
+    "prompt_cache_options.ttl": ["5m"], "prompt_cache_retention": ["1w"],
     "prompt": [[], [[]], [[10 ** 7]], ["a", 5]], "messages": [[], [{}], ["a"]], "tool_choice": ["any", {"type": "function", "function": {"name": "g"}}], "tools": [["f"], [{"type": "custom"}]], "modalities": [["audio"]],
     "reasoning_effort": ["much"],
     "logit_bias": [{"x": 1}, {"97": 101}, {str(10 ** 7): 1}, {str(i): 1 for i in range(97, 97 + 301)}],
@@ -193,7 +196,7 @@ def test_an_ignored_field_may_be_anything(worker, name):
 
 def sources():
     return {p.name: p.read_text() for p in (ROOT / "worker/api").rglob("*.c")
-            if p.parent.name != "wires" and p.name != "responses.c"}
+            if p.parent.name != "wires" and p.name not in ("messages.c", "responses.c")}
 
 
 def test_every_field_that_the_program_reads_is_on_the_page():
@@ -204,7 +207,8 @@ def test_every_field_that_the_program_reads_is_on_the_page():
     on_page = {name.split(".")[-1] for _, name, _ in EVERY} | set(names("Refused", "field"))
     elsewhere = {"rid", "abort_all",  # of /abort_request, in the table of small endpoints
                  "type", "role", "content", "text", "function", "name", "parameters", "tool_calls", "allowed_tools", "mode",  # inside of others
-                     "custom", "format", "grammar", "input",
+                 "custom", "format", "grammar", "input",
+                 "system", "cache_control",  # of Messages
                  "web_search_options",  # refused by chat alone
                  "schema", "strict", "disable_any_whitespace", "disable_additional_properties", "whitespace_pattern"}
     assert len(read) > 60 and read - on_page - elsewhere == set()
@@ -212,8 +216,9 @@ def test_every_field_that_the_program_reads_is_on_the_page():
 
 
 @pytest.mark.parametrize("page, files", [
-    ("messages", ["wires/messages_request.c", "shapes/messages.c"]),
-    ("responses", ["wires/responses_request.c", "wires/responses_tools.c", "wires/responses_items.c", "shapes/responses.c"])])
+    ("messages", ["wires/messages_request.c", "shapes/messages.c", "fields/cache_control.c"]),
+    ("responses", ["wires/responses_request.c", "wires/responses_tools.c", "wires/responses_items.c", "shapes/responses.c",
+                   "fields/cache_control.c"])])
 def test_fields_of_the_other_apis_are_those_of_their_page(page, files):
     text = "\n".join((ROOT / "worker/api" / f).read_text() for f in [*files, "wires/members.c"])
     read = set(re.findall(r'(?:json_get(?:_\w+)?|member_text)\(\s*(?:body|root|c->asked|asked|item->of->asked)\s*,\s*"(\w+)"', text))

@@ -30,7 +30,7 @@
 #include "worker/api/fields/params.h"
 #include "worker/api/fields/reasoning_fields.h"
 #include "worker/api/fields/tool_fields.h"
-#include "worker/api/wires/prompt_history.h"
+#include "worker/api/stores/prompt_history.h"
 #include "worker/grammar/grammar_thread.h"
 #include "worker/output/answer.h"
 #include "worker/output/reader.h"

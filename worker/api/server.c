@@ -17,7 +17,7 @@
 #include "worker/api/api.h"
 #include "worker/api/events/request_feed.h"
 #include "worker/api/handlers.h"
-#include "worker/api/wires/responses_store.h"
+#include "worker/api/stores/responses_store.h"
 #include "worker/metrics/worker_metrics.h"
 
 static void health_get(struct http_request *req, void *arg) {

@@ -101,46 +101,47 @@ static void keep_longest(const struct walk *w, struct cache_control *out, uint32
     }
 }
 
-enum status cache_control_read(const struct json *body, struct cache_control out[CACHE_CONTROL_MAX],
+enum status cache_control_read(const struct json *o, struct cache_control out[CACHE_CONTROL_MAX],
                                uint32_t *n, struct error *err) {
     struct walk w = {.err = err};
-    enum status st = read_list(&w, json_get(body, "tools"), "tools", 0);
+    enum status st = read_list(&w, json_get(o, "tools"), "tools", 0);
 
-    if (st == ST_OK) st = read_list(&w, json_get(body, "system"), "system", 0);
-    if (st == ST_OK) st = read_messages(&w, json_get(body, "messages"));
-    if (st == ST_OK) st = read_one(&w, body, "", CACHE_CONTROL_ALL);
+    if (st == ST_OK) st = read_list(&w, json_get(o, "system"), "system", 0);
+    if (st == ST_OK) st = read_messages(&w, json_get(o, "messages"));
+    if (st == ST_OK) st = read_one(&w, o, "", CACHE_CONTROL_ALL);
     if (st == ST_OK) keep_longest(&w, out, n);
     return st;
 }
 
 /* --- fields of OpenAI ------------------------------------------------------------------------- */
 
-static enum status refuse_time(const char *field, struct str value, const char *values,
-                               struct error *err) {
-    return error_set_param(err, ST_INVALID, field, "%s is \"%.*s\": send %s, or leave it out",
+static enum status refuse_time(const char *field, const char *param, struct str value,
+                               const char *values, struct error *err) {
+    return error_set_param(err, ST_INVALID, param, "%s is \"%.*s\": send %s, or leave it out",
                            field, (int)MIN(value.len, 32), value.ptr, values);
 }
 
-enum status cache_control_read_ttl(const struct json *body, uint32_t *ttl_s, struct error *err) {
+enum status cache_control_read_ttl(const struct json *o, uint32_t *ttl_s, struct error *err) {
     struct str ttl = STR_NULL, retention = STR_NULL;
     const struct json *options;
     uint32_t s = 0;
-    enum status st = json_get_object(body, "prompt_cache_options", &options, err);
+    enum status st = json_get_object(o, "prompt_cache_options", &options, err);
 
     if (st == ST_OK) st = json_get_str(options, "ttl", 256, &ttl, NULL, err);
-    if (st == ST_OK) st = json_get_str(body, "prompt_cache_retention", 256, &retention, NULL, err);
+    if (st == ST_OK) st = json_get_str(o, "prompt_cache_retention", 256, &retention, NULL, err);
     if (st != ST_OK) return st;
     if (str_eq(ttl, STR("30m"))) {
         s = 1800;
     } else if (str_eq(ttl, STR("12h"))) {
         s = 12 * 3600;
     } else if (ttl.ptr) {
-        return refuse_time("prompt_cache_options.ttl", ttl, "\"30m\" or \"12h\"", err);
+        return refuse_time("prompt_cache_options.ttl", "ttl", ttl, "\"30m\" or \"12h\"", err);
     }
     if (str_eq(retention, STR("24h"))) {
         s = 24 * 3600;
     } else if (retention.ptr && !str_eq(retention, STR("in_memory"))) {
-        return refuse_time("prompt_cache_retention", retention, "\"24h\" or \"in_memory\"", err);
+        return refuse_time("prompt_cache_retention", "prompt_cache_retention", retention,
+                           "\"24h\" or \"in_memory\"", err);
     }
     *ttl_s = s;
     return ST_OK;

@@ -30,12 +30,12 @@ struct cache_control {
 
 /* The marks, the largest beginning first; those within a larger one of an equal or longer time are
  * left out. ST_INVALID names the field. */
-MUST_USE enum status cache_control_read(const struct json *body,
+MUST_USE enum status cache_control_read(const struct json *o,
                                         struct cache_control out[CACHE_CONTROL_MAX], uint32_t *n,
                                         struct error *err);
 
 /* The longer time of the two fields; 0: none is asked for. ST_INVALID names the field. */
-MUST_USE enum status cache_control_read_ttl(const struct json *body, uint32_t *ttl_s,
+MUST_USE enum status cache_control_read_ttl(const struct json *o, uint32_t *ttl_s,
                                             struct error *err);
 
 #endif

@@ -14,12 +14,12 @@
 #include "worker/api/body.h"
 #include "worker/api/call.h"
 #include "worker/api/handlers.h"
+#include "worker/api/stores/responses_store.h"
 #include "worker/api/truncation.h"
 #include "worker/api/wires/members.h"
 #include "worker/api/wires/responses_answer.h"
 #include "worker/api/wires/responses_items.h"
 #include "worker/api/wires/responses_request.h"
-#include "worker/api/wires/responses_store.h"
 
 static bool is_stored(const struct call *c) {
     bool wants = true;

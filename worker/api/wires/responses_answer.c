@@ -2,8 +2,8 @@
 #include "worker/api/wires/responses_answer.h"
 
 #include "common/text/json.h"
+#include "worker/api/stores/prompt_history.h"
 #include "worker/api/wires/call_arguments.h"
-#include "worker/api/wires/prompt_history.h"
 #include "worker/api/wires/responses_items.h"
 #include "worker/api/wires/shown_parts.h"
 

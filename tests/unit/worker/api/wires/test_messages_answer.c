@@ -6,8 +6,8 @@
 #include "tests/support/answer_fixture.h"
 #include "tests/support/cm.h"
 #include "tests/support/support.h"
+#include "worker/api/stores/prompt_history.h"
 #include "worker/api/wires/messages_answer.h"
-#include "worker/api/wires/prompt_history.h"
 
 struct setup {
     struct answer answer;

@@ -6,7 +6,7 @@
 #include "tests/support/answer_fixture.h"
 #include "tests/support/cm.h"
 #include "tests/support/support.h"
-#include "worker/api/wires/prompt_history.h"
+#include "worker/api/stores/prompt_history.h"
 #include "worker/api/wires/responses_answer.h"
 
 struct setup {

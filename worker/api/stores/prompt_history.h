@@ -1,4 +1,4 @@
-/* worker/api/wires/prompt_history.h - the prompts of earlier requests, to say what changed since.
+/* worker/api/stores/prompt_history.h - the prompts of earlier requests, to say what changed since.
  *
  * Clients of Messages and Responses name an earlier request and ask why its prefix was not reused.
  * Two facts answer that: where the tokens of the two prompts part, and which part of the body
@@ -20,8 +20,8 @@
  * Bounded in bytes: what was added or named longest ago goes first. A request is found by its id
  * and the owner that it was made for. LIMITS: equal hashes of 64 bits are taken for equal contents;
  * the seed is secret, and a collision names a wrong reason. Pure; one thread. */
-#ifndef WORKER_API_WIRES_PROMPT_HISTORY_H
-#define WORKER_API_WIRES_PROMPT_HISTORY_H
+#ifndef WORKER_API_STORES_PROMPT_HISTORY_H
+#define WORKER_API_STORES_PROMPT_HISTORY_H
 
 #include "common/base/buf.h"
 

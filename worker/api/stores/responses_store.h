@@ -1,4 +1,4 @@
-/* worker/api/wires/responses_store.h - responses that clients may name again, for a while.
+/* worker/api/stores/responses_store.h - responses that clients may name again, for a while.
  *
  * Each is kept with the items of its own input and the id of the response that it continues: a
  * chain, whose items in order are the conversation so far. Bounded in bytes: where room is wanted,
@@ -10,8 +10,8 @@
  *
  * A response is found by its id and the tenant that it was made for. Time is an argument. Pure; one
  * thread. */
-#ifndef WORKER_API_WIRES_RESPONSES_STORE_H
-#define WORKER_API_WIRES_RESPONSES_STORE_H
+#ifndef WORKER_API_STORES_RESPONSES_STORE_H
+#define WORKER_API_STORES_RESPONSES_STORE_H
 
 #include "common/base/buf.h"
 #include "common/base/status.h"

@@ -1,4 +1,4 @@
-/* tests/unit/worker/api/wires/test_prompt_history.c - planted changes, and the memory beside the
+/* tests/unit/worker/api/stores/test_prompt_history.c - planted changes, and the memory beside the
  * obvious model of it. */
 #include <stdio.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 #include "common/text/json.h"
 #include "tests/support/cm.h"
 #include "tests/support/support.h"
-#include "worker/api/wires/prompt_history.h"
+#include "worker/api/stores/prompt_history.h"
 
 #define BS 4
 

@@ -1,8 +1,8 @@
-/* worker/api/wires/responses_store.c - a map by id, and for each tenant a list in the order of use.
+/* worker/api/stores/responses_store.c - a map by id, and for each tenant a list in the order of use.
  *
  * A heap has the tenants by their bytes. A tenant is here exactly while it has responses, or is
  * about to have its first. */
-#include "worker/api/wires/responses_store.h"
+#include "worker/api/stores/responses_store.h"
 
 #include <assert.h>
 

@@ -1,5 +1,5 @@
-/* worker/api/wires/prompt_history.c - a map by id, a list in the order of use, and hashes. */
-#include "worker/api/wires/prompt_history.h"
+/* worker/api/stores/prompt_history.c - a map by id, a list in the order of use, and hashes. */
+#include "worker/api/stores/prompt_history.h"
 
 #include <assert.h>
 
@@ -8,7 +8,6 @@
 #include "common/base/map.h"
 #include "common/base/mem.h"
 #include "common/text/json.h"
-#include "worker/api/wires/members.h"
 
 #define ENTRY_BYTES 256 /* of bookkeeping, about */
 
@@ -98,7 +97,10 @@ static uint64_t hash_value(const struct json *v, uint64_t before) {
 }
 
 static bool is_of_system(const struct json *message) {
-    return member_is(message, "role", "system") || member_is(message, "role", "developer");
+    struct str role = STR_NULL;
+
+    (void)!json_to_str(json_get(message, "role"), &role);
+    return str_eq(role, STR("system")) || str_eq(role, STR("developer"));
 }
 
 /* *at: the messages' hash behind the first `n` of them; 0: there are fewer. */

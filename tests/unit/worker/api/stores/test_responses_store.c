@@ -1,11 +1,11 @@
-/* tests/unit/worker/api/wires/test_responses_store.c - the store beside the obvious model of it. */
+/* tests/unit/worker/api/stores/test_responses_store.c - the store beside the obvious model. */
 #include <stdio.h>
 #include <string.h>
 
 #include "common/base/rng.h"
 #include "tests/support/cm.h"
 #include "tests/support/support.h"
-#include "worker/api/wires/responses_store.h"
+#include "worker/api/stores/responses_store.h"
 
 #define TTL   100
 #define N_IDS 24
