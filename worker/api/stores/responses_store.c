@@ -1,4 +1,5 @@
-/* worker/api/stores/responses_store.c - a map by id, and for each tenant a list in the order of use.
+/* worker/api/stores/responses_store.c - a map by id, and a list of each tenant's in the order of
+ * use.
  *
  * A heap has the tenants by their bytes. A tenant is here exactly while it has responses, or is
  * about to have its first. */
