@@ -194,6 +194,10 @@ struct backend_info {
 struct backend_kv_info {
     uint64_t block_bytes; /* all layers, K and V, once: what kv_read reads */
     uint32_t n_blocks, n_host_blocks;
+    /* (n_host_blocks, block_bytes) host memory for KV, each block in the layout of kv_read. While
+     * no swap of a block is under way the engine may read it, and fill it for a swap in. NULL: this
+     * backend's host blocks have no address. */
+    uint8_t *host_pool;
 };
 
 /* One row of a step: tokens [first_token, first_token + n_tokens) of the stage belong to it. Rows

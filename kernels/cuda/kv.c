@@ -202,7 +202,7 @@ enum status cuda_kv_alloc(struct backend_model *m, uint32_t n_blocks, uint32_t n
     m->host.n_host_blocks = n_host_blocks;
     gpu_fill(m->dev->compute, m->kv, 0, n_blocks * m->host.block_bytes);
     if ((st = cuda_capture(m, err)) != ST_OK) goto fail;
-    *out = (struct backend_kv_info){m->host.block_bytes, n_blocks, n_host_blocks};
+    *out = (struct backend_kv_info){m->host.block_bytes, n_blocks, n_host_blocks, m->host_pool};
     return ST_OK;
 fail:
     cuda_graphs_fini(m); /* they point into the pool */

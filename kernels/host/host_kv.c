@@ -35,7 +35,7 @@ enum status host_kv_alloc(struct backend_model *m, uint32_t n_blocks, uint32_t n
     }
     h->n_blocks = n_blocks;
     h->n_host_blocks = n_host_blocks;
-    *out = (struct backend_kv_info){h->block_bytes, n_blocks, n_host_blocks};
+    *out = (struct backend_kv_info){h->block_bytes, n_blocks, n_host_blocks, h->host_pool};
     return ST_OK;
 }
 

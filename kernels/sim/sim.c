@@ -266,7 +266,7 @@ static enum status sim_kv_alloc(struct backend_model *m, uint32_t n_blocks, uint
     if (n_blocks == 0) return error_set(err, ST_INVALID, "a KV pool of 0 blocks: give at least 1");
     h->n_blocks = n_blocks;
     h->n_host_blocks = n_host_blocks;
-    *out = (struct backend_kv_info){h->block_bytes, n_blocks, n_host_blocks};
+    *out = (struct backend_kv_info){h->block_bytes, n_blocks, n_host_blocks, NULL};
     return ST_OK;
 }
 

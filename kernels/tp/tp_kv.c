@@ -63,6 +63,7 @@ enum status tp_kv_alloc(struct backend_model *m, uint32_t n_blocks, uint32_t n_h
     if (st != ST_OK) return st;
     *out = c.of[0];
     out->block_bytes = block_bytes(m);
+    out->host_pool = NULL; /* each rank has a part of a block */
     for (uint32_t r = 1; r < m->dev->size; r++) {
         out->n_blocks = MIN(out->n_blocks, c.of[r].n_blocks);
         out->n_host_blocks = MIN(out->n_host_blocks, c.of[r].n_host_blocks);

@@ -203,6 +203,7 @@ void tiny_open(struct tiny_model *m, const struct tiny_setup *setup, const struc
     must(setup->ops->kv_alloc(m->model, setup->max_rows * m->blocks_per_row + 1,
                               setup->n_host_blocks, &kv, &err),
          &err, "kv_alloc");
+    m->host_pool = kv.host_pool;
     setup->ops->stage(m->model, 0, &m->stage);
 }
 

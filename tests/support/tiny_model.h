@@ -40,6 +40,7 @@ struct tiny_model {
     struct backend_model *model;
     struct backend_stage stage;
     uint32_t blocks_per_row;
+    uint8_t *host_pool; /* struct backend_kv_info has it */
 };
 
 /* Opens the device, loads random weights, allocates the pool. Aborts with the message

@@ -107,6 +107,43 @@ static void case_95_a_round_trip_keeps_the_bytes(void **state) {
     }
 }
 
+/* What a swap brought out lies in host memory as kv_read gives it; what is put there comes in. */
+static void check_address(const struct backend_ops *ops, const struct tiny_shape *s) {
+    struct backend_copy out = {3, 5}, in = {6, 4};
+    struct tiny_model m;
+    backend_fence fence;
+    struct rng rng;
+    uint8_t *bytes;
+    uint64_t n;
+
+    open_model(&m, ops, s);
+    rng_seed(&rng, support_seed());
+    n = ops->kv_block_bytes(m.model);
+    bytes = mem_alloc(n);
+    fill_block(&m, 3, bytes, n, &rng);
+    assert_int_equal(ops->kv_swap_out(m.model, &out, 1, &fence), ST_OK);
+    assert_int_equal(ops->wait(m.dev, fence, 1000000), ST_OK);
+    assert_memory_equal(m.host_pool + 5 * n, bytes, n);
+    for (uint64_t i = 0; i < n; i++)
+        bytes[i] = (uint8_t)rng_u64(&rng);
+    memcpy(m.host_pool + 6 * n, bytes, n);
+    assert_int_equal(ops->kv_swap_in(m.model, &in, 1, &fence), ST_OK);
+    assert_int_equal(ops->wait(m.dev, fence, 1000000), ST_OK);
+    assert_block(&m, 4, bytes, n);
+    mem_free(bytes);
+    tiny_close(&m);
+}
+
+static void host_blocks_have_an_address(void **state) {
+    struct tiny_shape quantised = shape;
+
+    (void)state;
+    quantised.kv_dtype = DTYPE_F8E4M3;
+    check_address(&backend_ref, &shape);
+    check_address(&backend_cpu, &wide);
+    check_address(&backend_cpu, &quantised);
+}
+
 /* In one call, a block may be the target of one pair and the source of the next. */
 static void pairs_run_in_their_order(void **state) {
     struct backend_copy chain[] = {{1, 2}, {2, 3}, {3, 1}};
@@ -169,6 +206,7 @@ static void a_bad_pair_moves_nothing(void **state) {
 int main(void) {
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(case_95_a_round_trip_keeps_the_bytes),
+        cmocka_unit_test(host_blocks_have_an_address),
         cmocka_unit_test(pairs_run_in_their_order),
         cmocka_unit_test(a_bad_pair_moves_nothing),
     };

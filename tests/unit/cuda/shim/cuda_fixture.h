@@ -39,6 +39,7 @@ struct cuda_fixture_side {
     struct backend_model *model;
     struct backend_stage stage[2];
     uint64_t block_bytes;
+    uint8_t *host_pool;
 };
 
 struct cuda_fixture_seq {
@@ -138,6 +139,7 @@ static void cuda_fixture_open_side(struct cuda_fixture_side *side, const struct 
     cuda_fixture_must(ops->kv_alloc(side->model, u->n_blocks, u->n_host_blocks, &kv, err), err,
                       "kv_alloc");
     side->block_bytes = kv.block_bytes;
+    side->host_pool = kv.host_pool;
     for (uint32_t i = 0; i < limits.n_slots; i++)
         ops->stage(side->model, i, &side->stage[i]);
 }

@@ -171,20 +171,31 @@ static void busy_lane(struct cuda_fixture *s, bool is_out) {
     }
 }
 
+/* Once its swap is done: what a lower tier reads. */
+static void assert_host_block(struct cuda_fixture *s, uint32_t block, uint32_t content) {
+    uint8_t *want = mem_alloc(s->cuda.block_bytes);
+
+    fill_block(s, want, content);
+    assert_memory_equal(s->cuda.host_pool + block * s->cuda.block_bytes, want, s->cuda.block_bytes);
+    mem_free(want);
+}
+
 static void check_overwriting(uint64_t seed, bool is_copy) {
     struct cuda_fixture *s = cuda_fixture_open_alone(&cuda_fixture_llama, &setup, seed);
     struct backend_copy out = {9, 4}, over = {2, 9}, in = {4, 11};
     struct pool p = {0};
-    backend_fence f;
+    backend_fence f, is_out;
 
     write_all(s, &p);
     busy_lane(s, true);
-    assert_int_equal(backend_cuda.kv_swap_out(s->cuda.model, &out, 1, &f), ST_OK);
+    assert_int_equal(backend_cuda.kv_swap_out(s->cuda.model, &out, 1, &is_out), ST_OK);
     if (is_copy)
         assert_int_equal(backend_cuda.kv_copy(s->cuda.model, &over, 1, &f), ST_OK);
     else
         write_by_step(s, 0, 9, &p);
     assert_int_equal(backend_cuda.wait(s->cuda.dev, s->cuda.dev->host.last, 60000000), ST_OK);
+    assert_int_equal(backend_cuda.wait(s->cuda.dev, is_out, 60000000), ST_OK);
+    assert_host_block(s, 4, 1000 + 9);
     p.device[11] = 1000 + 9;
     if (is_copy) p.device[9] = p.device[2];
     assert_int_equal(backend_cuda.kv_swap_in(s->cuda.model, &in, 1, &f), ST_OK);
