@@ -5,6 +5,8 @@
  *                  ◀── found where the device's hits end ──
  *      a sequence  ── swapped out, all or nothing ──▶ held here (ref_cnt > 0), safe from eviction
  *                  ◀── swapped in ──
+ *      lower tier  ── reserved, filled, verified, published ──▶ cached here
+ *                  ◀── acquired, read ──
  *
  * It is a block_pool of its own: held blocks have references, cached ones wait on the free queue,
  * and a lookup compares tokens and the number of the exact prefix, never a hash alone. The numbers
@@ -16,6 +18,10 @@
  * Nothing moves here; this decides which block goes where, and the caller adds the move to the
  * step's list. What a move of this step reads or writes is *pinned* until kv_host_end_step, so no
  * later decision of the same step takes it for something else, in whatever order the moves run.
+ *
+ * A lower tier reads and fills blocks by their address, while the device moves others. So a block
+ * is *quiet* once every move of it is done (kv_host_settle); only quiet blocks are reserved, and
+ * only those may be read. A reserved block has no name: nothing finds it before it is published.
  *
  * Order of eviction: chains are pinned last block first, as they are released on the device, so a
  * parent is always warmer than its children and a chain is evicted from its end. A block whose
@@ -30,6 +36,7 @@
 struct kv_host_config {
     uint32_t n_blocks; /* >= 1 */
     uint32_t block_size;
+    uint32_t max_reserved;                    /* blocks reserved for lower tiers at a time */
     bool no_cache;                            /* only for swapping: nothing is kept on eviction */
     void (*on_evict)(void *arg, block_id id); /* as in block_pool; may be NULL */
     void (*on_store)(void *arg, block_id id); /* right after a block got a content; may be NULL */
@@ -71,7 +78,31 @@ MUST_USE enum status kv_host_hold(struct kv_host *host, struct kv_host_slot *slo
 /* Gives them back, pinned for this step: they may be being read. First to last. */
 void kv_host_release(struct kv_host *host, const block_id *ids, uint32_t n);
 
-/* --- both ------------------------------------------------------------------------------------- */
+/* --- lower tiers ------------------------------------------------------------------------------ */
+
+/* A quiet block for bytes to come, the caller's until kv_host_drop; evicts the coldest. BLOCK_NONE
+ * when max_reserved are reserved, or the coldest is held or not quiet. */
+block_id kv_host_reserve(struct kv_host *host);
+
+/* The bytes of a reserved block are there and verified: it is found from now on. Its content must
+ * not be here under another block. It stays the caller's; on_store is not called. */
+void kv_host_publish(struct kv_host *host, block_id id, const struct prefix_key *key,
+                     uint64_t prefix);
+
+/* One more reference to a published block, so that it keeps its bytes until kv_host_drop. */
+void kv_host_acquire(struct kv_host *host, block_id id);
+
+/* Gives reserved or acquired blocks back, and forgets those that were not published. Pass a chain
+ * first to last: it is evicted from its end. */
+void kv_host_drop(struct kv_host *host, const block_id *ids, uint32_t n);
+
+/* The number of the step that is being put together; the device has done all moves of the steps
+ * before `step`. */
+uint64_t kv_host_step(const struct kv_host *host);
+void kv_host_settle(struct kv_host *host, uint64_t step);
+bool kv_host_is_quiet(const struct kv_host *host, block_id id);
+
+/* --- all -------------------------------------------------------------------------------------- */
 
 /* The step's moves are with the device: pins end. */
 void kv_host_end_step(struct kv_host *host);
@@ -81,7 +112,8 @@ void kv_host_reset(struct kv_host *host);
 
 const struct prefix_cache *kv_host_cache(const struct kv_host *host); /* what is published */
 uint32_t kv_host_n_blocks(const struct kv_host *host);
-uint32_t kv_host_n_held(const struct kv_host *host); /* by swapped sequences or pins */
+uint32_t kv_host_n_held(const struct kv_host *host); /* by swapped sequences, pins, lower tiers */
+uint32_t kv_host_n_reserved(const struct kv_host *host);
 uint32_t kv_host_n_cached(const struct kv_host *host);
 void kv_host_check(const struct kv_host *host);
 

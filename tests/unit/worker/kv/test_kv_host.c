@@ -9,7 +9,8 @@
 #include "tests/support/support.h"
 #include "worker/kv/kv_host.h"
 
-#define BLOCK_SIZE 4
+#define BLOCK_SIZE   4
+#define MAX_RESERVED 3
 
 /* Content number c: tokens, hash and prefix number are all made from it; c - 1 is its parent unless
  * c % 8 is 0: chains of eight. Hashes are bad on purpose. */
@@ -37,7 +38,8 @@ static uint64_t prefix_of(uint32_t c) {
 }
 
 static struct kv_host *make(uint32_t n_blocks) {
-    return kv_host_create(&(struct kv_host_config){.n_blocks = n_blocks, .block_size = BLOCK_SIZE});
+    return kv_host_create(&(struct kv_host_config){
+        .n_blocks = n_blocks, .block_size = BLOCK_SIZE, .max_reserved = MAX_RESERVED});
 }
 
 static block_id keep(struct kv_host *host, uint32_t c, bool *must_move) {
@@ -179,11 +181,80 @@ static void without_a_cache_only_swapping_takes_room(void **state) {
     kv_host_destroy(host);
 }
 
+static void a_reserved_block_is_found_once_it_is_published(void **state) {
+    struct kv_host *host = make(4);
+    block_id ids[2];
+    bool must_move;
+
+    (void)state;
+    for (uint32_t c = 0; c < 2; c++) {
+        ids[c] = kv_host_reserve(host);
+        assert_int_not_equal(ids[c], BLOCK_NONE);
+        assert_int_equal(find(host, c), BLOCK_NONE);
+    }
+    kv_host_publish(host, ids[0], &content(0)->key, prefix_of(0));
+    assert_int_equal(find(host, 0), ids[0]);
+    kv_host_drop(host, ids, 2); /* the second was abandoned */
+    assert_int_equal(find(host, 0), ids[0]);
+    assert_int_equal(kv_host_n_held(host), 0);
+    assert_int_equal(kv_host_n_reserved(host), 0);
+    for (uint32_t c = 10; c < 13; c++) { /* blanks go first, the restored one last */
+        assert_int_not_equal(keep(host, c, &must_move), BLOCK_NONE);
+        assert_int_equal(find(host, 0), ids[0]);
+    }
+    kv_host_end_step(host);
+    kv_host_check(host);
+    kv_host_destroy(host);
+}
+
+static void lower_tiers_have_a_share_of_the_blocks(void **state) {
+    struct kv_host *host = make(8);
+    block_id ids[MAX_RESERVED + 1];
+
+    (void)state;
+    for (uint32_t i = 0; i < MAX_RESERVED; i++)
+        ids[i] = kv_host_reserve(host);
+    assert_int_equal(kv_host_reserve(host), BLOCK_NONE);
+    kv_host_drop(host, ids, 1);
+    assert_int_not_equal(kv_host_reserve(host), BLOCK_NONE);
+    kv_host_check(host);
+    kv_host_destroy(host);
+}
+
+static void a_block_is_read_and_reserved_after_its_moves(void **state) {
+    struct kv_host *host = make(1);
+    bool must_move;
+    block_id id = keep(host, 1, &must_move);
+    uint64_t step = kv_host_step(host);
+
+    (void)state;
+    kv_host_end_step(host);
+    assert_false(kv_host_is_quiet(host, id)); /* the device may be writing it yet */
+    assert_int_equal(kv_host_reserve(host), BLOCK_NONE);
+    kv_host_settle(host, step);
+    assert_false(kv_host_is_quiet(host, id));
+    kv_host_settle(host, step + 1);
+    assert_true(kv_host_is_quiet(host, id));
+    kv_host_read(host, &id, 1); /* or reading it */
+    kv_host_end_step(host);
+    assert_false(kv_host_is_quiet(host, id));
+    assert_int_equal(kv_host_reserve(host), BLOCK_NONE);
+    kv_host_settle(host, step + 2);
+    kv_host_acquire(host, id); /* a tier reads it: it stays */
+    assert_int_equal(kv_host_reserve(host), BLOCK_NONE);
+    assert_int_equal(keep(host, 2, &must_move), BLOCK_NONE);
+    kv_host_drop(host, &id, 1);
+    assert_int_equal(kv_host_reserve(host), id);
+    assert_int_equal(find(host, 1), BLOCK_NONE);
+    kv_host_destroy(host);
+}
+
 /* --- against a model -------------------------------------------------------------------------- */
 
 #define N_BLOCKS   12
 #define N_CONTENTS 40
 #define N_SEQS     4
+#define N_LOWER    5
 #define NAMELESS   1000 /* and up: contents without a key */
 
 struct model {
@@ -194,6 +265,11 @@ struct model {
     uint32_t wants[N_SEQS][4]; /* the contents that must be in them */
     uint32_t n_held[N_SEQS];
     uint32_t n_named;
+    /* The lower tier: blocks that it fills or reads, and what must be in them. */
+    block_id lower[N_LOWER];
+    uint32_t lower_wants[N_LOWER], n_lower;
+    bool is_filling[N_LOWER];
+    uint64_t step, n_settled, moved[N_BLOCKS];
 };
 
 /* Nothing that is found, held or pinned may have other bytes than it should. */
@@ -208,12 +284,63 @@ static void check_model(const struct model *m) {
         for (uint32_t i = 0; i < m->n_held[s]; i++)
             assert_int_equal(m->bytes[m->held[s][i]], m->wants[s][i]);
     }
+    for (uint32_t i = 0; i < m->n_lower; i++)
+        assert_int_equal(m->bytes[m->lower[i]], m->lower_wants[i]);
+}
+
+/* A move of this step reads or writes it. */
+static void note_move(struct model *m, block_id id) {
+    m->in_step[id] = true;
+    m->moved[id] = m->step;
 }
 
 static void write_block(struct model *m, block_id id, uint32_t c) {
     assert_false(m->in_step[id] && m->bytes[id] != c); /* a pinned block is not overwritten */
     m->bytes[id] = c;
-    m->in_step[id] = true;
+    note_move(m, id);
+}
+
+/* What a tier writes at once must be under no move of the device. */
+static void model_reserve(struct model *m, uint32_t c) {
+    block_id id;
+
+    if (m->n_lower == N_LOWER) return;
+    id = kv_host_reserve(m->host);
+    if (id == BLOCK_NONE) return;
+    assert_true(m->moved[id] < m->n_settled);
+    m->bytes[id] = c;
+    m->lower[m->n_lower] = id;
+    m->lower_wants[m->n_lower] = c;
+    m->is_filling[m->n_lower++] = true;
+}
+
+static void model_acquire(struct model *m, uint32_t c) {
+    block_id id = find(m->host, c);
+
+    if (m->n_lower == N_LOWER || id == BLOCK_NONE) return;
+    assert_int_equal(kv_host_is_quiet(m->host, id), m->moved[id] < m->n_settled);
+    if (!kv_host_is_quiet(m->host, id)) return;
+    kv_host_acquire(m->host, id);
+    m->lower[m->n_lower] = id;
+    m->lower_wants[m->n_lower] = c;
+    m->is_filling[m->n_lower++] = false;
+}
+
+/* Publishes the block if it was filled and its content is nowhere, or gives it up. */
+static void model_drop(struct model *m, bool is_verified) {
+    uint32_t c, at;
+
+    if (m->n_lower == 0) return;
+    at = --m->n_lower;
+    c = m->lower_wants[at];
+    if (m->is_filling[at] && is_verified && find(m->host, c) == BLOCK_NONE)
+        kv_host_publish(m->host, m->lower[at], &content(c)->key, prefix_of(c));
+    kv_host_drop(m->host, &m->lower[at], 1);
+}
+
+static void model_settle(struct model *m, uint64_t step) {
+    kv_host_settle(m->host, step);
+    m->n_settled = step;
 }
 
 static void model_swap_out(struct model *m, struct rng *rng, uint32_t s) {
@@ -236,7 +363,7 @@ static void model_swap_out(struct model *m, struct rng *rng, uint32_t s) {
 }
 
 static void random_steps_never_lose_bytes(void **state) {
-    struct model m = {.host = make(N_BLOCKS)};
+    struct model m = {.host = make(N_BLOCKS), .step = 1, .n_settled = 1};
     struct rng rng;
 
     (void)state;
@@ -247,19 +374,19 @@ static void random_steps_never_lose_bytes(void **state) {
         bool must_move;
         block_id id;
 
-        switch (rng_below(&rng, 8)) {
+        switch (rng_below(&rng, 12)) {
         case 0:
         case 1:
         case 2:
             id = keep(m.host, c, &must_move);
             if (must_move) write_block(&m, id, c);
-            if (id != BLOCK_NONE) m.in_step[id] = true;
+            if (id != BLOCK_NONE) m.in_step[id] = true; /* pinned, if nothing more */
             break;
         case 3:
             id = find(m.host, c);
             if (id == BLOCK_NONE) break;
             kv_host_read(m.host, &id, 1);
-            m.in_step[id] = true;
+            note_move(&m, id);
             break;
         case 4:
             if (m.n_held[s] == 0) model_swap_out(&m, &rng, s);
@@ -267,20 +394,30 @@ static void random_steps_never_lose_bytes(void **state) {
         case 5:
             kv_host_release(m.host, m.held[s], m.n_held[s]);
             for (uint32_t k = 0; k < m.n_held[s]; k++)
-                m.in_step[m.held[s][k]] = true;
+                note_move(&m, m.held[s][k]);
             m.n_held[s] = 0;
             break;
         case 6:
             if (rng_below(&rng, 200) == 0) kv_host_reset(m.host);
             break;
-        default: kv_host_end_step(m.host); memset(m.in_step, 0, sizeof(m.in_step));
+        case 7: model_reserve(&m, c); break;
+        case 8: model_acquire(&m, c); break;
+        case 9: model_drop(&m, rng_below(&rng, 4) > 0); break;
+        case 10: model_settle(&m, m.n_settled + rng_below(&rng, m.step - m.n_settled + 1)); break;
+        default:
+            kv_host_end_step(m.host);
+            memset(m.in_step, 0, sizeof(m.in_step));
+            m.step++;
         }
         check_model(&m);
     }
     for (uint32_t s = 0; s < N_SEQS; s++)
         kv_host_release(m.host, m.held[s], m.n_held[s]);
+    while (m.n_lower > 0)
+        model_drop(&m, true);
     kv_host_end_step(m.host);
     assert_int_equal(kv_host_n_held(m.host), 0);
+    assert_int_equal(kv_host_n_reserved(m.host), 0);
     kv_host_destroy(m.host);
 }
 
@@ -292,6 +429,9 @@ int main(void) {
         cmocka_unit_test(holding_is_all_or_nothing),
         cmocka_unit_test(reset_forgets_content_and_keeps_holders),
         cmocka_unit_test(without_a_cache_only_swapping_takes_room),
+        cmocka_unit_test(a_reserved_block_is_found_once_it_is_published),
+        cmocka_unit_test(lower_tiers_have_a_share_of_the_blocks),
+        cmocka_unit_test(a_block_is_read_and_reserved_after_its_moves),
         cmocka_unit_test(random_steps_never_lose_bytes),
     };
 
