@@ -25,6 +25,12 @@ struct hash128 hash_128(const void *data, size_t n) {
     return (struct hash128){h.low64, h.high64};
 }
 
+struct hash128 hash_128_seeded(const void *data, size_t n, uint64_t seed) {
+    XXH128_hash_t h = XXH3_128bits_withSeed(data, n, seed);
+
+    return (struct hash128){h.low64, h.high64};
+}
+
 void hash_128_canonical(struct hash128 h, uint8_t out[16]) {
     for (int i = 0; i < 8; i++) {
         out[i] = (uint8_t)(h.hi >> (56 - 8 * i));

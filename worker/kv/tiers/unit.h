@@ -44,20 +44,21 @@ struct unit_identity {
     const uint32_t *tokens;
 };
 
+/* In the order in which they are looked for, except that a sealed unit's token ids come last. */
 enum unit_cause {
     UNIT_FINE,
     UNIT_MAGIC,
-    UNIT_VERSION,
-    UNIT_TORN,
+    UNIT_VERSION, /* of a later version: another process may read it */
+    UNIT_TORN,    /* ends too early, or the header is not as it was written */
     UNIT_FINGERPRINT,
-    UNIT_POSITION,
+    UNIT_POSITION, /* or the kind of attention */
     UNIT_TOKENS,
-    UNIT_PARENT,
+    UNIT_PARENT, /* or a key that does not follow from it: another chain */
     UNIT_SALT,
     UNIT_EXTRAS,
     UNIT_SIZE,
     UNIT_CHECKSUM,
-    UNIT_AUTH,
+    UNIT_AUTH, /* its tag, or plain where it should be sealed, or the other way round */
     UNIT_N_CAUSES,
 };
 const char *unit_cause_name(enum unit_cause cause);
@@ -81,17 +82,19 @@ size_t unit_bytes(const struct unit_codec *codec);
 size_t unit_payload_at(const struct unit_codec *codec);
 
 /* Writes header, token ids and payload to out, which has unit_bytes. `payload` has block_bytes and
- * may be out + unit_payload_at. */
+ * may be out + unit_payload_at. ST_INVALID: the identity does not have block_tokens. */
 MUST_USE enum status unit_seal(struct unit_codec *codec, const struct unit_identity *id,
                                const void *payload, void *out);
 
 /* Verifies the n bytes at `in` and puts the payload into `out` (block_bytes, no overlap). On every
- * cause but UNIT_FINE `out` holds no content of a unit: it is zeroed. Reads nothing behind n. */
+ * cause but UNIT_FINE `out` holds no content of a unit: it is zeroed. Reads nothing behind n, and
+ * bytes that change meanwhile (memory of a peer) at worst fail. */
 enum unit_cause unit_open(struct unit_codec *codec, const struct unit_identity *expected,
                           const void *in, size_t n, void *out);
 
 /* What a store or a scan can learn of a unit without the request: false where the header does not
- * stand for itself (magic, version, sum, fingerprint). */
+ * stand for itself (magic, version, sum, fingerprint) or has another size. n: at least
+ * unit_payload_at, or all there is. */
 struct unit_summary {
     struct unit_key key, parent;
     uint32_t position, n_tokens;
