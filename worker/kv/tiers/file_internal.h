@@ -1,0 +1,173 @@
+/* worker/kv/tiers/file_internal.h - what the files of the file tier share.
+ *
+ * Three locks, in this order, none held while taking an earlier one:
+ *      the writer's turn   (is_writing): the segment being written
+ *      the space           (space_lock, evict.lock): what removes, adopts or counts files
+ *      lock                index, segments, queue, counts: short, no system call under it */
+#ifndef WORKER_KV_TIERS_FILE_INTERNAL_H
+#define WORKER_KV_TIERS_FILE_INTERNAL_H
+
+#include <pthread.h>
+
+#include "common/base/map.h"
+#include "worker/kv/tiers/file.h"
+#include "worker/kv/tiers/file_index.h"
+#include "worker/kv/tiers/file_segment.h"
+
+#define FILE_NAME_MAX 300
+
+/* A segment that is known, in a slot of the table. */
+struct file_segment {
+    struct segment_id id;
+    bool is_used;   /* the slot is taken */
+    bool is_gone;   /* its file is removed: entries of the index are dead until the next sweep */
+    bool is_sealed; /* complete; only such are evicted */
+    bool is_orphan; /* its process is dead */
+    uint64_t bytes; /* of disk */
+    uint64_t n_live;
+    double heat; /* loads and writes of its units, halved each half_life segments */
+    uint64_t heat_tick;
+    uint64_t seen_scan; /* the scan that saw the file last */
+};
+
+struct file_thread {
+    struct file_tier *f;
+    pthread_t thread;
+    bool is_started;
+    struct unit_codec *codec;
+    uint8_t *staging; /* chunk_units * stride */
+};
+
+/* The segment being written; of the thread whose turn it is. */
+struct file_writer {
+    int fd; /* -1: none */
+    uint32_t slot;
+    uint32_t n;       /* units in it */
+    uint32_t next_id; /* of the next segment */
+    uint64_t owner;   /* of this one */
+    struct segment_row *rows;
+};
+
+struct file_tier {
+    struct tier tier; /* first */
+
+    /* Constant after open. */
+    char *dir;
+    uint64_t max_bytes, segment_bytes, scan_us;
+    size_t stride, unit_bytes;
+    uint32_t chunk_units; /* of one read or write */
+    uint32_t n_places;    /* units of one segment */
+    uint32_t max_jobs, n_threads;
+    bool is_buffered;
+    char fingerprint[17]; /* of the folder */
+    struct log *log;
+    const struct file_hook *hook;
+    struct file_thread threads[TIER_FILE_MAX_THREADS];
+    pthread_t keeper;
+    bool is_keeper_started;
+    struct unit_codec *keeper_codec;
+
+    atomic_bool is_direct;
+
+    /* The space: under space_lock, and evict.lock for other processes. */
+    pthread_mutex_t space_lock;
+    int root_fd, dir_fd; /* DIR, and the fingerprint's folder; -1: not there */
+    int evict_fd;
+    _Atomic uint64_t owner; /* 0: not yet an owner, so nothing is written */
+    int owner_fd;
+    uint64_t n_scans;
+    uint64_t foreign_bytes;  /* of other fingerprints, as of the last scan */
+    uint64_t unsealed_bytes; /* of others' segments that are being written */
+    uint32_t n_live_owners;  /* this one included */
+
+    struct file_writer writer;
+
+    pthread_mutex_t lock;
+    pthread_cond_t work, keep;
+    struct list loads, stores;
+    uint32_t n_jobs, n_loads_in_turn;
+    bool is_writing, is_stopping;
+    struct file_index *index;
+    struct file_segment *segments;
+    uint32_t n_segments;
+    struct map slots; /* hash of the id to slot + 1 */
+    uint64_t tick;    /* segments begun */
+    uint64_t known_bytes, n_live, n_gone;
+    uint64_t other_bytes; /* foreign and unsealed, for stats */
+    uint64_t no_write_before_us;
+    bool is_read_only;
+    uint64_t eio_us[3];
+    uint64_t loaded_bytes, stored_bytes, n_dropped;
+};
+
+/* --- file_table.c: segments and entries; the caller has `lock` --------------------------------- */
+
+struct file_place {
+    struct segment_id id;
+    uint32_t slot, place;
+};
+
+/* The place of a key, or false. */
+bool file_find_place(struct file_tier *f, const struct unit_key *key, struct file_place *out);
+void file_note_load(struct file_tier *f, const struct unit_key *key); /* it opened well */
+/* Forgets the key if it still points there: the unit failed. */
+void file_forget(struct file_tier *f, const struct unit_key *key, const struct file_place *at);
+/* Enters the unit unless another segment has it. False: it has, or there was no memory. */
+bool file_enter(struct file_tier *f, const struct unit_key *key, uint32_t slot, uint32_t place,
+                uint32_t hits);
+
+/* The slot of a new segment. */
+uint32_t file_add_segment(struct file_tier *f, struct segment_id id, uint64_t bytes);
+struct file_segment *file_segment_of(struct file_tier *f, struct segment_id id); /* or NULL */
+void file_set_gone(struct file_tier *f, uint32_t slot);
+/* The segment to evict, or UINT32_MAX. of_others: of other live processes. */
+uint32_t file_coldest(struct file_tier *f, bool of_others);
+void file_table_check(struct file_tier *f);
+
+/* Takes dead entries out, a shard at a time, and frees the slots of segments that are gone. Takes
+ * `lock` itself. */
+void file_sweep(struct file_tier *f);
+
+/* --- file_space.c: the folder; the caller has the space, except where noted ------------------- */
+
+/* Takes space_lock and evict.lock, waiting at most wait_us. False: another process has it. */
+bool file_space_enter(struct file_tier *f, uint64_t wait_us);
+void file_space_leave(struct file_tier *f);
+
+/* Opens or creates the folders, tries direct I/O, and becomes an owner; what fails is tried again
+ * at the next scan. */
+enum status file_space_open(struct file_tier *f, struct error *err);
+void file_space_close(struct file_tier *f); /* without the space; the owner's lock goes */
+
+/* Sees what is in the folder: new segments are read, orphans sealed, missing ones forgotten. */
+void file_space_scan(struct file_tier *f);
+/* Removes one segment. `hot`: gets its rows with hits and their bytes, see file_write.c; NULL: they
+ * go too. False: nothing can be removed. */
+struct file_hot;
+bool file_space_evict(struct file_tier *f, struct file_hot *hot);
+uint64_t file_space_bytes(struct file_tier *f); /* of the whole folder, as far as it is known */
+
+/* --- file_write.c: the writer's turn ---------------------------------------------------------- */
+
+/* Units of an evicted segment that are written again. */
+struct file_hot {
+    struct file_thread *thread;
+    struct segment_row *rows;
+    uint32_t n;
+    uint8_t *units; /* n of a stride each */
+};
+
+/* Reads the units of the segment in `slot` that were loaded, the hottest first, up to a quarter. */
+void file_hot_read(struct file_tier *f, struct file_hot *hot, uint32_t slot);
+
+void file_store(struct file_thread *t, struct tier_job *job);
+void file_writer_close(struct file_tier *f); /* seals what there is; after the threads ended */
+
+/* --- file.c ------------------------------------------------------------------------------------ */
+
+/* Notes a failed call and decides how long nothing is written. Takes `lock`. */
+void file_note_error(struct file_tier *f, const char *what, int error, bool is_write);
+bool file_can_write(struct file_tier *f, uint64_t now_us); /* the caller has `lock` */
+int file_flags(struct file_tier *f);                       /* O_DIRECT or 0 */
+
+#endif

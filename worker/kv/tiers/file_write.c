@@ -1,0 +1,273 @@
+/* worker/kv/tiers/file_write.c - appending: one thread at a time has the writer's turn.
+ *
+ *      job ──▶ sealed into staging, up to 1 MiB ──▶ pwrite at the end ──▶ index, results
+ *                                  segment full: rows with hits, trailer, truncate, fdatasync
+ *                                  next one: room is made first; the hot units of what went lead */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/base/clock.h"
+#include "common/base/mem.h"
+#include "worker/kv/tiers/file_internal.h"
+
+#define HOT_PART 4 /* a quarter of a segment at most is written again: amplification <= 1.33 */
+
+/* --- sealing ---------------------------------------------------------------------------------- */
+
+/* What was loaded lately is worth knowing after a restart. */
+static void note_hits(struct file_tier *f, struct file_writer *w) {
+    for (uint32_t i = 0; i < w->n; i++) {
+        struct file_entry *e;
+
+        if (i % 256 == 0) pthread_mutex_lock(&f->lock);
+        e = file_index_find(f->index, &w->rows[i].key);
+        if (e && e->segment - 1 == w->slot && e->place == i) w->rows[i].hits = e->hits;
+        if (i % 256 == 255 || i + 1 == w->n) pthread_mutex_unlock(&f->lock);
+    }
+}
+
+static void give_up(struct file_tier *f) {
+    struct file_writer *w = &f->writer;
+
+    if (w->fd < 0) return;
+    close(w->fd);
+    w->fd = -1;
+    pthread_mutex_lock(&f->lock);
+    f->segments[w->slot].is_sealed = true;
+    file_set_gone(f, w->slot);
+    pthread_mutex_unlock(&f->lock);
+}
+
+/* Complete or not, nothing more is appended: what was written stays readable to this process, and
+ * the summary can be made again by whoever adopts it. */
+static void seal_segment(struct file_tier *f) {
+    struct file_writer *w = &f->writer;
+    uint64_t at = w->n * (uint64_t)f->stride, bytes = at + segment_summary_bytes(w->n);
+    int error;
+
+    note_hits(f, w);
+    segment_finish(w->rows, w->n, f->stride);
+    error = file_write(f->hook, w->fd, w->rows, segment_summary_bytes(w->n), at);
+    if (error == 0 && ftruncate(w->fd, (off_t)bytes) != 0) error = errno;
+    if (error == 0) error = file_sync(f->hook, w->fd);
+    if (error != 0) file_note_error(f, "seal", error, true);
+    /* Pages that nobody asked to keep in the page cache. */
+    if (!f->is_buffered && !atomic_load(&f->is_direct))
+        posix_fadvise(w->fd, 0, 0, POSIX_FADV_DONTNEED);
+    close(w->fd);
+    w->fd = -1;
+    pthread_mutex_lock(&f->lock);
+    f->segments[w->slot].is_sealed = true;
+    if (error == 0) {
+        f->known_bytes -= f->segments[w->slot].bytes - bytes;
+        f->segments[w->slot].bytes = bytes;
+    }
+    pthread_mutex_unlock(&f->lock);
+}
+
+/* --- appending -------------------------------------------------------------------------------- */
+
+/* Writes n sealed units, of rows[].key, behind what there is; they fit. Then they are found. */
+static int append(struct file_tier *f, const uint8_t *units, const struct segment_row *rows,
+                  uint32_t n) {
+    struct file_writer *w = &f->writer;
+    int error = file_write(f->hook, w->fd, units, n * f->stride, w->n * (uint64_t)f->stride);
+
+    if (error != 0) return error;
+    pthread_mutex_lock(&f->lock);
+    for (uint32_t i = 0; i < n; i++) {
+        w->rows[w->n] = (struct segment_row){rows[i].key, w->n, rows[i].hits};
+        file_enter(f, &rows[i].key, w->slot, w->n, rows[i].hits);
+        w->n++;
+    }
+    f->stored_bytes += n * f->unit_bytes;
+    pthread_mutex_unlock(&f->lock);
+    return 0;
+}
+
+static int create_segment(struct file_tier *f) {
+    struct file_writer *w = &f->writer;
+    struct segment_id id = {f->owner, w->next_id++};
+    char name[SEGMENT_NAME_MAX];
+    int fd, error;
+
+    segment_name(id, name);
+    error = file_create(f->hook, f->dir_fd, name, file_flags(f), &fd);
+    if (error != 0) return error;
+    error = file_allocate(f->hook, fd, f->segment_bytes);
+    if (error != 0) {
+        close(fd);
+        unlinkat(f->dir_fd, name, 0);
+        return error;
+    }
+    w->fd = fd;
+    w->n = 0;
+    w->owner = id.owner;
+    pthread_mutex_lock(&f->lock);
+    w->slot = file_add_segment(f, id, f->segment_bytes);
+    f->tick++;
+    pthread_mutex_unlock(&f->lock);
+    return 0;
+}
+
+/* Room, a file, and in it first what was hot in what went. EBUSY: no room, or no turn. */
+static int begin_segment(struct file_thread *t) {
+    struct file_tier *f = t->f;
+    struct file_hot hot = {.thread = t};
+    int error = 0;
+
+    if (!file_space_enter(f, 1000000)) return EBUSY;
+    while (error == 0 && file_space_bytes(f) + f->segment_bytes > f->max_bytes)
+        if (!file_space_evict(f, hot.n == 0 ? &hot : NULL)) error = EBUSY;
+    if (error == 0 && f->owner == 0) error = EBUSY;
+    if (error == 0) error = create_segment(f);
+    file_space_leave(f);
+    for (uint32_t i = 0; error == 0 && i < hot.n; i += f->chunk_units)
+        error = append(f, hot.units + i * f->stride, hot.rows + i, MIN(f->chunk_units, hot.n - i));
+    mem_free(hot.rows);
+    mem_free(hot.units);
+    return error;
+}
+
+/* A segment with a place free. */
+static int prepare(struct file_thread *t) {
+    struct file_tier *f = t->f;
+    struct file_writer *w = &f->writer;
+    struct stat st;
+
+    /* Removed under it; or no longer of a living owner, so that another process may adopt it. */
+    if (w->fd >= 0 && (fstat(w->fd, &st) != 0 || st.st_nlink == 0 || w->owner != f->owner))
+        give_up(f);
+    if (w->fd >= 0 && w->n == f->n_places) seal_segment(f);
+    return w->fd >= 0 ? 0 : begin_segment(t);
+}
+
+/* A full disk has room again when something goes: the budget was larger than the disk. */
+static void after_failure(struct file_tier *f, int error) {
+    file_note_error(f, "write", error, true);
+    if (error != ENOSPC || !file_space_enter(f, 0)) return;
+    file_space_evict(f, NULL);
+    file_space_leave(f);
+}
+
+/* Seals the units from *i on that are not there yet, as many as one write takes. */
+static uint32_t fill(struct file_thread *t, struct tier_job *job, uint32_t *i, uint32_t most,
+                     struct segment_row *rows, uint32_t *of) {
+    struct file_tier *f = t->f;
+    struct file_place place;
+    uint32_t n = 0;
+
+    for (; *i < job->n && n < most; (*i)++) {
+        struct tier_unit *u = &job->units[*i];
+        uint8_t *to = t->staging + n * f->stride;
+        bool is_there;
+
+        pthread_mutex_lock(&f->lock);
+        is_there = file_find_place(f, &u->id.key, &place);
+        pthread_mutex_unlock(&f->lock);
+        u->result = TIER_OK;
+        if (is_there) continue;
+        if (unit_seal(t->codec, &u->id, u->payload, to) != ST_OK) {
+            u->result = TIER_REJECTED;
+            u->cause = UNIT_SIZE;
+            continue;
+        }
+        memset(to + f->unit_bytes, 0, f->stride - f->unit_bytes);
+        rows[n] = (struct segment_row){.key = u->id.key};
+        of[n++] = *i;
+    }
+    return n;
+}
+
+void file_store(struct file_thread *t, struct tier_job *job) {
+    struct file_tier *f = t->f;
+    struct segment_row rows[TIER_JOB_UNITS];
+    uint32_t of[TIER_JOB_UNITS], i = 0, n;
+
+    while (i < job->n && !atomic_load(&job->is_cancelled)) {
+        int error = prepare(t);
+
+        n = error ? 0 : fill(t, job, &i, MIN(f->chunk_units, f->n_places - f->writer.n), rows, of);
+        if (n > 0) error = append(f, t->staging, rows, n);
+        if (error == 0) continue;
+        for (uint32_t k = 0; k < n; k++)
+            job->units[of[k]].result = TIER_IO;
+        if (n == 0) job->units[i++].result = error == EBUSY ? TIER_BUSY : TIER_IO;
+        if (error != EBUSY) after_failure(f, error);
+        return; /* units from i on are TIER_SKIPPED */
+    }
+}
+
+void file_writer_close(struct file_tier *f) {
+    if (f->writer.fd >= 0) seal_segment(f);
+}
+
+/* --- what is written again -------------------------------------------------------------------- */
+
+static int by_hits(const void *a, const void *b) {
+    const struct segment_row *x = a, *y = b;
+
+    if (x->hits != y->hits) return x->hits < y->hits ? 1 : -1;
+    return x->place < y->place ? -1 : 1;
+}
+
+static int by_place(const void *a, const void *b) {
+    const struct segment_row *x = a, *y = b;
+
+    return x->place < y->place ? -1 : 1;
+}
+
+/* Leaves the rows that were loaded, with their hits halved, so that what is not loaded again
+ * goes. */
+static uint32_t keep_hot(struct file_tier *f, struct segment_row *rows, uint32_t n, uint32_t slot) {
+    uint32_t n_hot = 0;
+
+    pthread_mutex_lock(&f->lock);
+    for (uint32_t i = 0; i < n; i++) {
+        struct file_entry *e = file_index_find(f->index, &rows[i].key);
+
+        if (!e || e->segment - 1 != slot || e->place != rows[i].place || e->hits == 0) continue;
+        rows[n_hot++] = (struct segment_row){rows[i].key, rows[i].place, e->hits / 2u};
+    }
+    pthread_mutex_unlock(&f->lock);
+    qsort(rows, n_hot, sizeof(*rows), by_hits);
+    n_hot = MIN(n_hot, f->n_places / HOT_PART);
+    qsort(rows, n_hot, sizeof(*rows), by_place);
+    return n_hot;
+}
+
+void file_hot_read(struct file_tier *f, struct file_hot *hot, uint32_t slot) {
+    char name[SEGMENT_NAME_MAX];
+    struct segment_row *rows = NULL;
+    struct unit_summary unit;
+    uint32_t n = 0;
+    struct stat st;
+    size_t got;
+    int fd;
+
+    pthread_mutex_lock(&f->lock);
+    segment_name(f->segments[slot].id, name);
+    pthread_mutex_unlock(&f->lock);
+    if (file_open(f->hook, f->dir_fd, name, O_RDONLY, &fd) != 0) return;
+    mem_free(hot->rows); /* of a segment without hot units */
+    mem_free(hot->units);
+    if (fstat(fd, &st) == 0 &&
+        segment_read(f->hook, fd, (uint64_t)st.st_size, f->stride, &rows, &n) == ST_OK)
+        n = keep_hot(f, rows, n, slot);
+    hot->units = n > 0 ? file_buffer(n * f->stride) : NULL;
+    for (uint32_t i = 0; hot->units && i < n; i++) {
+        uint8_t *to = hot->units + hot->n * f->stride;
+
+        if (file_read(f->hook, fd, to, f->stride, rows[i].place * (uint64_t)f->stride, &got) != 0 ||
+            !unit_peek(hot->thread->codec, to, got, &unit) ||
+            memcmp(&unit.key, &rows[i].key, sizeof(unit.key)) != 0)
+            continue;
+        rows[hot->n++] = rows[i];
+    }
+    close(fd);
+    hot->rows = rows;
+}
