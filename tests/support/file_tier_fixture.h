@@ -4,6 +4,7 @@
 #ifndef TESTS_SUPPORT_FILE_TIER_FIXTURE_H
 #define TESTS_SUPPORT_FILE_TIER_FIXTURE_H
 
+#include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,6 +17,7 @@
 #include "tests/support/support.h"
 #include "tests/support/unit_fixture.h"
 #include "worker/kv/tiers/file.h"
+#include "worker/kv/tiers/file_segment.h"
 
 #define FILE_DESK_BLOCK 5000 /* with its head: two pages */
 
@@ -30,6 +32,7 @@ struct file_desk {
     atomic_uint op, n, times;
     struct file_fault fault;
     atomic_uint seen[FILE_UNLINK + 1];
+    bool is_cut; /* the second of the calls fails with EIO */
     uint64_t delay_us;
 };
 
@@ -44,6 +47,7 @@ static inline void file_desk_before(void *arg, enum file_op op, uint64_t at, siz
         seen - from >= atomic_load(&d->times))
         return;
     *fault = d->fault;
+    if (d->is_cut && seen > from) fault->error = EIO;
     if (fault->flip_at >= n) fault->flip_at = 0;
 }
 
@@ -64,8 +68,13 @@ static inline void file_desk_open(struct file_desk *d) {
     if (tier_file_open(&d->tier, &d->config, &err) != ST_OK) fail_msg("%s", err.message);
 }
 
+static inline void file_desk_close(struct file_desk *d) {
+    if (d->tier) d->tier->ops->destroy(d->tier);
+    d->tier = NULL;
+}
+
 static inline void file_desk_reopen(struct file_desk *d) {
-    d->tier->ops->destroy(d->tier);
+    file_desk_close(d);
     file_desk_open(d);
 }
 
@@ -94,7 +103,7 @@ static inline void file_desk_init(struct file_desk *d, const char *dir) {
 static inline void file_desk_fini(struct file_desk *d, bool must_remove) {
     char command[128];
 
-    if (d->tier) d->tier->ops->destroy(d->tier);
+    file_desk_close(d);
     mailbox_close(d->box);
     if (!must_remove) return;
     snprintf(command, sizeof(command), "rm -rf %s", d->dir);
@@ -205,8 +214,22 @@ static inline struct tier_stats file_desk_stats(struct file_desk *d) {
     return s;
 }
 
-/* The path of the folder's k-th segment by name (its suffix ".kv"), or of all of them counted when
- * path is NULL. */
-int file_desk_segment(const struct file_desk *d, int k, char path[256]);
+/* The path of the folder's k-th segment by name (if there is one, and path is not NULL); how many
+ * there are. */
+static inline int file_desk_segment(const struct file_desk *d, int k, char path[256]) {
+    char folder[128];
+    struct dirent **names;
+    int n, n_segments = 0;
+
+    snprintf(folder, sizeof(folder), "%s/0100000000000000", d->dir);
+    n = scandir(folder, &names, NULL, alphasort);
+    for (int i = 0; i < n; i++) {
+        if (strncmp(names[i]->d_name, "seg-", 4) == 0 && n_segments++ == k && path)
+            snprintf(path, 256, "%s/%.100s", folder, names[i]->d_name);
+        free(names[i]);
+    }
+    if (n >= 0) free(names);
+    return n_segments;
+}
 
 #endif

@@ -146,7 +146,7 @@ static bool open_run(struct file_thread *t, struct tier_job *job, const struct r
     }
     pthread_mutex_lock(&f->lock);
     for (uint32_t i = 0; i < n_fine; i++)
-        file_note_load(f, &job->units[run->first + i].id.key);
+        file_note_use(f, &job->units[run->first + i].id.key);
     f->loaded_bytes += n_fine * f->unit_bytes;
     at.place += n_fine;
     if (n_fine < run->n) file_forget(f, &job->units[run->first + n_fine].id.key, &at);
@@ -407,6 +407,7 @@ static struct file_tier *make(const struct tier_file_config *c) {
     for (int i = 0; i < 8; i++)
         snprintf(f->fingerprint + 2 * i, 3, "%02x", c->codec->fingerprint[i]);
     f->root_fd = f->dir_fd = f->evict_fd = f->owner_fd = f->writer.fd = -1;
+    f->tick = 1ull << 32; /* what is found at the start was begun long before */
     f->index = file_index_create();
     map_init(&f->slots, 0); /* its keys are random numbers already */
     list_init(&f->loads);

@@ -26,7 +26,7 @@ struct file_segment {
     uint64_t bytes; /* of disk */
     uint64_t n_live;
     double heat; /* loads and writes of its units, halved each half_life segments */
-    uint64_t heat_tick;
+    uint64_t heat_tick, begun_tick;
     uint64_t seen_scan; /* the scan that saw the file last */
 };
 
@@ -109,7 +109,7 @@ struct file_place {
 
 /* The place of a key, or false. */
 bool file_find_place(struct file_tier *f, const struct unit_key *key, struct file_place *out);
-void file_note_load(struct file_tier *f, const struct unit_key *key); /* it opened well */
+void file_note_use(struct file_tier *f, const struct unit_key *key); /* loaded, or stored again */
 /* Forgets the key if it still points there: the unit failed. */
 void file_forget(struct file_tier *f, const struct unit_key *key, const struct file_place *at);
 /* Enters the unit unless another segment has it. False: it has, or there was no memory. */

@@ -198,6 +198,7 @@ static void enter_rows(struct file_tier *f, struct segment_id id, uint64_t bytes
     slot = file_add_segment(f, id, bytes);
     f->segments[slot].is_sealed = true;
     f->segments[slot].is_orphan = is_orphan;
+    f->segments[slot].begun_tick = 0; /* not young */
     for (uint32_t i = 0; i < n; i++) {
         if (rows[i].place < n_places && rows[i].place <= FILE_INDEX_MAX_PLACE)
             file_enter(f, &rows[i].key, slot, rows[i].place, rows[i].hits);

@@ -1,8 +1,9 @@
 /* worker/kv/tiers/file_table.c - the table of segments and what the index says of them.
  *
  * Heat decides what goes: a segment has one half for each unit when it is written and one more for
- * each load, and all of it halves while half as many segments are begun as the folder holds. Time is
- * counted in segments, so an idle night and a clock that jumps change nothing. */
+ * each load, and all of it halves while half as many segments are begun as the folder holds. The
+ * youngest quarter stays while there is another, so that what is new has the time to be loaded. Time
+ * is counted in segments, so an idle night and a clock that jumps change nothing. */
 #include <assert.h>
 #include <math.h>
 
@@ -38,7 +39,7 @@ bool file_find_place(struct file_tier *f, const struct unit_key *key, struct fil
     return true;
 }
 
-void file_note_load(struct file_tier *f, const struct unit_key *key) {
+void file_note_use(struct file_tier *f, const struct unit_key *key) {
     struct file_entry *e = find_live(f, key);
 
     if (!e) return;
@@ -96,8 +97,12 @@ uint32_t file_add_segment(struct file_tier *f, struct segment_id id, uint64_t by
             f->segments[i] = (struct file_segment){0};
         f->n_segments = n;
     }
-    f->segments[slot] = (struct file_segment){
-        .id = id, .is_used = true, .bytes = bytes, .heat_tick = f->tick, .seen_scan = f->n_scans};
+    f->segments[slot] = (struct file_segment){.id = id,
+                                              .is_used = true,
+                                              .bytes = bytes,
+                                              .heat_tick = f->tick,
+                                              .begun_tick = f->tick,
+                                              .seen_scan = f->n_scans};
     f->known_bytes += bytes;
     map_insert(&f->slots, hash_of(id), (void *)(uintptr_t)(slot + 1));
     return slot;
@@ -117,20 +122,23 @@ void file_set_gone(struct file_tier *f, uint32_t slot) {
 }
 
 uint32_t file_coldest(struct file_tier *f, bool of_others) {
-    uint32_t coldest = UINT32_MAX;
-    double least = INFINITY, heat;
+    double least[2] = {INFINITY, INFINITY}, heat,
+           youth = (double)f->max_bytes / f->segment_bytes / 4;
+    uint32_t coldest[2] = {UINT32_MAX, UINT32_MAX}; /* of the old, of the young */
 
     for (uint32_t i = 0; i < f->n_segments; i++) {
         const struct file_segment *s = &f->segments[i];
         bool is_others = s->id.owner != f->owner && !s->is_orphan;
+        bool is_young = (double)(f->tick - s->begun_tick) <= youth;
 
         if (!s->is_used || s->is_gone || !s->is_sealed || is_others != of_others) continue;
-        heat = heat_now(f, s);
-        if (heat >= least) continue;
-        least = heat;
-        coldest = i;
+        /* Of the young the oldest, whatever its heat. */
+        heat = is_young ? (double)s->begun_tick : heat_now(f, s);
+        if (heat >= least[is_young]) continue;
+        least[is_young] = heat;
+        coldest[is_young] = i;
     }
-    return coldest;
+    return coldest[0] != UINT32_MAX ? coldest[0] : coldest[1];
 }
 
 static bool is_gone(const void *arg, uint32_t segment) {

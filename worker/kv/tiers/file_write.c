@@ -154,23 +154,31 @@ static void after_failure(struct file_tier *f, int error) {
     file_space_leave(f);
 }
 
+/* What is there is stored, and used once more. */
+static bool is_there(struct file_tier *f, struct tier_unit *u) {
+    struct file_place place;
+    bool is_found;
+
+    pthread_mutex_lock(&f->lock);
+    is_found = file_find_place(f, &u->id.key, &place);
+    if (is_found) file_note_use(f, &u->id.key);
+    pthread_mutex_unlock(&f->lock);
+    if (is_found) u->result = TIER_OK;
+    return is_found;
+}
+
 /* Seals the units from *i on that are not there yet, as many as one write takes. */
 static uint32_t fill(struct file_thread *t, struct tier_job *job, uint32_t *i, uint32_t most,
                      struct segment_row *rows, uint32_t *of) {
     struct file_tier *f = t->f;
-    struct file_place place;
     uint32_t n = 0;
 
     for (; *i < job->n && n < most; (*i)++) {
         struct tier_unit *u = &job->units[*i];
         uint8_t *to = t->staging + n * f->stride;
-        bool is_there;
 
-        pthread_mutex_lock(&f->lock);
-        is_there = file_find_place(f, &u->id.key, &place);
-        pthread_mutex_unlock(&f->lock);
+        if (is_there(f, u)) continue;
         u->result = TIER_OK;
-        if (is_there) continue;
         if (unit_seal(t->codec, &u->id, u->payload, to) != ST_OK) {
             u->result = TIER_REJECTED;
             u->cause = UNIT_SIZE;
@@ -189,16 +197,21 @@ void file_store(struct file_thread *t, struct tier_job *job) {
     uint32_t of[TIER_JOB_UNITS], i = 0, n;
 
     while (i < job->n && !atomic_load(&job->is_cancelled)) {
-        int error = prepare(t);
+        int error;
 
+        if (is_there(f, &job->units[i])) {
+            i++;
+            continue;
+        }
+        error = prepare(t);
         n = error ? 0 : fill(t, job, &i, MIN(f->chunk_units, f->n_places - f->writer.n), rows, of);
         if (n > 0) error = append(f, t->staging, rows, n);
         if (error == 0) continue;
         for (uint32_t k = 0; k < n; k++)
             job->units[of[k]].result = TIER_IO;
-        if (n == 0) job->units[i++].result = error == EBUSY ? TIER_BUSY : TIER_IO;
+        if (n == 0) job->units[i].result = error == EBUSY ? TIER_BUSY : TIER_IO;
         if (error != EBUSY) after_failure(f, error);
-        return; /* units from i on are TIER_SKIPPED */
+        return; /* units behind are TIER_SKIPPED */
     }
 }
 
