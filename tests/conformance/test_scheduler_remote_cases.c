@@ -10,10 +10,11 @@ struct store {
     uint32_t n_loads, n_loaded, n_cancels;
 };
 
-static enum connector_answer find(void *arg, const struct request *r, uint32_t n_local,
-                                  uint32_t *n_tokens) {
+static enum connector_answer find(void *arg, struct request *r, const struct kv_hit *hit,
+                                  uint32_t n_local, uint32_t *n_tokens) {
     const struct store *s = arg;
 
+    assert_int_equal(hit->n_tokens, n_local);
     *n_tokens = MIN(s->n_matched, r->n_tokens - n_local);
     return s->answer;
 }
@@ -30,7 +31,8 @@ static void load(void *arg, struct request *r, uint32_t first, uint32_t n) {
 static void cancel(void *arg, struct request *r) {
     struct store *s = arg;
 
-    assert_true(r->kv.table[0].n_blocks > 0); /* not given away yet */
+    assert_true(r->kv.table[0].n_blocks > 0 ||
+                r->remote == REMOTE_AWAITED); /* not given away yet */
     s->n_cancels++;
 }
 
@@ -210,6 +212,44 @@ static void an_unknown_remote_length_delays_no_other_request(void **state) {
     fixture_close(&f);
 }
 
+static void one_that_awaits_holds_no_blocks_and_is_passed(void **state) {
+    static const enum scheduler_policy policies[] = {POLICY_FCFS, POLICY_SRPT};
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(policies); i++) {
+        struct fixture_options o = fixture_defaults();
+        struct sched_fixture f;
+        struct store s;
+        struct request *r[3];
+
+        o.scheduler.policy = policies[i];
+        open_with(&f, &o, &s, 0, CONNECTOR_AWAIT);
+        r[0] = fixture_add(&f, 64, 1, NULL);
+        r[1] = fixture_add(&f, 64, 2, NULL);
+        fixture_step(&f);
+        assert_int_equal(f.step.n_entries, 0);
+        assert_int_equal(scheduler_n_awaiting(f.s), 2);
+        assert_int_equal(r[0]->kv.table[0].n_blocks, 0);
+        s.answer = CONNECTOR_NOW;
+        r[2] = fixture_add(&f, 64, 3, NULL);
+        fixture_step(&f);
+        assert_entries(&f, 1, 0, 64);
+        assert_ptr_equal(f.step.entry[0].request, r[2]);
+        fixture_take(&f, 7);
+        scheduler_end(f.s, r[1], FINISH_ABORT, 3);
+        assert_int_equal(s.n_cancels, 1);
+        assert_int_equal(scheduler_n_awaiting(f.s), 1);
+        scheduler_wake(f.s, r[1]); /* too late: nothing happens */
+        scheduler_wake(f.s, r[0]);
+        assert_int_equal(scheduler_n_awaiting(f.s), 0);
+        fixture_step(&f);
+        assert_int_equal(r[0]->state, REQUEST_RUNNING);
+        fixture_take(&f, 7);
+        end_all(&f, r, 3);
+        fixture_close(&f);
+    }
+}
+
 static void a_load_that_falls_short_or_is_cancelled(void **state) {
     struct fixture_options o = fixture_defaults();
     struct sched_fixture f;
@@ -315,6 +355,7 @@ int main(void) {
         cmocka_unit_test(case_86_no_room_for_external_tokens),
         cmocka_unit_test(case_87_preemption_asks_the_store_again),
         cmocka_unit_test(an_unknown_remote_length_delays_no_other_request),
+        cmocka_unit_test(one_that_awaits_holds_no_blocks_and_is_passed),
         cmocka_unit_test(a_load_that_falls_short_or_is_cancelled),
         cmocka_unit_test(case_91_a_step_behind_a_token_not_known_yet),
         cmocka_unit_test(delivered_kv_never_locks_the_pool),

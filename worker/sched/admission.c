@@ -9,6 +9,7 @@ struct admission {
     uint32_t n_have;     /* tokens that need not be computed */
     uint32_t n_external; /* of these, from the connector */
     bool is_forked, is_queried, is_later;
+    bool is_cut; /* what host memory has behind the hit is left there */
 };
 
 /* Tokens whose KV was computed in steps before this one. */
@@ -30,7 +31,8 @@ static bool awaits_parent(const struct scheduler *s, struct request *r) {
 }
 
 bool scheduler_is_blocked(const struct scheduler *s, struct request *r) {
-    return r->remote == REMOTE_LOADING || r->has_offered || awaits_parent(s, r);
+    return r->remote == REMOTE_LOADING || r->remote == REMOTE_AWAITED || r->has_offered ||
+           awaits_parent(s, r);
 }
 
 /* The tokens that another store has behind the local hit. False: not known yet. */
@@ -38,9 +40,14 @@ static bool query_connector(struct scheduler *s, struct request *r, struct admis
     const struct connector *c = s->options.connector;
     enum connector_answer answer;
 
-    if (!c || r->kv.skip_reading) return true;
-    answer = c->find(c->arg, r, a->n_have, &a->n_external);
+    if (!c || r->kv.skip_reading || a->is_cut) return true;
+    answer = c->find(c->arg, r, &a->alloc.hit, a->n_have, &a->n_external);
     if (answer == CONNECTOR_UNKNOWN) return false;
+    if (answer == CONNECTOR_AWAIT) {
+        r->remote = REMOTE_AWAITED;
+        s->n_awaiting++;
+        return false;
+    }
     a->is_queried = true;
     a->is_later = answer == CONNECTOR_LATER && a->n_external > 0;
     a->n_external = MIN(a->n_external, r->n_tokens - a->n_have - !a->is_later);
@@ -50,16 +57,17 @@ static bool query_connector(struct scheduler *s, struct request *r, struct admis
     return true;
 }
 
-/* Leaves in host memory what is computed sooner. */
-static void leave_slow(struct scheduler *s, struct kv_hit *hit) {
+/* Leaves in host memory what is computed sooner. True: some was left. */
+static bool leave_slow(struct scheduler *s, struct kv_hit *hit) {
     uint32_t n = hit->n_host_blocks * kv_manager_block_size(s->kv), first = hit->n_tokens - n;
 
-    if (n == 0 || !(s->restore_rate > 0)) return;
-    if (n / s->restore_rate <= pace_prefill_s(&s->pace, first, hit->n_tokens)) return;
-    if (++s->n_left_on_host % SCHEDULER_RESTORE_TRIALS == 0) return;
+    if (n == 0 || !(s->restore_rate > 0)) return false;
+    if (n / s->restore_rate <= pace_prefill_s(&s->pace, first, hit->n_tokens)) return false;
+    if (++s->n_left_on_host % SCHEDULER_RESTORE_TRIALS == 0) return false;
     hit->n_blocks -= hit->n_host_blocks;
     hit->n_host_blocks = 0;
     hit->n_tokens = first;
+    return true;
 }
 
 /* Finds the source of its KV here: its own, a fork, or the cache. */
@@ -75,7 +83,7 @@ static void find_local(struct scheduler *s, struct request *r, struct admission 
     }
     request_drop_parent(r); /* its window has moved on */
     a->alloc.hit = kv_manager_lookup(s->kv, &r->kv, r->tokens, r->n_tokens);
-    leave_slow(s, &a->alloc.hit);
+    a->is_cut = leave_slow(s, &a->alloc.hit);
     a->n_have = a->alloc.hit.n_tokens;
 }
 

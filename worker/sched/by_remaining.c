@@ -74,7 +74,8 @@ void scheduler_order_enter(struct scheduler *s, struct request *r) {
     if (!scheduler_is_srpt(s)) return;
     if (!r->order.turn.tenant) fair_order_join(&s->order, &r->order.turn, r->params.tenant);
     if (r->order.length_s <= 0) r->order.length_s = pace_prefill_s(&s->pace, 0, r->n_prompt);
-    if (r->fork_of || r->has_offered || r->remote == REMOTE_LOADING) {
+    if (r->fork_of || r->has_offered || r->remote == REMOTE_LOADING ||
+        r->remote == REMOTE_AWAITED) {
         put_aside(s, r);
     } else {
         put_in_order(s, r);

@@ -9,27 +9,39 @@
  *                                         │ scheduler_remote_arrived
  *      running ◀──admitted in order──── waiting, REMOTE_HERE
  *
- * Until it has arrived the KV is not published: no other request can hit it. Thread: engine. */
+ * Until it has arrived the KV is not published: no other request can hit it.
+ *
+ * A store below host memory brings contents there, where any lookup finds them. A request that
+ * waits for one holds no blocks:
+ *
+ *      waiting ──found() = await──▶ waiting, REMOTE_AWAITED, passed over
+ *                                      │ scheduler_wake: looked up and queried again
+ *      running ◀──admitted in order──── waiting
+ *
+ * Thread: engine. */
 #ifndef WORKER_SCHED_CONNECTOR_H
 #define WORKER_SCHED_CONNECTOR_H
 
 #include "common/base/base.h"
 
+struct kv_hit;
 struct request;
 
 enum connector_answer {
     CONNECTOR_NOW,     /* n tokens (0: none), in place before the step runs */
     CONNECTOR_LATER,   /* n tokens; scheduler_remote_arrived follows */
     CONNECTOR_UNKNOWN, /* not known yet: query again in a later step */
+    CONNECTOR_AWAIT,   /* on its way to host memory; scheduler_wake follows */
 };
 
 struct connector {
-    /* How many tokens of r behind the first n_local the store has. */
-    enum connector_answer (*find)(void *arg, const struct request *r, uint32_t n_local,
-                                  uint32_t *n_tokens);
+    /* How many tokens of r behind the first n_local, those of `hit`, the store has. */
+    enum connector_answer (*find)(void *arg, struct request *r, const struct kv_hit *hit,
+                                  uint32_t n_local, uint32_t *n_tokens);
     /* Deliver tokens [first, first + n) into the blocks of r->kv. */
     void (*load)(void *arg, struct request *r, uint32_t first, uint32_t n);
-    /* The blocks of a load under way are about to be given away: on return nothing writes there. */
+    /* The blocks of a load under way are about to be given away: on return nothing writes there.
+     * Or: r waits no longer for what it awaited. */
     void (*cancel)(void *arg, struct request *r);
     void *arg;
 };

@@ -90,7 +90,9 @@ void scheduler_enter_searching(struct scheduler *s, struct request *r) {
 }
 
 static void cancel_load(struct scheduler *s, struct request *r) {
-    if (r->remote == REMOTE_LOADING) s->options.connector->cancel(s->options.connector->arg, r);
+    if (r->remote == REMOTE_LOADING || r->remote == REMOTE_AWAITED)
+        s->options.connector->cancel(s->options.connector->arg, r);
+    s->n_awaiting -= r->remote == REMOTE_AWAITED;
     r->remote = REMOTE_NONE;
 }
 
@@ -120,6 +122,8 @@ void scheduler_preempt(struct scheduler *s, struct request *r, bool may_swap) {
     }
     kv_manager_free(s->kv, &r->kv);
     r->n_computed = 0;
+    r->is_remote_over = false;
+    r->remote_deadline_us = 0;
     scheduler_enter_waiting(s, r);
 }
 
@@ -214,6 +218,7 @@ static void check_rows(const struct scheduler *s) {
 
 void scheduler_check(const struct scheduler *s) {
     uint64_t waiting_tokens = 0;
+    uint32_t n_awaiting = 0;
 
     assert(check_list(s, &s->waiting, REQUEST_WAITING) == s->n_waiting);
     assert(check_list(s, &s->running, REQUEST_RUNNING) == s->n_running);
@@ -223,8 +228,11 @@ void scheduler_check(const struct scheduler *s) {
         const struct request *r = request_of(it);
 
         assert(r->remote != REMOTE_NONE || (r->n_computed == 0 && r->kv.table[0].n_blocks == 0));
+        assert(r->remote != REMOTE_AWAITED || r->kv.table[0].n_blocks == 0);
+        n_awaiting += r->remote == REMOTE_AWAITED;
         waiting_tokens += r->n_tokens;
     }
+    assert(n_awaiting == s->n_awaiting);
     LIST_FOR_EACH(it, &s->swapped)
     waiting_tokens += request_of(it)->n_tokens;
     assert(waiting_tokens == s->waiting_tokens);

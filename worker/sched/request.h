@@ -110,7 +110,7 @@ enum request_state {
 };
 
 /* KV that another store has; see connector.h. */
-enum request_remote { REMOTE_NONE, REMOTE_LOADING, REMOTE_HERE };
+enum request_remote { REMOTE_NONE, REMOTE_LOADING, REMOTE_HERE, REMOTE_AWAITED };
 
 /* A message about a request; the engine defines the kinds. */
 struct request_mail {
@@ -136,7 +136,10 @@ struct request {
         *fork_of;      /* admit by a fork of this one; a reference, NULL: no longer, or never */
     uint32_t n_fork;   /* tokens to share */
     uint32_t n_remote; /* tokens that the other store has promised */
-    uint32_t beam;     /* number in its search, or BEAM_ANSWER */
+    struct list remote_link;     /* the connector's, while the request awaits it */
+    uint64_t remote_deadline_us; /* when it waits no longer; 0: it has not awaited anything yet */
+    bool is_remote_over;         /* nothing more is awaited */
+    uint32_t beam;               /* number in its search, or BEAM_ANSWER */
     struct grammar_matcher matcher; /* where the output stands in the grammar */
     struct thinking thinking;       /* where it stands in its reasoning, if that is limited */
     struct kv_seq kv;               /* block table and hash chain */

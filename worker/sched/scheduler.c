@@ -404,6 +404,22 @@ void scheduler_remote_arrived(struct scheduler *s, struct request *r, uint32_t n
     r->n_computed = MIN(n_ready, r->n_tokens - 1); /* the last token gives the logits */
 }
 
+void scheduler_wake(struct scheduler *s, struct request *r) {
+    if (r->remote != REMOTE_AWAITED) return;
+    r->remote = REMOTE_NONE;
+    s->n_awaiting--;
+    scheduler_order_leave(s, r); /* it was set aside */
+    scheduler_order_enter(s, r);
+}
+
+uint32_t scheduler_n_awaiting(const struct scheduler *s) {
+    return s->n_awaiting;
+}
+
+double scheduler_prefill_s(const struct scheduler *s, uint32_t first, uint32_t last) {
+    return pace_prefill_s(&s->pace, first, last);
+}
+
 void scheduler_learn(struct scheduler *s, const struct schedule *sched, double seconds) {
     pace_learn(&s->pace, sched->n_decoding, sched->work, seconds);
 }

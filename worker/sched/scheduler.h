@@ -175,6 +175,15 @@ struct request *scheduler_pop_ended(struct scheduler *s);
  * there. Harmless when the request has ended. */
 void scheduler_remote_arrived(struct scheduler *s, struct request *r, uint32_t n_tokens);
 
+/* What r awaited of the connector is in host memory, or will not come in time: r is looked up again
+ * when its turn comes. Harmless when it awaits nothing. */
+void scheduler_wake(struct scheduler *s, struct request *r);
+/* How many waiting requests await the connector. While they are all there is, scheduler_step finds
+ * nothing to run. */
+uint32_t scheduler_n_awaiting(const struct scheduler *s);
+/* Seconds that the device takes for the prompt tokens [first, last), as far as is known. */
+double scheduler_prefill_s(const struct scheduler *s, uint32_t first, uint32_t last);
+
 /* Ends a request wherever it is; its blocks are free on return. Nothing happens if it is done. For
  * a beam: ends its search and all answers of it. */
 void scheduler_end(struct scheduler *s, struct request *r, enum finish_reason reason,

@@ -30,6 +30,7 @@ struct scheduler {
     struct pace pace;
     double restore_rate;     /* scheduler_set_restore_rate */
     uint32_t n_left_on_host; /* lookups whose hits in host memory were not taken */
+    uint32_t n_awaiting;     /* of the waiting, with REMOTE_AWAITED */
 
     /* POLICY_SRPT; by_remaining.c. */
     struct fair_order order;        /* of the waiting requests that could be tried */
