@@ -71,7 +71,7 @@ ARROWS = {
     "worker/output": "common/base common/text worker/output/arguments",
 
     "worker/kv/block": "common/base",
-    "worker/kv": "common/base common/text worker/kv/block",
+    "worker/kv": "common/base common/text worker/kv/block worker/kv/tiers",
     "worker/kv/tiers": "common/base common/net common/telemetry",
     "worker/sched": "common/base common/net kernels worker/kv worker/grammar",
     "worker/model/checkpoint": "common/base common/text kernels",

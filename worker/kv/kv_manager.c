@@ -42,6 +42,7 @@ static void create_host(struct kv_manager *mgr) {
     mgr->host = kv_host_create(&(struct kv_host_config){
         .n_blocks = c->n_host_blocks,
         .block_size = c->block_size,
+        .max_reserved = c->max_reserved,
         .no_cache = c->no_host_cache || c->no_caching,
         .on_evict = kv_manager_on_host_evict,
         .on_store = kv_manager_on_host_store,
@@ -93,6 +94,11 @@ struct kv_manager *kv_manager_create(const struct kv_manager_config *config) {
     mgr->table_capacity = CEIL_DIV(config->max_model_len, config->block_size);
     if (config->n_host_blocks > 0) create_host(mgr);
     create_groups(mgr);
+    if (config->names) {
+        assert(mgr->host && mgr->n_groups == 1 && !mgr->has_windows && !config->no_host_cache);
+        kv_names_init(&mgr->names, config->names, config->n_blocks, config->n_host_blocks,
+                      config->block_size, mgr->table_capacity);
+    }
     mgr->moving_ids =
         mem_calloc(MAX(config->n_blocks, mgr->table_capacity), sizeof(*mgr->moving_ids));
     mgr->extra_bytes = mem_alloc(BLOCK_EXTRAS_MAX_BYTES);
@@ -113,6 +119,7 @@ void kv_manager_destroy(struct kv_manager *mgr) {
     kv_moves_fini(&mgr->moves);
     kv_host_destroy(mgr->host);
     kv_explain_destroy(mgr->explain);
+    kv_names_fini(&mgr->names);
     mem_free(mgr->host_hit_ids);
     mem_free(mgr->slots);
     mem_free(mgr->slot_keys);
@@ -318,6 +325,7 @@ static void attach_hits(struct kv_manager *mgr, struct kv_seq *seq, const struct
     if (a->hit.n_blocks == 0 && !mgr->has_windows) return; /* a window may have nulls to put */
     for (uint32_t g = 0; g < mgr->n_groups; g++)
         kv_group_attach(&mgr->group[g], &seq->table[g], a->hit.ids[g], n_device_hits(a), n_before);
+    kv_manager_want_hits(mgr, &a->hit);
     if (n_device_hits(a) > 0) seq->n_published = n_device_hits(a);
     if (a->hit.n_host_blocks > 0) kv_host_read(mgr->host, mgr->host_hit_ids, a->hit.n_host_blocks);
 }
@@ -382,6 +390,7 @@ enum status kv_manager_allocate(struct kv_manager *mgr, struct kv_seq *seq, cons
 void kv_manager_free(struct kv_manager *mgr, struct kv_seq *seq) {
     if (kv_seq_is_swapped(seq)) kv_manager_drop_swapped(mgr, seq);
     if (!list_is_linked(&seq->link)) return;
+    kv_manager_keep_ended(mgr, seq);
     kv_manager_set_kinds(mgr, seq);
     kv_manager_retain(mgr, seq);
     for (uint32_t g = 0; g < mgr->n_groups; g++)

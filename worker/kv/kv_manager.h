@@ -46,6 +46,7 @@
 #include "worker/kv/kv_group.h"
 #include "worker/kv/kv_host.h"
 #include "worker/kv/kv_moves.h"
+#include "worker/kv/kv_names.h"
 #include "worker/kv/kv_stats.h"
 
 struct kv_manager_config {
@@ -65,10 +66,13 @@ struct kv_manager_config {
     uint32_t hash_truncate_bits;     /* tests: force collisions; 0: none */
     uint32_t n_host_blocks;          /* of host memory; 0: no second tier, no swapping */
     bool no_host_cache;              /* they are for swapping only */
-    struct kv_event_log *events;     /* borrowed; NULL: no events */
-    bool no_explain;                 /* causes of misses are not worked out */
-    bool no_caching;                 /* nothing is looked up or published */
-    bool no_null;                    /* block 0 is handed out too; full attention only */
+    uint32_t max_reserved;           /* of them, for tiers below to bring contents into */
+    const struct kv_names_config *names; /* contents get names for tiers below: one full group and
+                                          * host memory only. Read by create; NULL: no names */
+    struct kv_event_log *events;         /* borrowed; NULL: no events */
+    bool no_explain;                     /* causes of misses are not worked out */
+    bool no_caching;                     /* nothing is looked up or published */
+    bool no_null;                        /* block 0 is handed out too; full attention only */
     bool no_stats;
     bool dedup;
     double retained_share; /* of the blocks: most that clients keep from eviction; 0: none */
@@ -215,6 +219,22 @@ MUST_USE enum status kv_manager_swap_in(struct kv_manager *mgr, struct kv_seq *s
 /* Device blocks that would take, to compare with what is free. */
 uint32_t kv_manager_swap_in_need(const struct kv_manager *mgr, const struct kv_seq *seq);
 
+/* --- tiers below host memory (kv_names.h, kv_host.h) ------------------------------------------ */
+
+/* For the blocks of a sequence behind `hit`, the last lookup's: the outer key of the block before
+ * them and its prefix number. False: they are nameless, or must be computed. */
+bool kv_manager_keys_behind(const struct kv_manager *mgr, const struct kv_seq *seq,
+                            const struct kv_hit *hit, struct unit_key *parent, uint64_t *number);
+const struct kv_names *kv_manager_names(const struct kv_manager *mgr); /* NULL: there are none */
+/* Of the contents to come; those that are cached must have been forgotten. */
+void kv_manager_set_root(struct kv_manager *mgr, const struct unit_key *root);
+
+/* The reserved host block `id` has the verified bytes of block `index` of a sequence that was
+ * looked up; *number is the prefix number of the block before it, and becomes this one's. Publishes
+ * it; false: host memory had the content already, `id` is unchanged. */
+bool kv_manager_restored(struct kv_manager *mgr, const struct kv_seq *seq, const uint32_t *tokens,
+                         uint32_t index, const struct kv_name *name, block_id id, uint64_t *number);
+
 /* What the device must do before the first write of the step that is being put together, in this
  * order: all since the last clear. Valid until the next call that allocates. */
 const struct kv_move *kv_manager_moves(const struct kv_manager *mgr, uint32_t *n);
@@ -246,7 +266,7 @@ bool kv_manager_shares_prefixes(const struct kv_manager *mgr);
 
 uint32_t kv_manager_block_size(const struct kv_manager *mgr);
 const struct block_pool *kv_manager_pool(const struct kv_manager *mgr);
-const struct kv_host *kv_manager_host(const struct kv_manager *mgr); /* NULL: none */
+struct kv_host *kv_manager_host(const struct kv_manager *mgr); /* NULL: none */
 
 void kv_manager_check(const struct kv_manager *mgr); /* asserts every invariant; for tests */
 

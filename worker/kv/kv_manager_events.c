@@ -16,6 +16,7 @@ void kv_manager_note_published(struct kv_manager *mgr, const struct kv_seq *seq,
     block_id id = ids[index];
 
     if (mgr->published_step) mgr->published_step[id] = mgr->step;
+    kv_manager_name(mgr, seq, index);
     if (mgr->explain && g == 0 && mgr->group[0].config.kind == KV_FULL) {
         struct kv_origin origin = {0, 0};
 
@@ -82,6 +83,7 @@ void kv_manager_on_host_evict(void *arg, block_id id) {
     struct kv_manager *mgr = arg;
     struct prefix_key key = prefix_cache_key(kv_host_cache(mgr->host), id);
 
+    kv_manager_forget_host_name(mgr, id);
     if (mgr->explain && block_pool_find(mgr->pool, &key) == BLOCK_NONE) {
         kv_explain_evicted(mgr->explain, key.hash, mgr->now_us);
     }

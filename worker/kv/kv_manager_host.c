@@ -8,7 +8,7 @@
 
 #include "worker/kv/kv_manager_internal.h"
 
-const struct kv_host *kv_manager_host(const struct kv_manager *mgr) {
+struct kv_host *kv_manager_host(const struct kv_manager *mgr) {
     return mgr->host;
 }
 
@@ -42,6 +42,7 @@ bool kv_manager_keep_on_host(struct kv_manager *mgr, block_id id, const struct p
     kept = kv_host_keep(mgr->host, key, prefix, &must_move);
     if (kept == BLOCK_NONE) return false;
     if (must_move) move_out(mgr, id, kept);
+    kv_manager_name_host(mgr, id, kept, !must_move);
     return true;
 }
 
@@ -137,7 +138,9 @@ enum status kv_manager_swap_out(struct kv_manager *mgr, struct kv_seq *seq, uint
             if (id == BLOCK_NULL && !mgr->config.no_null) continue;
             at++;
             host_ids_of(seq, g)[i] = s->id;
-            if (s->must_move) move_out(mgr, id, s->id);
+            if (!s->must_move) continue;
+            move_out(mgr, id, s->id);
+            if (s->key) kv_manager_name_host(mgr, id, s->id, false);
         }
     }
     seq->n_swapped_blocks = n_blocks;

@@ -33,6 +33,7 @@ struct kv_manager {
     struct prefix_key *slot_keys; /* as above */
     uint32_t *published_step;     /* (n_blocks) in which step a block was published */
     uint32_t step;
+    struct kv_names names;      /* zeros: there are none */
     struct kv_explain *explain; /* NULL: switched off */
     uint64_t now_us;
     struct kv_stats stats;
@@ -79,6 +80,18 @@ void kv_manager_bring_in(struct kv_manager *mgr, struct kv_seq *seq, const uint3
 /* The device is about to forget the last block with this content. True when host memory has it. */
 bool kv_manager_keep_on_host(struct kv_manager *mgr, block_id id, const struct prefix_key *key);
 void kv_manager_drop_swapped(struct kv_manager *mgr, struct kv_seq *seq);
+
+/* --- kv_manager_tiers.c: names for tiers below. Nothing where there are none. */
+
+/* Block `index` was published on the device; its content went to a host block, or was there; the
+ * host's pool is about to forget one. */
+void kv_manager_name(struct kv_manager *mgr, const struct kv_seq *seq, uint32_t index);
+void kv_manager_name_host(struct kv_manager *mgr, block_id device, block_id host, bool was_there);
+void kv_manager_forget_host_name(struct kv_manager *mgr, block_id host);
+/* An admission takes what the last lookup found. */
+void kv_manager_want_hits(struct kv_manager *mgr, const struct kv_hit *hit);
+/* The sequence is about to give its blocks back: what is wanted below goes to host memory. */
+void kv_manager_keep_ended(struct kv_manager *mgr, const struct kv_seq *seq);
 
 /* The sequence has KV for n_filled tokens; counts the slots behind them in its blocks. */
 void kv_manager_count_idle(struct kv_manager *mgr, struct kv_seq *seq, uint64_t n_filled);

@@ -307,6 +307,10 @@ void block_pool_publish(struct block_pool *pool, block_id id, const struct prefi
     prefix_cache_insert(&pool->cache, id, key, prefix);
 }
 
+uint64_t block_pool_new_number(struct block_pool *pool) {
+    return prefix_cache_new_number(&pool->cache);
+}
+
 bool block_pool_unpublish(struct block_pool *pool, block_id id) {
     assert(!pool->retain);
     if (pool->places) unlink_from_parent(pool, id);

@@ -66,6 +66,9 @@ void block_pool_release(struct block_pool *pool, const block_id *ids, uint32_t n
 void block_pool_publish(struct block_pool *pool, block_id id, const struct prefix_key *key,
                         uint64_t prefix);
 
+/* A number for a content that another pool has first; later, publish is passed it here too. */
+uint64_t block_pool_new_number(struct block_pool *pool);
+
 /* With FREE_ORDER_REUSE: `parent`, which is published, has the tokens before those of `id`. It
  * stays until `id` is evicted, unless nothing else is free. With other orders: does nothing. */
 void block_pool_link(struct block_pool *pool, block_id id, block_id parent);

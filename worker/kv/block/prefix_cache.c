@@ -114,6 +114,10 @@ void prefix_cache_insert(struct prefix_cache *cache, uint32_t block, const struc
     cache->n_keys++;
 }
 
+uint64_t prefix_cache_new_number(struct prefix_cache *cache) {
+    return ++cache->last_prefix;
+}
+
 /* The link in the bucket that names `block`. */
 static uint32_t *bucket_link(struct prefix_cache *cache, uint32_t block) {
     uint32_t *link = bucket_of(cache, &cache->entries[block].hash);

@@ -56,6 +56,9 @@ uint32_t prefix_cache_find(const struct prefix_cache *cache, const struct prefix
 void prefix_cache_insert(struct prefix_cache *cache, uint32_t block, const struct prefix_key *key,
                          uint64_t prefix);
 
+/* A number for a content that is in the other cache first. Of the cache that assigns them. */
+uint64_t prefix_cache_new_number(struct prefix_cache *cache);
+
 /* Forgets this one copy. False, and nothing done, when the block is not published. */
 bool prefix_cache_erase(struct prefix_cache *cache, uint32_t block);
 

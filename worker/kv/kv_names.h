@@ -1,0 +1,64 @@
+/* worker/kv/kv_names.h - the names by which other processes know cached contents, and which of them
+ * are worth keeping there.
+ *
+ * Block hashes are private to a process, and prefix numbers to a run of it. A tier below host
+ * memory goes by outer keys (tiers/unit.h): a chain of its own, computed once for each content,
+ * when the device's cache gets it, from the key of the block before it. The name then stays beside
+ * the block, and goes with the content to host memory.
+ *
+ * A content is *wanted* below when it was met twice: it was hit, or computed again after it was
+ * lost. Keys met once are remembered in a table that forgets by being overwritten. So prompts that
+ * never return write nothing.
+ *
+ * Nameless: what depends on more than tokens (an adapter, a salt, items), and all behind it.
+ * Thread: engine. Nothing is allocated after init. */
+#ifndef WORKER_KV_KV_NAMES_H
+#define WORKER_KV_KV_NAMES_H
+
+#include "worker/kv/block/block_pool.h"
+#include "worker/kv/tiers/unit.h"
+
+struct kv_name {
+    struct unit_key key, parent;
+    uint32_t index; /* of the block in its chain */
+    bool is_named, is_wanted;
+};
+
+struct kv_names_config {
+    const uint8_t *fleet_key; /* 32 bytes, outlives the names; NULL: the fixed one */
+    struct unit_key root;
+    /* How many of keys[0, n), first to last, need not be brought to host memory to be written: they
+     * are below already, or would not be written. */
+    uint32_t (*count_below)(void *arg, const struct unit_key *keys, uint32_t n);
+    /* Host memory has this wanted content, or is about to; and: it is about to forget a named one.
+     * They must not change a pool. */
+    void (*on_host)(void *arg, block_id host);
+    void (*on_host_evict)(void *arg, block_id host);
+    void *arg;
+};
+
+struct kv_names {
+    struct kv_names_config config;
+    struct kv_name *device, *host; /* by block */
+    uint32_t *met, met_mask;       /* tags of keys met once */
+    uint32_t block_size;
+    struct unit_key *keys; /* (longest chain) scratch */
+};
+
+void kv_names_init(struct kv_names *names, const struct kv_names_config *config, uint32_t n_device,
+                   uint32_t n_host, uint32_t block_size, uint32_t longest);
+void kv_names_fini(struct kv_names *names); /* a zeroed one is fine */
+
+/* The device's cache got the content `tokens` behind that of `parent` (BLOCK_NONE: the first) as
+ * block `index` of its chain, in `id`. is_nameless: it depends on more than tokens. */
+void kv_names_computed(struct kv_names *names, block_id id, block_id parent, uint32_t index,
+                       const uint32_t *tokens, bool is_nameless);
+
+/* Has this key been met before? From now on it has. */
+bool kv_names_meet(struct kv_names *names, const struct unit_key *key);
+
+/* The keys of n blocks behind `parent`: keys[0] is the first's. */
+void kv_names_chain(const struct kv_names *names, const struct unit_key *parent,
+                    const uint32_t *tokens, uint32_t n, struct unit_key *keys);
+
+#endif
