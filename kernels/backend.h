@@ -35,6 +35,8 @@ extern "C" {
 #endif
 
 #define BACKEND_ABI 7u
+/* Raised by who changes a bit that any backend computes: KV of before is not restored. */
+#define BACKEND_NUMERICS 1u
 
 struct backend_device; /* one device, or one pool of CPU threads */
 struct backend_model;  /* weights, KV pool and rows on one device */

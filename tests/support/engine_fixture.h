@@ -52,6 +52,12 @@ static inline enum status load_tiny(void *arg, const struct backend_ops *ops,
     return st;
 }
 
+static inline enum status digest_tiny(void *arg, uint8_t out[32], struct error *err) {
+    (void)arg, (void)err;
+    memset(out, 1, 32); /* all have the same weights */
+    return ST_OK;
+}
+
 /* The reference backend behind a gate: each step needs a permit, so a test knows where the engine
  * stands while it acts. */
 static sem_t gate;
@@ -119,8 +125,10 @@ struct setup {
     struct machine machine; /* zeroed: the reference backend */
     uint32_t n_threads;
     uint32_t budget, n_blocks, block_size, max_seqs, max_waiting, hash_bits;
-    uint32_t window;      /* tokens that every layer sees; 0: all */
-    uint32_t host_blocks; /* for what is evicted and swapped out */
+    uint32_t window;                       /* tokens that every layer sees; 0: all */
+    uint32_t host_blocks;                  /* for what is evicted and swapped out */
+    const struct engine_tier_source *tier; /* below them; NULL: none */
+    uint64_t tier_wait_us;                 /* 0: an hour */
     enum preemption_mode preemption;
     enum scheduler_policy policy;
     bool no_caching, is_gated, is_deterministic;
@@ -203,6 +211,9 @@ static inline struct engine_options tiny_options(const struct setup *s, float *i
     o.scheduler.max_num_batched_tokens = s->budget ? s->budget : 512;
     o.restores_always = true;
     o.host_kv_bytes = s->host_blocks * kv_layout_block_bytes(&o.geometry, o.block_size);
+    o.digest_weights = digest_tiny;
+    if (s->tier) o.tiers[o.n_tiers++] = *s->tier;
+    o.tier_wait_us = s->tier_wait_us ? s->tier_wait_us : 3600ull * 1000 * 1000;
     o.scheduler.preemption = s->preemption;
     o.scheduler.policy = s->policy;
     o.scheduler.eos_ids = eos;

@@ -172,12 +172,17 @@ static void on_submit(struct engine *e, struct request *r, uint64_t now_us) {
 
 static void on_reset(struct engine *e, struct engine_reset *reset) {
     reset->is_ok = scheduler_reset_prefix_cache(e->sched, reset->reset_running) == ST_OK;
+    if (reset->is_ok && e->lower) lower_reset(e->lower);
     engine_send(e->outbox, &reset->mail, MAIL_RESET);
 }
 
 static void handle(struct engine *e, struct request_mail *mail) {
     struct request *r;
 
+    if (e->lower && lower_owns(e->lower, &mail->mail)) {
+        lower_on_mail(e->lower, &mail->mail);
+        return;
+    }
     switch ((enum mail_kind)mail->kind) {
     case MAIL_SUBMIT:
         on_submit(e, CONTAINER_OF(mail, struct request, submit_mail), clock_now_us());
@@ -209,7 +214,7 @@ static void handle(struct engine *e, struct request_mail *mail) {
  * behind. */
 static void await(struct engine *e, struct list *mails, uint64_t now_us) {
     int fd = e->n_flights > 0 ? e->options.backend->event_fd(e->dev) : -1;
-    uint64_t timeout_us = sleep_us(e, now_us), signal;
+    uint64_t timeout_us = MIN(sleep_us(e, now_us), engine_tiers_sleep_us(e, now_us)), signal;
 
     if (e->n_flights > 0) timeout_us = fd >= 0 ? MIN(timeout_us, ENGINE_STEP_TIMEOUT_US) : 0;
     mailbox_wait_or(e->inbox, mails, fd, timeout_us);
@@ -263,6 +268,7 @@ void *engine_main(void *engine) {
     }
     while (!e->is_stopping) {
         handle_mails(e);
+        engine_turn_tiers(e, clock_now_us());
         engine_turn(e);
         engine_publish_kv_events(e, !scheduler_any(e->sched));
         engine_update_stats(e);

@@ -25,6 +25,7 @@
 #include "common/base/list.h"
 #include "common/base/status.h"
 #include "kernels/backend.h"
+#include "worker/engine/tiers/lower.h"
 #include "worker/kv/kv_manager.h"
 #include "worker/sched/request.h"
 #include "worker/sched/scheduler.h"
@@ -49,6 +50,14 @@ struct engine_callbacks {
  * host. A device that is the host has nothing to gain by it. */
 enum engine_async { ASYNC_AUTO, /* where the device works on its own */ ASYNC_OFF, ASYNC_ON };
 
+/* A tier below host memory, opened on the engine's thread once the pool is there. The codec's
+ * config is read during the call. */
+struct engine_tier_source {
+    enum status (*open)(void *arg, const struct unit_codec_config *codec, struct tier **out,
+                        struct error *err);
+    void *arg;
+};
+
 struct engine_options {
     const struct backend_ops *backend;
     struct backend_config device;
@@ -59,7 +68,9 @@ struct engine_options {
     enum status (*load)(void *arg, const struct backend_ops *ops, struct backend_device *dev,
                         const struct geometry *g, const struct backend_limits *limits,
                         struct backend_model **out, struct error *err);
-    void *load_arg;
+    /* SHA-256 of all that the weights are. NULL: unknown, and no tier below host memory. */
+    enum status (*digest_weights)(void *arg, uint8_t out[32], struct error *err);
+    void *load_arg; /* of both */
 
     enum engine_async async;
     bool is_deterministic;  /* see struct backend_limits */
@@ -75,6 +86,12 @@ struct engine_options {
     double memory_fraction; /* for engine_memory_budget, weights included */
     uint64_t host_kv_bytes; /* host memory for evicted and swapped blocks; 0: none */
     bool restores_always;   /* whatever is quicker: for tests, whose machines are busy */
+
+    /* Below it, the nearest first. They need host_kv_bytes, prefix caching, a model whose layers
+     * all keep their KV, and a backend whose host blocks have an address. */
+    struct engine_tier_source tiers[LOWER_TIERS_MAX];
+    uint32_t n_tiers;
+    uint64_t tier_wait_us; /* with restores_always: how long a request waits for a tier */
 
     struct kv_manager_config kv;        /* the engine fills in n_blocks, n_host_blocks, block_size,
                                   * max_model_len. kv.events must outlive it */
@@ -208,6 +225,8 @@ struct engine_stats {
     uint64_t moved_out, moved_in;                /* blocks, to and from host memory */
     uint64_t misses[KV_MISS_COUNT];              /* first admissions, by why they found no more */
     struct block_retain_stats retained;          /* blocks that clients asked to keep */
+    struct lower_stats tiers[LOWER_TIERS_MAX];   /* n_tiers */
+    uint32_t n_tiers;
     uint64_t finished[FINISH_ERROR + 1];
 };
 void engine_stats(struct engine *e, struct engine_stats *out);

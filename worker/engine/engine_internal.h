@@ -1,6 +1,6 @@
 /* worker/engine/engine_internal.h - what the files of the engine share: engine.c (the loop, both
  * ends of its mailboxes), engine_step.c (steps in flight), engine_setup.c (start and end),
- * engine_kv.c. The first group of fields is constant once the thread is ready. */
+ * engine_kv.c, engine_tiers.c. The first group of fields is constant once the thread is ready. */
 #ifndef WORKER_ENGINE_ENGINE_INTERNAL_H
 #define WORKER_ENGINE_ENGINE_INTERNAL_H
 
@@ -43,6 +43,12 @@ struct flight {
     uint64_t handing_us; /* spent in submit: the step itself, where the host is the device */
 };
 
+/* Fences of the moves of all steps before `step`. */
+struct engine_moves {
+    uint64_t step;
+    backend_fence out, in;
+};
+
 struct engine {
     double restored_tokens, restored_s; /* of calls that brought blocks back; sums that forget */
     struct engine_options options;
@@ -66,7 +72,9 @@ struct engine {
     struct flight flight[2];
     uint32_t oldest, n_flights; /* a ring of limits.n_slots */
     struct masks masks;
-    uint64_t landed_us;         /* when the last outcome came */
+    struct lower *lower;                      /* NULL: no tiers below host memory */
+    struct engine_moves last_moves, settling; /* of host blocks; the latter are polled for */
+    uint64_t landed_us;                       /* when the last outcome came */
     bool is_starved;            /* nothing can be computed before a step ends or a mail arrives */
     struct engine_stats totals; /* copied to `stats` after each step */
     struct engine_interval interval;
@@ -97,6 +105,14 @@ void engine_publish_kv_events(struct engine *e,
 void engine_on_explain(struct engine *e, struct request *r);
 void engine_on_snapshot(struct engine *e, struct engine_snapshot *s);
 void engine_count_kv(struct engine *e); /* into the totals */
+
+/* engine_tiers.c, on the engine's thread; nothing without tiers, except for the first. */
+enum status engine_open_tiers(struct engine *e, const struct backend_kv_info *kv,
+                              struct error *err); /* before the kv manager */
+void engine_close_tiers(struct engine *e);        /* no request is left; accepts half an engine */
+void engine_turn_tiers(struct engine *e, uint64_t now_us);
+void engine_note_moves(struct engine *e, backend_fence out, backend_fence in); /* 0: none */
+uint64_t engine_tiers_sleep_us(const struct engine *e, uint64_t now_us);       /* at most */
 
 /* engine.c, on the engine's thread. */
 void engine_send(struct mailbox *box, struct request_mail *mail, enum mail_kind kind);

@@ -267,6 +267,7 @@ static enum status open_pool(struct engine *e, struct error *err) {
     kv->block_size = e->options.block_size;
     kv->max_model_len = e->options.max_model_len;
     kv->max_step_tokens = e->options.scheduler.max_num_batched_tokens;
+    if ((st = engine_open_tiers(e, &kv_info, err)) != ST_OK) return st;
     kv->hash_kind = kv_kind(e->options.geometry.kv_dtype, kind, sizeof(kind));
     e->kv = kv_manager_create(kv);
     kv->hash_kind = STR_NULL;
@@ -352,6 +353,7 @@ enum status engine_open_device(struct engine *e, struct error *err) {
     e->options.scheduler.attn_context = e->info.device.attn_context;
     st = scheduler_create(&e->sched, &e->options.scheduler, e->kv, err);
     if (st != ST_OK) return st;
+    if (e->lower) lower_start(e->lower, e->kv, e->sched);
     for (uint32_t i = 0; i < ARRAY_LEN(e->flight); i++)
         schedule_init(&e->flight[i].schedule, e->sched);
     batch_init(&e->batch, ops, e->model, e->limits.max_rows, e->options.block_size);
@@ -385,6 +387,7 @@ void engine_close_device(struct engine *e) {
         for (uint32_t i = 0; i < ARRAY_LEN(e->flight); i++)
             schedule_fini(&e->flight[i].schedule);
     }
+    engine_close_tiers(e);
     scheduler_destroy(e->sched);
     kv_manager_destroy(e->kv);
     if (e->model) ops->unload(e->model);

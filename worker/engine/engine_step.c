@@ -79,7 +79,7 @@ static enum status bring_in(struct engine *e, const struct backend_copy *pairs, 
 static enum status move_blocks(struct engine *e) {
     const struct backend_ops *ops = e->options.backend;
     struct backend_copy pairs[MOVES_AT_A_TIME];
-    backend_fence fence;
+    backend_fence fence, out = 0, in = 0;
     uint32_t n_moves, n;
     const struct kv_move *moves = kv_manager_moves(e->kv, &n_moves);
     enum status st = ST_OK;
@@ -90,11 +90,12 @@ static enum status move_blocks(struct engine *e) {
             pairs[n] = (struct backend_copy){moves[at + n].src, moves[at + n].dst};
         switch (moves[at].kind) {
         case KV_MOVE_COPY: st = ops->kv_copy(e->model, pairs, n, &fence); break;
-        case KV_MOVE_OUT: st = ops->kv_swap_out(e->model, pairs, n, &fence); break;
-        case KV_MOVE_IN: st = bring_in(e, pairs, n, &fence); break;
+        case KV_MOVE_OUT: st = ops->kv_swap_out(e->model, pairs, n, &out); break;
+        case KV_MOVE_IN: st = bring_in(e, pairs, n, &in); break;
         }
     }
     kv_manager_clear_moves(e->kv);
+    engine_note_moves(e, out, in);
     return st;
 }
 
@@ -140,13 +141,13 @@ static enum status hand_over(struct engine *e, struct flight *f, uint32_t slot, 
     return st;
 }
 
-/* Nothing can be queued behind the step in flight. Blocks may have been taken for others
- * nevertheless. */
+/* Nothing can be queued behind the step in flight, or all wait for a tier. Blocks may have been
+ * taken for others nevertheless. */
 static void launch_nothing(struct engine *e) {
     struct error err = {0};
     enum status st = ST_OK;
 
-    if (e->n_flights == 0)
+    if (e->n_flights == 0 && scheduler_n_awaiting(e->sched) == 0)
         st = error_set(&err, ST_INTERNAL, "the scheduler found nothing to run");
     else if ((st = move_blocks(e)) != ST_OK)
         st = lost(e, st, "copy blocks", &err);
@@ -405,13 +406,29 @@ static bool waits_for_constrained(const struct engine *e) {
     return n > 0 && n * GRAMMAR_SHARE >= s->n_entries;
 }
 
+/* Blocks on their way to a tier when no step follows that takes them along. */
+static void move_idle(struct engine *e) {
+    struct error err = {0};
+    uint32_t n_moves;
+    enum status st;
+
+    (void)kv_manager_moves(e->kv, &n_moves);
+    if (n_moves == 0 || e->is_failed || (st = move_blocks(e)) == ST_OK) return;
+    (void)lost(e, st, "copy blocks", &err);
+    engine_fail(e, &err);
+}
+
 /* A step in, a step out. */
 void engine_turn(struct engine *e) {
-    if (e->is_starved) land(e);
+    bool can_sleep;
+
+    if (e->is_starved && e->n_flights > 0) land(e);
     if (e->n_flights < e->limits.n_slots) {
         bool is_fed = scheduler_has_work(e->sched) && !waits_for_constrained(e) && launch(e);
 
-        e->is_starved = !is_fed && e->n_flights > 0;
+        can_sleep = e->n_flights > 0 || scheduler_n_awaiting(e->sched) > 0;
+        e->is_starved = !is_fed && can_sleep;
     }
     if (e->n_flights == e->limits.n_slots) land(e);
+    if (e->lower && e->n_flights == 0 && !scheduler_has_work(e->sched)) move_idle(e);
 }
