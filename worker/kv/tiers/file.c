@@ -24,7 +24,7 @@
 #define DEFAULT_SCAN_US       3000000
 #define CHUNK_BYTES           (1u << 20) /* of one read or write: more is no faster */
 #define LOADS_IN_TURN         8          /* before a store that waits has its turn */
-#define FULL_PAUSE_US         1000000
+#define SHORT_PAUSE_US        1000000    /* a full disk, a removed folder: this changes */
 #define ERROR_PAUSE_US        30000000
 #define EIO_WINDOW_US         60000000
 
@@ -51,7 +51,8 @@ void file_note_error(struct file_tier *f, const char *what, int error, bool is_w
         if (f->eio_us[0] != 0 && now_us - f->eio_us[0] < EIO_WINDOW_US) f->is_read_only = true;
     }
     if (is_write)
-        f->no_write_before_us = now_us + (error == ENOSPC ? FULL_PAUSE_US : ERROR_PAUSE_US);
+        f->no_write_before_us =
+            now_us + (error == ENOSPC || error == ENOENT ? SHORT_PAUSE_US : ERROR_PAUSE_US);
     was_read_only = was_read_only == f->is_read_only;
     pthread_mutex_unlock(&f->lock);
     log_event(f->log, LOG_WARN, "kv_file_failed", log_z("dir", f->dir), log_z("what", what),

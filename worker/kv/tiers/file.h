@@ -20,8 +20,8 @@
  *      mailbox ◀───────── one store at a time: append, seal, evict for room
  *
  * A failing disk is never a failing request: reads that fail are units that are absent, writes
- * pause (1 s after ENOSPC, 30 s after EROFS, EDQUOT and others, for good after three EIO in a
- * minute), and jobs meanwhile are TIER_BUSY.
+ * pause (1 s after ENOSPC or ENOENT, 30 s after EROFS, EDQUOT and others, for good after three EIO
+ * in a minute), and jobs meanwhile are TIER_BUSY.
  *
  * LIMITS. Two processes that write at once exceed the budget by what both write between two scans.
  * A worker stopped (not killed) while it holds evict.lock keeps others from writing, not from
