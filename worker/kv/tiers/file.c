@@ -92,10 +92,10 @@ static int read_at(struct file_tier *f, const struct run *run, int flags, void *
     int fd, error;
 
     segment_name(run->at.id, name);
-    error = file_open(f->hook, f->dir_fd, name, O_RDONLY | flags, &fd);
+    error = file_io_open(f->hook, f->dir_fd, name, O_RDONLY | flags, &fd);
     if (error != 0) return error;
     error =
-        file_read(f->hook, fd, to, run->n * f->stride, run->at.place * (uint64_t)f->stride, got);
+        file_io_read(f->hook, fd, to, run->n * f->stride, run->at.place * (uint64_t)f->stride, got);
     close(fd);
     return error;
 }
@@ -434,7 +434,7 @@ static enum status set_sizes(struct file_tier *f, struct error *err) {
                          "least %llu",
                          (unsigned long long)f->max_bytes, f->unit_bytes,
                          16ull * (f->stride + segment_summary_bytes(1)));
-    f->writer.rows = file_buffer(segment_summary_bytes(f->n_places));
+    f->writer.rows = file_io_buffer(segment_summary_bytes(f->n_places));
     return f->writer.rows ? ST_OK : error_set(err, ST_NOMEM, "no memory for the file tier");
 }
 
@@ -444,7 +444,7 @@ static enum status prepare_thread(struct file_tier *f, struct file_thread *t,
 
     t->f = f;
     if (st != ST_OK) return st;
-    t->staging = file_buffer(f->chunk_units * f->stride);
+    t->staging = file_io_buffer(f->chunk_units * f->stride);
     return t->staging ? ST_OK : error_set(err, ST_NOMEM, "no memory for the file tier");
 }
 

@@ -17,7 +17,7 @@ static struct file_fault ask(const struct file_hook *hook, enum file_op op, uint
     return fault;
 }
 
-int file_open(const struct file_hook *hook, int dir_fd, const char *name, int flags, int *fd) {
+int file_io_open(const struct file_hook *hook, int dir_fd, const char *name, int flags, int *fd) {
     struct file_fault fault = ask(hook, FILE_OPEN, 0, 0);
     struct stat st;
     int got;
@@ -34,7 +34,7 @@ int file_open(const struct file_hook *hook, int dir_fd, const char *name, int fl
     return 0;
 }
 
-int file_create(const struct file_hook *hook, int dir_fd, const char *name, int flags, int *fd) {
+int file_io_create(const struct file_hook *hook, int dir_fd, const char *name, int flags, int *fd) {
     struct file_fault fault = ask(hook, FILE_CREATE, 0, 0);
     int got;
 
@@ -45,7 +45,8 @@ int file_create(const struct file_hook *hook, int dir_fd, const char *name, int 
     return 0;
 }
 
-int file_read(const struct file_hook *hook, int fd, void *buf, size_t n, uint64_t at, size_t *got) {
+int file_io_read(const struct file_hook *hook, int fd, void *buf, size_t n, uint64_t at,
+                 size_t *got) {
     size_t done = 0;
 
     while (done < n) {
@@ -67,7 +68,7 @@ int file_read(const struct file_hook *hook, int fd, void *buf, size_t n, uint64_
 }
 
 static ssize_t write_flipped(int fd, const char *buf, size_t n, off_t at, size_t flip_at) {
-    char *copy = file_buffer(n);
+    char *copy = file_io_buffer(n);
     ssize_t r;
 
     memcpy(copy, buf, n);
@@ -77,7 +78,7 @@ static ssize_t write_flipped(int fd, const char *buf, size_t n, off_t at, size_t
     return r;
 }
 
-int file_write(const struct file_hook *hook, int fd, const void *buf, size_t n, uint64_t at) {
+int file_io_write(const struct file_hook *hook, int fd, const void *buf, size_t n, uint64_t at) {
     size_t done = 0;
 
     while (done < n) {
@@ -97,7 +98,7 @@ int file_write(const struct file_hook *hook, int fd, const void *buf, size_t n, 
     return 0;
 }
 
-int file_allocate(const struct file_hook *hook, int fd, uint64_t n) {
+int file_io_allocate(const struct file_hook *hook, int fd, uint64_t n) {
     struct file_fault fault = ask(hook, FILE_ALLOCATE, 0, 0);
 
     if (fault.error) return fault.error;
@@ -106,31 +107,31 @@ int file_allocate(const struct file_hook *hook, int fd, uint64_t n) {
     return errno == EOPNOTSUPP ? 0 : errno;
 }
 
-int file_sync(const struct file_hook *hook, int fd) {
+int file_io_sync(const struct file_hook *hook, int fd) {
     struct file_fault fault = ask(hook, FILE_SYNC, 0, 0);
 
     if (fault.error) return fault.error;
     return fdatasync(fd) == 0 ? 0 : errno;
 }
 
-int file_unlink(const struct file_hook *hook, int dir_fd, const char *name) {
+int file_io_unlink(const struct file_hook *hook, int dir_fd, const char *name) {
     struct file_fault fault = ask(hook, FILE_UNLINK, 0, 0);
 
     if (fault.error) return fault.error;
     return unlinkat(dir_fd, name, 0) == 0 ? 0 : errno;
 }
 
-bool file_probe_direct(const struct file_hook *hook, int dir_fd, const char *name) {
-    void *page = file_buffer(FILE_PAGE);
+bool file_io_probe_direct(const struct file_hook *hook, int dir_fd, const char *name) {
+    void *page = file_io_buffer(FILE_PAGE);
     int fd = -1;
     bool can;
 
     unlinkat(dir_fd, name, 0); /* of a process that was killed here */
-    can = page && file_create(hook, dir_fd, name, O_DIRECT, &fd) == 0;
+    can = page && file_io_create(hook, dir_fd, name, O_DIRECT, &fd) == 0;
 
     if (can) {
         memset(page, 0, FILE_PAGE);
-        can = file_write(hook, fd, page, FILE_PAGE, 0) == 0;
+        can = file_io_write(hook, fd, page, FILE_PAGE, 0) == 0;
         close(fd);
     }
     unlinkat(dir_fd, name, 0);
@@ -138,6 +139,6 @@ bool file_probe_direct(const struct file_hook *hook, int dir_fd, const char *nam
     return can;
 }
 
-void *file_buffer(size_t n) {
+void *file_io_buffer(size_t n) {
     return mem_try_aligned(FILE_PAGE, ALIGN_UP(n, FILE_PAGE));
 }

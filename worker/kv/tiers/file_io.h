@@ -37,21 +37,22 @@ struct file_hook {
 
 /* A regular file of this user, with one name, and no symbolic link: else EPERM or ELOOP. flags as
  * of open(2), without O_CREAT; O_CLOEXEC is added. */
-int file_open(const struct file_hook *hook, int dir_fd, const char *name, int flags, int *fd);
+int file_io_open(const struct file_hook *hook, int dir_fd, const char *name, int flags, int *fd);
 /* A file that is not there yet, 0600, for reading and writing. */
-int file_create(const struct file_hook *hook, int dir_fd, const char *name, int flags, int *fd);
+int file_io_create(const struct file_hook *hook, int dir_fd, const char *name, int flags, int *fd);
 /* *got < n only at the end of the file. */
-int file_read(const struct file_hook *hook, int fd, void *buf, size_t n, uint64_t at, size_t *got);
-int file_write(const struct file_hook *hook, int fd, const void *buf, size_t n, uint64_t at);
+int file_io_read(const struct file_hook *hook, int fd, void *buf, size_t n, uint64_t at,
+                 size_t *got);
+int file_io_write(const struct file_hook *hook, int fd, const void *buf, size_t n, uint64_t at);
 /* The file has n bytes, and room for them where the file system can promise that. */
-int file_allocate(const struct file_hook *hook, int fd, uint64_t n);
-int file_sync(const struct file_hook *hook, int fd);
-int file_unlink(const struct file_hook *hook, int dir_fd, const char *name);
+int file_io_allocate(const struct file_hook *hook, int fd, uint64_t n);
+int file_io_sync(const struct file_hook *hook, int fd);
+int file_io_unlink(const struct file_hook *hook, int dir_fd, const char *name);
 
 /* Does this folder take direct I/O? Writes a page to a file named `name` and removes it. */
-bool file_probe_direct(const struct file_hook *hook, int dir_fd, const char *name);
+bool file_io_probe_direct(const struct file_hook *hook, int dir_fd, const char *name);
 
 /* Whole pages at a page's address, and memory that goes with them: mem_free. NULL: refused. */
-void *file_buffer(size_t n) MUST_USE;
+void *file_io_buffer(size_t n) MUST_USE;
 
 #endif

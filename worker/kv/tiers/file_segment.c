@@ -73,7 +73,7 @@ enum status segment_read(const struct file_hook *hook, int fd, uint64_t bytes, s
     size_t got, wanted;
 
     if (bytes < FILE_PAGE) return ST_NOT_FOUND;
-    if (file_read(hook, fd, &t, sizeof(t), bytes - sizeof(t), &got) != 0) return ST_IO;
+    if (file_io_read(hook, fd, &t, sizeof(t), bytes - sizeof(t), &got) != 0) return ST_IO;
     if (got < sizeof(t) || memcmp(t.magic, magic, sizeof(magic)) != 0 || t.version != VERSION ||
         t.stride != stride || t.n_rows > SEGMENT_MAX_ROWS ||
         t.n_rows * (uint64_t)stride + segment_summary_bytes(t.n_rows) != bytes)
@@ -82,7 +82,7 @@ enum status segment_read(const struct file_hook *hook, int fd, uint64_t bytes, s
     wanted = t.n_rows * sizeof(*read);
     read = mem_try(wanted + 1);
     if (!read) return ST_NOMEM;
-    if (file_read(hook, fd, read, wanted, t.n_rows * (uint64_t)stride, &got) != 0) {
+    if (file_io_read(hook, fd, read, wanted, t.n_rows * (uint64_t)stride, &got) != 0) {
         mem_free(read);
         return ST_IO;
     }
@@ -106,7 +106,7 @@ enum status segment_walk(const struct file_hook *hook, int fd, const struct unit
     uint32_t i;
 
     for (i = 0; st == ST_OK && i < limit; i++) {
-        if (file_read(hook, fd, head, head_bytes, i * (uint64_t)stride, &got) != 0) st = ST_IO;
+        if (file_io_read(hook, fd, head, head_bytes, i * (uint64_t)stride, &got) != 0) st = ST_IO;
         if (st != ST_OK || !unit_peek(codec, head, got, &unit)) break;
         read[i] = (struct segment_row){.key = unit.key, .place = i};
     }

@@ -104,7 +104,7 @@ static bool owner_name_parse(const char *name, uint64_t *owner) {
 }
 
 static void probe_direct(struct file_tier *f) {
-    bool can = !f->is_buffered && file_probe_direct(f->hook, f->dir_fd, "probe");
+    bool can = !f->is_buffered && file_io_probe_direct(f->hook, f->dir_fd, "probe");
 
     if (!can && !f->is_buffered)
         log_event(f->log, LOG_WARN, "kv_file_buffered", log_z("dir", f->dir));
@@ -119,7 +119,7 @@ static void become_owner(struct file_tier *f) {
     hash_random(&owner, sizeof(owner));
     owner |= 1;
     owner_name(owner, name);
-    error = file_create(f->hook, f->dir_fd, name, 0, &f->owner_fd);
+    error = file_io_create(f->hook, f->dir_fd, name, 0, &f->owner_fd);
     if (error == 0 && flock(f->owner_fd, LOCK_EX | LOCK_NB) != 0) {
         error = errno;
         unlinkat(f->dir_fd, name, 0);
@@ -164,7 +164,7 @@ static bool is_owner_alive(struct file_tier *f, int dir_fd, uint64_t owner) {
 
     if (owner == f->owner) return true;
     owner_name(owner, name);
-    error = file_open(NULL, dir_fd, name, O_RDONLY, &fd);
+    error = file_io_open(NULL, dir_fd, name, O_RDONLY, &fd);
     if (error != 0) return error != ENOENT;
     is_alive = flock(fd, LOCK_EX | LOCK_NB) != 0;
     if (!is_alive) unlinkat(dir_fd, name, 0);
@@ -214,14 +214,14 @@ static void enter_rows(struct file_tier *f, struct segment_id id, uint64_t bytes
 static void seal_orphan(struct file_tier *f, const char *name, const struct segment_row *rows,
                         uint32_t n, uint64_t *bytes) {
     size_t size = segment_summary_bytes(n);
-    void *summary = file_buffer(size);
+    void *summary = file_io_buffer(size);
     uint64_t at = n * (uint64_t)f->stride;
-    int fd = -1, error = summary ? file_open(f->hook, f->dir_fd, name, O_RDWR, &fd) : ENOMEM;
+    int fd = -1, error = summary ? file_io_open(f->hook, f->dir_fd, name, O_RDWR, &fd) : ENOMEM;
 
     if (error == 0) {
         memcpy(summary, rows, n * sizeof(*rows));
         segment_finish(summary, n, f->stride);
-        error = file_write(f->hook, fd, summary, size, at);
+        error = file_io_write(f->hook, fd, summary, size, at);
     }
     if (error == 0 && ftruncate(fd, (off_t)(at + size)) == 0) *bytes = at + size;
     if (fd >= 0) close(fd);
@@ -237,7 +237,7 @@ static void read_segment(struct file_tier *f, struct segment_id id, const char *
     enum status status = ST_IO;
     uint64_t bytes;
     uint32_t n = 0;
-    int fd, error = file_open(f->hook, f->dir_fd, name, O_RDONLY, &fd);
+    int fd, error = file_io_open(f->hook, f->dir_fd, name, O_RDONLY, &fd);
 
     if (error == ENOENT) return;
     if (error != 0) {
@@ -398,7 +398,7 @@ static bool evict_foreign(struct file_tier *f) {
     each_name(f->root_fd, visit_old_folder, &o);
     if (!o.name[0]) return false;
     snprintf(path, sizeof(path), "%s/%s", o.folder, o.name);
-    if (file_unlink(f->hook, f->root_fd, path) != 0) return false;
+    if (file_io_unlink(f->hook, f->root_fd, path) != 0) return false;
     unlinkat(f->root_fd, o.folder, AT_REMOVEDIR); /* when that was its last file */
     o.bytes = MIN(f->foreign_bytes, o.bytes);
     f->foreign_bytes -= o.bytes;
@@ -436,7 +436,7 @@ bool file_space_evict(struct file_tier *f, struct file_hot *hot) {
     pthread_mutex_unlock(&f->lock);
     if (slot == UINT32_MAX) return false;
     if (hot) file_hot_read(f, hot, slot);
-    error = file_unlink(f->hook, f->dir_fd, name);
+    error = file_io_unlink(f->hook, f->dir_fd, name);
     if (error != 0 && error != ENOENT) {
         file_note_error(f, "remove", error, true);
         return false;

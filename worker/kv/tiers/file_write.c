@@ -51,9 +51,9 @@ static void seal_segment(struct file_tier *f) {
 
     note_hits(f, w);
     segment_finish(w->rows, w->n, f->stride);
-    error = file_write(f->hook, w->fd, w->rows, segment_summary_bytes(w->n), at);
+    error = file_io_write(f->hook, w->fd, w->rows, segment_summary_bytes(w->n), at);
     if (error == 0 && ftruncate(w->fd, (off_t)bytes) != 0) error = errno;
-    if (error == 0) error = file_sync(f->hook, w->fd);
+    if (error == 0) error = file_io_sync(f->hook, w->fd);
     if (error != 0) file_note_error(f, "seal", error, true);
     /* Pages that nobody asked to keep in the page cache. */
     if (!f->is_buffered && !atomic_load(&f->is_direct))
@@ -75,7 +75,7 @@ static void seal_segment(struct file_tier *f) {
 static int append(struct file_tier *f, const uint8_t *units, const struct segment_row *rows,
                   uint32_t n) {
     struct file_writer *w = &f->writer;
-    int error = file_write(f->hook, w->fd, units, n * f->stride, w->n * (uint64_t)f->stride);
+    int error = file_io_write(f->hook, w->fd, units, n * f->stride, w->n * (uint64_t)f->stride);
 
     if (error != 0) return error;
     pthread_mutex_lock(&f->lock);
@@ -96,9 +96,9 @@ static int create_segment(struct file_tier *f) {
     int fd, error;
 
     segment_name(id, name);
-    error = file_create(f->hook, f->dir_fd, name, file_flags(f), &fd);
+    error = file_io_create(f->hook, f->dir_fd, name, file_flags(f), &fd);
     if (error != 0) return error;
-    error = file_allocate(f->hook, fd, f->segment_bytes);
+    error = file_io_allocate(f->hook, fd, f->segment_bytes);
     if (error != 0) {
         close(fd);
         unlinkat(f->dir_fd, name, 0);
@@ -265,17 +265,18 @@ void file_hot_read(struct file_tier *f, struct file_hot *hot, uint32_t slot) {
     pthread_mutex_lock(&f->lock);
     segment_name(f->segments[slot].id, name);
     pthread_mutex_unlock(&f->lock);
-    if (file_open(f->hook, f->dir_fd, name, O_RDONLY, &fd) != 0) return;
+    if (file_io_open(f->hook, f->dir_fd, name, O_RDONLY, &fd) != 0) return;
     mem_free(hot->rows); /* of a segment without hot units */
     mem_free(hot->units);
     if (fstat(fd, &st) == 0 &&
         segment_read(f->hook, fd, (uint64_t)st.st_size, f->stride, &rows, &n) == ST_OK)
         n = keep_hot(f, rows, n, slot);
-    hot->units = n > 0 ? file_buffer(n * f->stride) : NULL;
+    hot->units = n > 0 ? file_io_buffer(n * f->stride) : NULL;
     for (uint32_t i = 0; hot->units && i < n; i++) {
         uint8_t *to = hot->units + hot->n * f->stride;
 
-        if (file_read(f->hook, fd, to, f->stride, rows[i].place * (uint64_t)f->stride, &got) != 0 ||
+        if (file_io_read(f->hook, fd, to, f->stride, rows[i].place * (uint64_t)f->stride, &got) !=
+                0 ||
             !unit_peek(hot->thread->codec, to, got, &unit) ||
             memcmp(&unit.key, &rows[i].key, sizeof(unit.key)) != 0)
             continue;
