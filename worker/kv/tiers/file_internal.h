@@ -100,7 +100,7 @@ struct file_tier {
     uint64_t loaded_bytes, stored_bytes, n_dropped;
 };
 
-/* --- file_table.c: segments and entries; the caller has `lock` --------------------------------- */
+/* --- file_table.c: segments and entries; the caller has `lock` -------------------------------- */
 
 struct file_place {
     struct segment_id id;
@@ -163,7 +163,7 @@ void file_hot_read(struct file_tier *f, struct file_hot *hot, uint32_t slot);
 void file_store(struct file_thread *t, struct tier_job *job);
 void file_writer_close(struct file_tier *f); /* seals what there is; after the threads ended */
 
-/* --- file.c ------------------------------------------------------------------------------------ */
+/* --- file.c ----------------------------------------------------------------------------------- */
 
 /* Notes a failed call and decides how long nothing is written. Takes `lock`. */
 void file_note_error(struct file_tier *f, const char *what, int error, bool is_write);

@@ -7,7 +7,7 @@
  *
  * One process writes a segment, front to back, once. A summary leads to places, it proves nothing:
  * units prove themselves. A segment without one (its writer was killed) is walked by headers.
- * Pure but for the file; any thread. */
+ * Nothing here but the file has a state; any thread. */
 #ifndef WORKER_KV_TIERS_FILE_SEGMENT_H
 #define WORKER_KV_TIERS_FILE_SEGMENT_H
 

@@ -156,7 +156,7 @@ static void keep_folders(struct file_tier *f) {
     f->owner = 0;
 }
 
-/* Under evict.lock nobody is between making an owner file and locking it. */
+/* Under evict.lock no process is between making an owner file and locking it. */
 static bool is_owner_alive(struct file_tier *f, int dir_fd, uint64_t owner) {
     char name[SEGMENT_NAME_MAX];
     int fd, error;

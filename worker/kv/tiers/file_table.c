@@ -1,9 +1,9 @@
-/* worker/kv/tiers/file_table.c - the table of segments and what the index says of them.
+/* worker/kv/tiers/file_table.c - the table of segments, and the index that leads to them.
  *
  * Heat decides what goes: a segment has one half for each unit when it is written and one more for
  * each load, and all of it halves while half as many segments are begun as the folder holds. The
- * youngest quarter stays while there is another, so that what is new has the time to be loaded. Time
- * is counted in segments, so an idle night and a clock that jumps change nothing. */
+ * youngest quarter stays while there is another, so that what is new has the time to be loaded.
+ * Time is counted in segments, so an idle night and a clock that jumps change nothing. */
 #include <assert.h>
 #include <math.h>
 

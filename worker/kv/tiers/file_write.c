@@ -43,7 +43,7 @@ static void give_up(struct file_tier *f) {
 }
 
 /* Complete or not, nothing more is appended: what was written stays readable to this process, and
- * the summary can be made again by whoever adopts it. */
+ * the process that adopts it can make the summary again. */
 static void seal_segment(struct file_tier *f) {
     struct file_writer *w = &f->writer;
     uint64_t at = w->n * (uint64_t)f->stride, bytes = at + segment_summary_bytes(w->n);
@@ -55,7 +55,7 @@ static void seal_segment(struct file_tier *f) {
     if (error == 0 && ftruncate(w->fd, (off_t)bytes) != 0) error = errno;
     if (error == 0) error = file_io_sync(f->hook, w->fd);
     if (error != 0) file_note_error(f, "seal", error, true);
-    /* Pages that nobody asked to keep in the page cache. */
+    /* The page cache is for others: the units were in host memory. */
     if (!f->is_buffered && !atomic_load(&f->is_direct))
         posix_fadvise(w->fd, 0, 0, POSIX_FADV_DONTNEED);
     close(w->fd);

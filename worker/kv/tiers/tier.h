@@ -10,7 +10,7 @@
  * A job's host blocks are the engine's: reserved and unpublished for a load, pinned for a store,
  * from submit until its mail. Each unit has a result of its own; units of a load behind the first
  * that failed may be TIER_SKIPPED. A tier never retries, never allocates on submit, and refuses
- * (TIER_BUSY) rather than queueing without bound. Nobody waits for a tier: the engine has a
+ * (TIER_BUSY) rather than queueing without bound. No request waits for a tier: the engine has a
  * deadline of its own and computes what has not come. What a tier lost, refuses or cannot prove is
  * absent. */
 #ifndef WORKER_KV_TIERS_TIER_H
@@ -51,7 +51,7 @@ struct tier_job {
     uint32_t n; /* <= TIER_JOB_UNITS, consecutive blocks of one chain, first to last */
     struct tier_unit units[TIER_JOB_UNITS];
     uint64_t deadline_us;                      /* monotonic; when it need not begin any more */
-    atomic_bool is_cancelled;                  /* the results interest nobody: a hint */
+    atomic_bool is_cancelled;                  /* a hint: no request needs the results */
     uint64_t submitted_us, began_us, ended_us; /* the last two by the tier */
     void *owner;                               /* the engine's */
     struct list link;                          /* the tier's while it has the job */

@@ -5,9 +5,9 @@
  *        whole key, sums or tag      4 bytes each        the block as it lies in memory
  *
  * A block in a file, a store or a peer's memory goes by an outer key: a chain of HMAC-SHA-256 under
- * the fleet's key (a fixed one where none is set), of which 16 bytes are kept. The key only leads
- * to bytes. Before one of them is used, unit_open compares everything that the KV of a block
- * depends on with what the request expects: the fingerprint of model and kernels, the parent's key,
+ * the fleet's key (a fixed one where none is set), cut to 16 bytes. The key only leads to bytes.
+ * Before one of them is used, unit_open compares everything that the KV of a block depends on with
+ * what the request expects: the fingerprint of model and kernels, the parent's key,
  * position, salt, extra keys and the token ids themselves; then the sum of the payload, or with
  * encryption its tag. The first difference is the cause, and the block is computed instead.
  *
@@ -15,8 +15,8 @@
  * the header is authenticated. Each process and salt has a key of its own (HKDF), nonces are random
  * numbers of 96 bits. Without one, XXH3-128 finds accidents, not forgers.
  *
- * Pure but for the random numbers of a codec; a codec belongs to one thread. All numbers are little
- * endian. Follows the unit of the project's fabric design; its causes are a metric's labels. */
+ * Pure except for the random numbers of a codec; a codec belongs to one thread. All numbers are
+ * little endian. Follows the unit of the project's fabric design; its causes are a metric's labels. */
 #ifndef WORKER_KV_TIERS_UNIT_H
 #define WORKER_KV_TIERS_UNIT_H
 

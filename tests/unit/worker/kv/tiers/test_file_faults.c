@@ -121,7 +121,7 @@ static void short_calls_are_continued(void **state) {
     assert_int_equal(file_desk_load(d, 1, 0, PLACES), PLACES);
 }
 
-/* A write that ends in the middle of a unit leaves nothing that is found, now or after a restart. */
+/* A write that ends in the middle of a unit leaves nothing that is found, not even later. */
 static void a_write_cut_by_an_error_leaves_nothing(void **state) {
     struct file_desk *d = *state;
     char path[256];
