@@ -9,7 +9,13 @@
  * Steps run one after another: a step submitted while another is under way starts at its end.
  * Masks that are late delay nothing but the end of a step that would have ended before them. Time
  * is the real clock times sim_speed, and waiting is sleeping, so that hundreds of workers share two
- * cores. The pool costs no memory; kv_read and kv_write have nothing to move.
+ * cores.
+ *
+ * Instead of K and V a slot holds a digest of all tokens up to its own, eight bytes; a host block
+ * begins with those of its slots and has zeros behind them. They move as KV would, through host
+ * memory and what lies below it, and a row that meets another prefix than its own has outputs that
+ * are not finite.
+ *
  * The clock is read here, as an engine would ask a device. Thread: the engine's.
  *
  * LIMITS. Penalties, biases and filters do not change the text; a mask does (the next allowed token
@@ -52,9 +58,19 @@ struct backend_device {
     int timer;                 /* readable when the oldest unfinished fence is done */
 };
 
+/* What a row has computed. */
+struct sim_row {
+    uint32_t n;      /* tokens; 0 after row_bind */
+    uint64_t digest; /* of these */
+    bool is_new;     /* in this step it did not go on where it was */
+    bool is_wrong;   /* it has met another prefix */
+};
+
 struct backend_model {
     struct host_model host; /* first */
     uint64_t *key;          /* (max_rows) of the request in the row */
+    uint64_t *digest;       /* (n_blocks, block_size) */
+    struct sim_row *rows;   /* (max_rows) */
     double step_us[2];      /* of the step submitted last in each slot */
 };
 
@@ -213,6 +229,8 @@ static int sim_event_fd(struct backend_device *dev) {
 static void sim_unload(struct backend_model *m) {
     if (!m) return;
     mem_free(m->key);
+    mem_free(m->digest);
+    mem_free(m->rows);
     host_fini(&m->host);
     mem_free(m);
 }
@@ -235,7 +253,7 @@ static enum status sim_load_begin(struct backend_device *dev, struct backend_mod
                                   const struct geometry *g, const struct backend_limits *limits,
                                   struct error *err) {
     struct backend_model *m = mem_zalloc(sizeof(*m));
-    enum status st = host_init(&m->host, &dev->host, g, limits, false, err);
+    enum status st = host_init(&m->host, &dev->host, g, limits, true, err);
 
     if (st == ST_OK) st = check_model(&m->host, err);
     if (st != ST_OK) {
@@ -243,6 +261,7 @@ static enum status sim_load_begin(struct backend_device *dev, struct backend_mod
         return st;
     }
     m->key = mem_calloc(limits->max_rows, sizeof(*m->key));
+    m->rows = mem_calloc(limits->max_rows, sizeof(*m->rows));
     *out = m;
     return ST_OK;
 }
@@ -258,48 +277,75 @@ static enum status sim_load_end(struct backend_model *m, struct error *err) {
     return ST_OK;
 }
 
+/* Of the slots of a block. */
+static uint64_t digest_bytes(const struct host_model *h) {
+    return h->limits.block_size * sizeof(uint64_t);
+}
+
 static enum status sim_kv_alloc(struct backend_model *m, uint32_t n_blocks, uint32_t n_host_blocks,
                                 struct backend_kv_info *out, struct error *err) {
     struct host_model *h = &m->host;
+    enum status st;
 
     if (h->n_blocks) return error_set(err, ST_EXISTS, "the KV pool is already allocated");
     if (n_blocks == 0) return error_set(err, ST_INVALID, "a KV pool of 0 blocks: give at least 1");
+    if (digest_bytes(h) > h->block_bytes)
+        return error_set(err, ST_UNSUPPORTED, "a block of %llu bytes has no room for digests",
+                         (unsigned long long)h->block_bytes);
+    st = host_zalloc(h, (void **)&m->digest, n_blocks * digest_bytes(h), "digests", err);
+    if (st == ST_OK && n_host_blocks)
+        st = host_zalloc(h, (void **)&h->host_pool, n_host_blocks * h->block_bytes,
+                         "the KV swap space", err);
+    if (st != ST_OK) return st;
     h->n_blocks = n_blocks;
     h->n_host_blocks = n_host_blocks;
-    *out = (struct backend_kv_info){h->block_bytes, n_blocks, n_host_blocks, NULL};
+    *out = (struct backend_kv_info){h->block_bytes, n_blocks, n_host_blocks, h->host_pool};
     return ST_OK;
+}
+
+static uint8_t *device_block(const struct backend_model *m, uint32_t block) {
+    return (uint8_t *)(m->digest + (uint64_t)block * m->host.limits.block_size);
+}
+
+static uint8_t *host_pool_block(const struct backend_model *m, uint32_t block) {
+    return m->host.host_pool + block * m->host.block_bytes;
 }
 
 static struct backend_device *device_of(const struct backend_model *m) {
     return (struct backend_device *)m->host.dev;
 }
 
+typedef uint8_t *sim_place(const struct backend_model *m, uint32_t block);
+
 static enum status move(struct backend_model *m, const struct backend_copy *pairs, uint32_t n,
-                        uint32_t n_src, uint32_t n_dst, double bytes_per_us, backend_fence *out) {
+                        sim_place *src, uint32_t n_src, sim_place *dst, uint32_t n_dst,
+                        double bytes_per_us, backend_fence *out) {
     double bytes = (double)n * (double)m->host.block_bytes;
 
     for (uint32_t i = 0; i < n; i++) {
         if (pairs[i].src >= n_src || pairs[i].dst >= n_dst) return ST_INVALID;
     }
+    for (uint32_t i = 0; i < n; i++)
+        memmove(dst(m, pairs[i].dst), src(m, pairs[i].src), digest_bytes(&m->host));
     *out = add_fence(device_of(m), clock_now_us(), bytes_per_us > 0 ? bytes / bytes_per_us : 0);
     return ST_OK;
 }
 
 static enum status sim_kv_copy(struct backend_model *m, const struct backend_copy *pairs,
                                uint32_t n, backend_fence *out) {
-    return move(m, pairs, n, m->host.n_blocks, m->host.n_blocks,
+    return move(m, pairs, n, device_block, m->host.n_blocks, device_block, m->host.n_blocks,
                 device_of(m)->profile->copy_bytes_per_us, out);
 }
 
 static enum status sim_kv_swap_out(struct backend_model *m, const struct backend_copy *pairs,
                                    uint32_t n, backend_fence *out) {
-    return move(m, pairs, n, m->host.n_blocks, m->host.n_host_blocks,
+    return move(m, pairs, n, device_block, m->host.n_blocks, host_pool_block, m->host.n_host_blocks,
                 device_of(m)->profile->swap_bytes_per_us, out);
 }
 
 static enum status sim_kv_swap_in(struct backend_model *m, const struct backend_copy *pairs,
                                   uint32_t n, backend_fence *out) {
-    return move(m, pairs, n, m->host.n_host_blocks, m->host.n_blocks,
+    return move(m, pairs, n, host_pool_block, m->host.n_host_blocks, device_block, m->host.n_blocks,
                 device_of(m)->profile->swap_bytes_per_us, out);
 }
 
@@ -321,9 +367,71 @@ static enum status sim_row_bind(struct backend_model *m, uint32_t row, const uin
                                 uint32_t n_prompt, const uint32_t *output, uint32_t n_output) {
     enum status st = host_row_bind(m, row, prompt, n_prompt, output, n_output);
 
-    if (st == ST_OK) m->key[row] = sim_text_key(prompt, n_prompt);
-    return st;
+    if (st != ST_OK) return st;
+    m->key[row] = sim_text_key(prompt, n_prompt);
+    m->rows[row] = (struct sim_row){0};
+    return ST_OK;
 }
+
+/* --- the prefix ------------------------------------------------------------------------------ */
+
+static uint64_t next_digest(uint64_t digest, uint32_t token) {
+    return rng_mix(digest + token + 1);
+}
+
+static uint64_t *slot_at(const struct backend_model *m, uint32_t row, uint32_t position) {
+    uint32_t bs = m->host.limits.block_size;
+
+    return m->digest + (uint64_t)host_block(&m->host, row, position / bs) * bs + position % bs;
+}
+
+/* Of the row's first n tokens. Where `compares`, they must be what its table has; with windows the
+ * last of them alone, for blocks behind a window are others'. */
+static uint64_t prefix_digest(struct backend_model *m, uint32_t row, uint32_t n, bool compares) {
+    const struct host_model *h = &m->host;
+    const uint32_t *token = h->history + (uint64_t)row * (h->g.max_context + 1ull);
+    uint64_t digest = 0;
+
+    for (uint32_t i = 0; i < n; i++) {
+        digest = next_digest(digest, token[i]);
+        if (!compares || (h->g.layer_kind && i + 1 < n)) continue;
+        if (*slot_at(m, row, i) != digest) m->rows[row].is_wrong = true;
+    }
+    return digest;
+}
+
+/* True: its prefix has to be compared, once all rows have written theirs, which it may share. */
+static bool write_prefix(struct backend_model *m, const struct backend_stage *s,
+                         const struct backend_row *row) {
+    struct sim_row *r = &m->rows[row->row];
+    uint32_t first = row->context_len - row->n_tokens;
+    bool is_new = r->n != first; /* or computes tokens again */
+
+    if (is_new) r->digest = prefix_digest(m, row->row, first, false);
+    for (uint32_t i = row->first_token; i < row->first_token + row->n_tokens; i++) {
+        r->digest = next_digest(r->digest, m->host.ids[i]);
+        if (s->kv_slot[i] >= 0) m->digest[s->kv_slot[i]] = r->digest;
+    }
+    r->n = row->context_len;
+    r->is_new = is_new;
+    return is_new;
+}
+
+static void run_rows(struct backend_model *m, uint32_t slot, const struct backend_step *step) {
+    const struct backend_stage *s = &m->host.slot[slot];
+    bool any_new = false;
+
+    for (uint32_t i = 0; i < step->n_rows; i++)
+        any_new |= write_prefix(m, s, &s->row[i]);
+    for (uint32_t i = 0; any_new && i < step->n_rows; i++) {
+        const struct backend_row *row = &s->row[i];
+
+        if (m->rows[row->row].is_new)
+            (void)prefix_digest(m, row->row, row->context_len - row->n_tokens, true);
+    }
+}
+
+/* --- outputs --------------------------------------------------------------------------------- */
 
 static double step_us(const struct sim_profile *p, const struct backend_stage *s,
                       const struct backend_step *step) {
@@ -388,7 +496,7 @@ static void write_token(struct backend_model *m, uint32_t slot, uint32_t i) {
     s->out_token[i] = (int32_t)token;
     s->out_logprob[i] = lead;
     s->out_rank[i] = 1;
-    s->out_flags[i] = 0;
+    s->out_flags[i] = m->rows[o->row].is_wrong ? OUT_NOT_FINITE : 0;
     for (uint32_t a = 0; a < o->n_logprobs; a++) {
         bool is_wanted = a < h->g.vocab;
 
@@ -405,6 +513,7 @@ static enum status sim_submit(struct backend_model *m, uint32_t slot,
     enum status st = host_step_begin(&m->host, slot, step, err); /* waits for masks that are late */
 
     if (st != ST_OK) return st;
+    run_rows(m, slot, step);
     for (uint32_t i = 0; i < step->n_outputs; i++)
         write_token(m, slot, i);
     host_step_end(&m->host, slot, step);

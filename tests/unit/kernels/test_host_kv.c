@@ -1,5 +1,5 @@
 /* tests/unit/kernels/test_host_kv.c - whole blocks to host memory and back, byte for byte, on every
- * backend of the host; sim, which keeps no bytes, checks and counts alike. */
+ * backend of the host; sim, which keeps bytes of its own kind, checks and counts alike. */
 #include <string.h>
 
 #include "common/base/mem.h"

@@ -24,6 +24,8 @@ struct sim {
     struct backend_device *dev;
     struct backend_model *model;
     struct backend_stage stage;
+    uint8_t *host_pool;
+    uint64_t block_bytes;
 };
 
 static void open_sim(struct sim *s, const char *profile, double speed) {
@@ -41,12 +43,59 @@ static void open_sim(struct sim *s, const char *profile, double speed) {
     assert_int_equal(backend_sim.load_end(s->model, NULL), ST_OK);
     assert_int_equal(backend_sim.kv_alloc(s->model, 1000000, 1000000, &kv, NULL), ST_OK);
     assert_int_equal(kv.block_bytes, 2 * 2 * 2 * 16 * 16 * 2);
+    s->host_pool = kv.host_pool;
+    s->block_bytes = kv.block_bytes;
     backend_sim.stage(s->model, 0, &s->stage);
 }
 
 static void close_sim(struct sim *s) {
     backend_sim.unload(s->model);
     backend_sim.close(s->dev);
+}
+
+/* A bound row of so many tokens computes those from `first` on, in blocks from `block` on; the flags
+ * of its output. */
+static uint32_t run_row(struct sim *s, const uint32_t *prompt, uint32_t n, uint32_t first,
+                        uint32_t block) {
+    struct backend_step step = {.n_tokens = n - first, .n_rows = 1, .n_outputs = 1};
+    backend_fence fence;
+
+    assert_int_equal(backend_sim.row_bind(s->model, 0, prompt, n, NULL, 0), ST_OK);
+    s->stage.row[0] = (struct backend_row){0, 0, n - first, n};
+    for (uint32_t i = 0; i < (n + 15) / 16; i++)
+        s->stage.update[step.n_updates++] = (struct backend_table_update){0, i, block + i};
+    for (uint32_t i = first; i < n; i++) {
+        s->stage.token[i - first] = (int32_t)prompt[i];
+        s->stage.position[i - first] = i;
+        s->stage.kv_slot[i - first] = block * 16 + i;
+    }
+    s->stage.output[0] = (struct backend_output){
+        .token_index = n - first - 1, .position = n, .mask = BACKEND_NO_MASK};
+    assert_int_equal(backend_sim.submit(s->model, 0, &step, &fence, NULL), ST_OK);
+    return s->stage.out_flags[0];
+}
+
+/* What comes back from host memory is what went there; anything else is noticed. */
+static void a_row_that_meets_another_prefix_has_no_finite_output(void **state) {
+    uint32_t prompt[40];
+    struct backend_copy out[] = {{10, 3}, {11, 4}}, in[] = {{3, 20}, {4, 21}};
+    backend_fence fence;
+    struct sim s;
+
+    (void)state;
+    for (uint32_t i = 0; i < 40; i++)
+        prompt[i] = 'a' + i % 20;
+    open_sim(&s, "instant", 0);
+    assert_int_equal(run_row(&s, prompt, 40, 0, 10), 0);
+    assert_int_equal(backend_sim.kv_swap_out(s.model, out, 2, &fence), ST_OK);
+    assert_int_equal(backend_sim.kv_swap_in(s.model, in, 2, &fence), ST_OK);
+    assert_int_equal(run_row(&s, prompt, 40, 32, 20), 0);
+    s.host_pool[3 * s.block_bytes + 9] ^= 1; /* of the second slot */
+    assert_int_equal(backend_sim.kv_swap_in(s.model, in, 2, &fence), ST_OK);
+    assert_int_equal(run_row(&s, prompt, 40, 32, 20), OUT_NOT_FINITE);
+    prompt[5]++; /* blocks of another prompt */
+    assert_int_equal(run_row(&s, prompt, 40, 32, 10), OUT_NOT_FINITE);
+    close_sim(&s);
 }
 
 /* One row of n tokens that end a context. */
@@ -231,6 +280,7 @@ static void masks_that_are_late_are_asked_for(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_row_that_meets_another_prefix_has_no_finite_output),
         cmocka_unit_test(steps_take_the_modelled_time_one_after_another),
         cmocka_unit_test(the_event_fd_is_readable_when_a_fence_is_done),
         cmocka_unit_test(the_event_fd_signals_a_later_fence),
