@@ -203,7 +203,7 @@ static void serve(struct memory_tier *t, struct unit_codec *codec, struct tier_j
     finish(job);
 }
 
-/* The next job to serve; NULL at the end. Loads stay where they are while they are never to come. */
+/* The next job to serve; NULL at the end. Loads that are never to come stay where they are. */
 static struct tier_job *take_job(struct memory_tier *t) {
     struct memory_store *s = t->store;
 

@@ -1,5 +1,5 @@
-/* tests/support/memory_tier.h - a tier that keeps sealed units in this process's memory, and fails as
- * it is told to.
+/* tests/support/memory_tier.h - a tier that keeps sealed units in this process's memory, and fails
+ * as its plan has it.
  *
  * Contents lie in a store of the test's, so that one engine finds what another has written. Two
  * threads serve jobs, so that jobs come back in any order. Faults are drawn for each unit that is

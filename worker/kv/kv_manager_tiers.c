@@ -24,7 +24,7 @@ void kv_manager_name(struct kv_manager *mgr, const struct kv_seq *seq, uint32_t 
 
     if (!has_names(mgr)) return;
     key = prefix_cache_key(block_pool_cache(mgr->pool), ids[index]);
-    kv_names_computed(&mgr->names, ids[index], index > 0 ? ids[index - 1] : BLOCK_NONE, index,
+    kv_names_computed(&mgr->names, ids[index], index > 0 ? ids[index - 1] : KV_NAMES_ROOT, index,
                       key.tokens, seq->extras != NULL);
 }
 

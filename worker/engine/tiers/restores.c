@@ -266,7 +266,7 @@ static struct restore *find_under_way(struct restores *rs, const struct unit_key
 }
 
 /* The longest run of blocks that a tier has, at most n_max, and whose. Keys are made as long as a
- * tier has them: a prompt that nobody has costs one piece. */
+ * tier has them: an unknown prompt costs one piece. */
 static uint32_t find_run(struct restores *rs, const uint32_t *tokens, uint32_t n_max,
                          struct lower_tier **from) {
     struct lower *w = rs->w;

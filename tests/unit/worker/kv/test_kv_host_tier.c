@@ -6,7 +6,7 @@
  * moves run in their order, all scheduled tokens are written, and then every slot that a scheduled
  * sequence reads is compared. The random test does that with sequences that share prefixes, fork,
  * grow, give way by freeing and by swapping, in both pools far too small, and follows the events
- * beside it. */
+ * beside it. With names, a tier below host memory that has everything brings some of it up. */
 #include <string.h>
 
 #include "common/base/rng.h"
@@ -34,6 +34,8 @@ struct tier_fixture {
     bool is_live[N_SEQS], is_scheduled[N_SEQS];
     uint32_t first[N_SEQS]; /* of a scheduled one: tokens from here on are new */
     uint32_t n_moves[KV_MOVE_IN + 1];
+    uint32_t n_restored, n_wanted;
+    bool is_wanted[N_HOST]; /* host blocks with a content that is to be written below */
 };
 
 static uint64_t digest_of(const struct kv_req *r, uint32_t position) {
@@ -50,7 +52,8 @@ static uint64_t *slot(struct tier_fixture *w, const struct kv_req *r, uint32_t p
     return &w->dev.slots[(size_t)id * BLOCK_SIZE + position % BLOCK_SIZE];
 }
 
-static void fixture_init(struct tier_fixture *w, uint32_t n_device, uint32_t n_host, bool dedup) {
+static void fixture_init_named(struct tier_fixture *w, uint32_t n_device, uint32_t n_host,
+                               bool dedup, const struct kv_names_config *names) {
     struct kv_manager_config config = kv_fixture_config(n_device, BLOCK_SIZE);
     struct kv_event_config events = {
         .max_batches = 64, .max_bytes = 1 << 20, .block_size = BLOCK_SIZE, .hash_bytes = 16};
@@ -62,7 +65,13 @@ static void fixture_init(struct tier_fixture *w, uint32_t n_device, uint32_t n_h
     config.n_host_blocks = n_host;
     config.events = w->events;
     config.dedup = dedup;
+    config.names = names;
+    config.max_reserved = 3;
     w->mgr = kv_manager_create(&config);
+}
+
+static void fixture_init(struct tier_fixture *w, uint32_t n_device, uint32_t n_host, bool dedup) {
+    fixture_init_named(w, n_device, n_host, dedup, NULL);
 }
 
 static void fixture_fini(struct tier_fixture *w) {
@@ -111,6 +120,8 @@ static void run_step(struct tier_fixture *w) {
     }
     memset(w->is_scheduled, 0, sizeof(w->is_scheduled));
     kv_manager_clear_moves(w->mgr);
+    if (kv_manager_host(w->mgr)) /* the moves are done */
+        kv_host_settle(kv_manager_host(w->mgr), kv_host_step(kv_manager_host(w->mgr)));
     kv_manager_check(w->mgr);
     kv_event_log_commit(w->events, 0, true);
     assert_false(kv_events_follow(w->events, &w->picture));
@@ -295,6 +306,96 @@ static void a_swapped_sequence_can_end_where_it_is(void **state) {
     fixture_fini(&w);
 }
 
+/* --- a tier below ----------------------------------------------------------------------------- */
+
+static const uint8_t nothing[UNIT_DIGEST_BYTES];
+
+static uint32_t count_below(void *arg, const struct unit_key *keys, uint32_t n) {
+    (void)arg, (void)keys;
+    return n / 2;
+}
+
+/* Its key is that of its tokens behind its parent. */
+static void on_host(void *arg, block_id id) {
+    struct tier_fixture *w = arg;
+    const struct kv_name *name = &kv_manager_names(w->mgr)->host[id];
+    struct prefix_key key = prefix_cache_key(kv_host_cache(kv_manager_host(w->mgr)), id);
+    struct unit_key expected;
+
+    unit_chain_next(NULL, &name->parent, key.tokens, BLOCK_SIZE, nothing, &expected);
+    assert_memory_equal(&name->key, &expected, sizeof(expected));
+    assert_true(name->is_named && name->is_wanted);
+    w->is_wanted[id] = true;
+    w->n_wanted++;
+}
+
+static void on_host_evict(void *arg, block_id id) {
+    ((struct tier_fixture *)arg)->is_wanted[id] = false;
+}
+
+static void fill_host_block(struct tier_fixture *w, const struct kv_req *r, uint32_t index,
+                            block_id id) {
+    for (uint32_t i = 0; i < BLOCK_SIZE; i++)
+        w->dev.host[(size_t)id * BLOCK_SIZE + i] = digest_of(r, index * BLOCK_SIZE + i);
+}
+
+/* Brings up to `n` blocks of what a waiting sequence lacks; some are given up on the way. */
+static void restore(struct tier_fixture *w, uint32_t s, uint32_t n, uint32_t n_verified) {
+    struct kv_host *host = kv_manager_host(w->mgr);
+    struct kv_req *r = &w->req[s];
+    struct kv_hit hit = kv_manager_lookup(w->mgr, &r->seq, r->tokens, r->n_tokens);
+    uint32_t index = hit.n_blocks, n_taken = 0;
+    struct kv_name name = {.is_named = true, .is_wanted = true};
+    block_id ids[8];
+    uint64_t number;
+
+    if (!kv_manager_keys_behind(w->mgr, &r->seq, &hit, &name.key, &number)) return;
+    n = MIN(n, (r->n_tokens - 1) / BLOCK_SIZE - index);
+    for (; n_taken < n; n_taken++) {
+        ids[n_taken] = kv_host_reserve(host);
+        if (ids[n_taken] == BLOCK_NONE) break;
+        fill_host_block(w, r, index + n_taken, ids[n_taken]);
+    }
+    for (uint32_t i = 0; i < MIN(n_taken, n_verified); i++) {
+        name.parent = name.key;
+        name.index = index + i;
+        kv_names_chain(kv_manager_names(w->mgr), &name.parent,
+                       r->tokens + (size_t)name.index * BLOCK_SIZE, 1, &name.key);
+        w->n_restored +=
+            kv_manager_restored(w->mgr, &r->seq, r->tokens, name.index, &name, ids[i], &number);
+    }
+    kv_host_drop(host, ids, n_taken);
+}
+
+static struct kv_names_config names_of(struct tier_fixture *w) {
+    struct kv_names_config c = {
+        .count_below = count_below, .on_host = on_host, .on_host_evict = on_host_evict, .arg = w};
+
+    unit_chain_root(NULL, nothing, nothing, &c.root);
+    return c;
+}
+
+static void what_came_from_below_is_hit(void **state) {
+    struct tier_fixture w;
+    struct kv_names_config names = names_of(&w);
+
+    (void)state;
+    fixture_init_named(&w, 21, 20, false, &names);
+    start(&w, 0, 100, 13); /* three blocks that the device has computed */
+    assert_int_equal(admit(&w, 0), ST_OK);
+    run_step(&w);
+    end(&w, 0);
+    start(&w, 1, 100, 33);
+    restore(&w, 1, 3, 2); /* and of the five behind them two, from below */
+    assert_int_equal(w.n_restored, 2);
+    assert_int_equal(kv_host_n_reserved(kv_manager_host(w.mgr)), 0);
+    assert_int_equal(admit(&w, 1), ST_OK);
+    assert_int_equal(w.req[1].n_hit, 20);
+    run_step(&w);
+    end(&w, 1);
+    fixture_fini(&w);
+}
+
 /* --- random steps ----------------------------------------------------------------------------- */
 
 /* Prompts of three families, equal up to a random point. */
@@ -365,17 +466,20 @@ static void act(struct tier_fixture *w, struct rng *rng, uint32_t s) {
         if (kv_manager_swap_in(w->mgr, &r->seq) == ST_OK && rng_below(rng, 2)) advance(w, rng, s);
     } else if (has_blocks(w, s)) {
         advance(w, rng, s);
+    } else if (kv_manager_names(w->mgr) && rng_below(rng, 2)) {
+        restore(w, s, 1 + (uint32_t)rng_below(rng, 4), (uint32_t)rng_below(rng, 4));
     } else if (admit(w, s) != ST_OK && rng_below(rng, 2)) {
         make_room(w, rng, s);
     }
 }
 
-static void run_random(uint64_t seed, bool dedup, uint32_t n_host) {
+static void run_random(uint64_t seed, bool dedup, uint32_t n_host, bool has_names) {
     struct tier_fixture w;
+    struct kv_names_config names = names_of(&w);
     struct rng rng;
 
     rng_seed(&rng, seed);
-    fixture_init(&w, N_DEVICE, n_host, dedup);
+    fixture_init_named(&w, N_DEVICE, n_host, dedup, has_names ? &names : NULL);
     for (int i = 0; i < 4000; i++) {
         for (uint64_t k = rng_below(&rng, 6); k > 0; k--)
             act(&w, &rng, (uint32_t)rng_below(&rng, N_SEQS));
@@ -390,15 +494,23 @@ static void run_random(uint64_t seed, bool dedup, uint32_t n_host) {
     assert_true(w.n_moves[KV_MOVE_COPY] > 20);
     assert_true(n_host == 0 || (w.n_moves[KV_MOVE_IN] > 500 && w.n_moves[KV_MOVE_OUT] > 500));
     assert_true(n_host == 0 || kv_manager_stats(w.mgr)->host.hits > 500);
+    assert_true(!has_names || (w.n_restored > 100 && w.n_wanted > 100));
     fixture_fini(&w);
 }
 
 static void random_steps_read_what_was_written(void **state) {
     (void)state;
-    run_random(support_seed(), false, N_HOST);
-    run_random(support_seed() + 1, true, N_HOST);
-    run_random(support_seed() + 2, false, 9);
-    run_random(support_seed() + 3, false, 0);
+    run_random(support_seed(), false, N_HOST, false);
+    run_random(support_seed() + 1, true, N_HOST, false);
+    run_random(support_seed() + 2, false, 9, false);
+    run_random(support_seed() + 3, false, 0, false);
+}
+
+static void random_steps_with_a_tier_below(void **state) {
+    (void)state;
+    run_random(support_seed() + 4, false, N_HOST, true);
+    run_random(support_seed() + 5, true, N_HOST, true);
+    run_random(support_seed() + 6, false, 9, true);
 }
 
 int main(void) {
@@ -410,7 +522,9 @@ int main(void) {
         cmocka_unit_test(swapping_is_all_or_nothing),
         cmocka_unit_test(forks_share_their_prefix_when_swapped),
         cmocka_unit_test(a_swapped_sequence_can_end_where_it_is),
+        cmocka_unit_test(what_came_from_below_is_hit),
         cmocka_unit_test(random_steps_read_what_was_written),
+        cmocka_unit_test(random_steps_with_a_tier_below),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

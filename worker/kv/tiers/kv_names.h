@@ -1,4 +1,4 @@
-/* worker/kv/kv_names.h - the names by which other processes know cached contents, and which of them
+/* worker/kv/tiers/kv_names.h - the names by which other processes know cached contents, and which of them
  * are worth keeping there.
  *
  * Block hashes are private to a process, and prefix numbers to a run of it. A tier below host
@@ -12,11 +12,12 @@
  *
  * Nameless: what depends on more than tokens (an adapter, a salt, items), and all behind it.
  * Thread: engine. Nothing is allocated after init. */
-#ifndef WORKER_KV_KV_NAMES_H
-#define WORKER_KV_KV_NAMES_H
+#ifndef WORKER_KV_TIERS_KV_NAMES_H
+#define WORKER_KV_TIERS_KV_NAMES_H
 
-#include "worker/kv/block/block_pool.h"
 #include "worker/kv/tiers/unit.h"
+
+#define KV_NAMES_ROOT UINT32_MAX
 
 struct kv_name {
     struct unit_key key, parent;
@@ -32,8 +33,8 @@ struct kv_names_config {
     uint32_t (*count_below)(void *arg, const struct unit_key *keys, uint32_t n);
     /* Host memory has this wanted content, or is about to; and: it is about to forget a named one.
      * They must not change a pool. */
-    void (*on_host)(void *arg, block_id host);
-    void (*on_host_evict)(void *arg, block_id host);
+    void (*on_host)(void *arg, uint32_t host);
+    void (*on_host_evict)(void *arg, uint32_t host);
     void *arg;
 };
 
@@ -49,9 +50,9 @@ void kv_names_init(struct kv_names *names, const struct kv_names_config *config,
                    uint32_t n_host, uint32_t block_size, uint32_t longest);
 void kv_names_fini(struct kv_names *names); /* a zeroed one is fine */
 
-/* The device's cache got the content `tokens` behind that of `parent` (BLOCK_NONE: the first) as
+/* The device's cache got the content `tokens` behind that of `parent` (KV_NAMES_ROOT: none) as
  * block `index` of its chain, in `id`. is_nameless: it depends on more than tokens. */
-void kv_names_computed(struct kv_names *names, block_id id, block_id parent, uint32_t index,
+void kv_names_computed(struct kv_names *names, uint32_t id, uint32_t parent, uint32_t index,
                        const uint32_t *tokens, bool is_nameless);
 
 /* Has this key been met before? From now on it has. */

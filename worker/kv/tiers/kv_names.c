@@ -1,5 +1,5 @@
-/* worker/kv/kv_names.c - see the header. */
-#include "worker/kv/kv_names.h"
+/* worker/kv/tiers/kv_names.c - see the header. */
+#include "worker/kv/tiers/kv_names.h"
 
 #include <string.h>
 
@@ -55,13 +55,13 @@ void kv_names_chain(const struct kv_names *names, const struct unit_key *parent,
                         names->block_size, no_extras, &keys[i]);
 }
 
-void kv_names_computed(struct kv_names *names, block_id id, block_id parent, uint32_t index,
+void kv_names_computed(struct kv_names *names, uint32_t id, uint32_t parent, uint32_t index,
                        const uint32_t *tokens, bool is_nameless) {
     struct kv_name *name = &names->device[id];
 
     *name = (struct kv_name){.index = index, .parent = names->config.root};
     if (is_nameless) return;
-    if (parent != BLOCK_NONE) {
+    if (parent != KV_NAMES_ROOT) {
         if (!names->device[parent].is_named) return;
         name->parent = names->device[parent].key;
     }
