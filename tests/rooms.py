@@ -81,9 +81,9 @@ ARROWS = {
     "worker/text/tokenizer": "common/base common/text worker/text/unicode",
     "worker/text/template": "common/base common/text worker/text/unicode",
     "worker/text": "common/base common/net worker/text/tokenizer",
-    "worker/engine/tiers": "common/base common/net worker/kv worker/kv/tiers worker/sched",
+    "worker/engine/tiers": "common/base worker/kv/tiers worker/sched",
     "worker/engine": COMMON + " kernels kernels/tp worker/kv worker/kv/tiers worker/grammar worker/sched worker/model worker/engine/tiers",
-    "worker/metrics": COMMON + " worker/kv worker/kv/block worker/text worker/grammar worker/engine",
+    "worker/metrics": COMMON + " worker/kv worker/kv/block worker/kv/tiers worker/text worker/grammar worker/engine worker/engine/tiers",
     "worker/api/fields": "common/base common/text worker/grammar worker/output worker/sched worker/model worker/text worker/text/tokenizer",
     "worker/api/events": "common/base common/net common/text common/protocol common/http",
     "worker/api/stores": "common/base common/text",
@@ -92,7 +92,7 @@ ARROWS = {
                          "worker/api/stores worker/api/wires",
     "worker/api": COMMON + " kernels worker/grammar worker/output worker/sched worker/model worker/text worker/text/tokenizer worker/text/template "
                   "worker/engine worker/metrics worker/api/fields worker/api/events worker/api/stores worker/api/wires",
-    "worker": COMMON + " kernels kernels/host kernels/tp worker/grammar worker/output worker/sched worker/model worker/text worker/text/tokenizer "
+    "worker": COMMON + " kernels kernels/host kernels/tp worker/kv/tiers worker/grammar worker/output worker/sched worker/model worker/text worker/text/tokenizer "
               "worker/text/template worker/engine worker/metrics worker/api worker/api/events worker/api/stores",
 }
 

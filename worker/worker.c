@@ -418,6 +418,7 @@ static enum status start_engine(struct worker *w, const struct backend_ops *back
                                 const struct backend_config *device, struct error *err) {
     const struct worker_options *o = w->options;
     struct engine_options e = engine_options_default;
+    struct tier_file_config file;
     enum status st;
 
     e.backend = backend;
@@ -442,7 +443,8 @@ static enum status start_engine(struct worker *w, const struct backend_ops *back
     e.kv.no_caching = !o->prefix_caching;
     e.kv.dedup = o->dedup;
     e.kv.retained_share = o->retained_share;
-    if ((st = worker_kv_configure(o, &e, &w->kv_events, err)) != ST_OK) return st;
+    e.log = w->log;
+    if ((st = worker_kv_configure(o, &e, &w->kv_events, &file, err)) != ST_OK) return st;
     e.scheduler.long_prefill_token_threshold = o->long_prefill_token_threshold;
     e.scheduler.chunked_prefill = o->chunked_prefill;
     e.scheduler.full_sequence_must_fit = o->reserve_full_isl;
@@ -450,7 +452,6 @@ static enum status start_engine(struct worker *w, const struct backend_ops *back
     e.scheduler.itl_target_s = 1e-3 * o->itl_target_ms;
     e.scheduler.preemption =
         (enum preemption_mode[]){PREEMPT_AUTO, PREEMPT_RECOMPUTE, PREEMPT_SWAP}[o->preemption];
-    e.log = w->log;
     e.log_interval_us = (uint64_t)o->log_interval_ms * 1000;
     if (o->kv_cache_metrics) {
         e.kv.ages = (struct block_ages_config){.share = o->kv_cache_metrics_sample,

@@ -48,8 +48,19 @@ static void describe_groups(const struct kv_manager_config *kv, struct kv_event_
     }
 }
 
+static enum status open_file(void *arg, const struct unit_codec_config *codec, struct tier **out,
+                             struct error *err) {
+    struct tier_file_config c = *(const struct tier_file_config *)arg;
+    enum status st;
+
+    c.codec = codec;
+    st = tier_file_open(out, &c, err);
+    return st == ST_OK ? ST_OK : error_prefix(err, "--kv-file");
+}
+
 enum status worker_kv_configure(const struct worker_options *o, struct engine_options *engine,
-                                struct kv_event_log **log, struct error *err) {
+                                struct kv_event_log **log, struct tier_file_config *file,
+                                struct error *err) {
     uint64_t offload = size_of(o->kv_offload_bytes);
     struct kv_event_config c = {
         .max_batches = o->kv_event_batches,
@@ -64,6 +75,11 @@ enum status worker_kv_configure(const struct worker_options *o, struct engine_op
     if (st != ST_OK) return st;
     engine->host_kv_bytes = offload + size_of(o->swap_bytes);
     engine->kv.no_host_cache = offload == 0;
+    if (o->kv_file) {
+        *file = (struct tier_file_config){
+            .dir = o->kv_file, .max_bytes = size_of(o->kv_file_bytes), .log = engine->log};
+        engine->tiers[engine->n_tiers++] = (struct engine_tier_source){open_file, file};
+    }
     if (!is_on) return ST_OK;
     describe_groups(&engine->kv, &c);
     st = kv_event_log_create(log, &c, err);

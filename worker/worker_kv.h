@@ -3,13 +3,14 @@
 #define WORKER_WORKER_KV_H
 
 #include "worker/engine/engine.h"
+#include "worker/kv/tiers/file.h"
 #include "worker/worker_options.h"
 
-/* Fills in engine->host_kv_bytes, kv.no_host_cache and kv.events; the hash must be chosen already.
- * *log is the caller's to destroy after the engine, NULL when events are off. ST_INVALID names the
- * option. */
+/* Fills in engine->host_kv_bytes, kv.no_host_cache, kv.events and tiers; the hash and engine->log
+ * must be chosen already. *log is the caller's to destroy after the engine, NULL when events are
+ * off; *file must outlive engine_create. ST_INVALID names the option. */
 MUST_USE enum status worker_kv_configure(const struct worker_options *o,
                                          struct engine_options *engine, struct kv_event_log **log,
-                                         struct error *err);
+                                         struct tier_file_config *file, struct error *err);
 
 #endif

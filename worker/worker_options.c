@@ -317,6 +317,17 @@ static const struct option_def rows[] = {
      .help = "Host memory for the KV blocks of preempted sequences, which are otherwise computed "
              "again. It is added to --kv-offload-bytes: both use one pool. A number without a unit "
              "is in GiB up to 1024, else in bytes."},
+    {"kv-file", OPT_STR, FIELD(kv_file), .group = "Cache", .metavar = "DIR",
+     .help = "Folder that keeps KV blocks of prompts met twice, through restarts of the worker. A "
+             "prompt whose blocks are there is read instead of computed where that is quicker. "
+             "Each block is verified against the prompt, the model and the type of computation. "
+             "Workers of one host may share the folder. Contents pass through host memory: set "
+             "--kv-offload-bytes as well. Blocks hold prompts in a form that can be read back: "
+             "only the owner of the process may open the folder."},
+    {"kv-file-bytes", OPT_BYTES, FIELD(kv_file_bytes), .def = "16GiB", .min = "1MiB",
+     .group = "Cache",
+     .help = "Size of the folder of --kv-file, which all workers that share it keep to. More keeps "
+             "more prompts; the coldest go first. A number without a unit, up to 1024, is in GiB."},
     {"kv-events", OPT_BOOL, FIELD(kv_events), .group = "Cache",
      .help = "Publish which KV blocks are cached: GET /kv_events streams blocks stored and "
              "removed, with tokens and salts. Use this option only when nothing but routers and "

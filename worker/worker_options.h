@@ -39,6 +39,8 @@ struct worker_options {
     double memory_fraction, watermark, retained_share, kv_cache_metrics_sample;
     bool prefix_caching, dedup, kv_cache_metrics;
     uint64_t kv_offload_bytes, swap_bytes;
+    const char *kv_file; /* NULL: none */
+    uint64_t kv_file_bytes;
     bool kv_events, kv_event_number_hashes;
     const char *kv_events_config; /* vLLM's JSON */
     uint32_t kv_event_batches, kv_event_subscribers;

@@ -62,7 +62,7 @@ struct engine_options {
     const struct backend_ops *backend;
     struct backend_config device;
 
-    /* The model; engine_options_set_model fills these four from a model folder. */
+    /* The model; engine_options_set_model fills these six from a model folder. */
     struct geometry geometry;
     uint64_t weight_bytes;
     enum status (*load)(void *arg, const struct backend_ops *ops, struct backend_device *dev,
@@ -70,7 +70,7 @@ struct engine_options {
                         struct backend_model **out, struct error *err);
     /* SHA-256 of all that the weights are. NULL: unknown, and no tier below host memory. */
     enum status (*digest_weights)(void *arg, uint8_t out[32], struct error *err);
-    void *load_arg; /* of both */
+    void *load_arg, *digest_arg;
 
     enum engine_async async;
     bool is_deterministic;  /* see struct backend_limits */

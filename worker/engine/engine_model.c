@@ -13,6 +13,10 @@ static enum status load(void *arg, const struct backend_ops *ops, struct backend
     return model_load(m, ops, dev, g, limits, NULL, NULL, NULL, out, err);
 }
 
+static enum status digest(void *arg, uint8_t out[32], struct error *err) {
+    return model_digest(arg, out, err);
+}
+
 /* If all layers have the window, blocks below it are released. If some layers see everything, all
  * blocks are kept, and only the kernels apply the window. */
 static void set_groups(struct engine_options *o) {
@@ -30,7 +34,9 @@ void engine_options_set_model(struct engine_options *o, const struct model *m) {
     set_groups(o);
     o->weight_bytes = model_weight_bytes(m, o->geometry.weight_dtype);
     o->load = load;
-    o->load_arg = (void *)(uintptr_t)m; /* only read again by load() above */
+    o->load_arg = (void *)(uintptr_t)m; /* only read again by load() and digest() above */
+    o->digest_weights = digest;
+    o->digest_arg = o->load_arg;
     o->scheduler.eos_ids = config->eos;
     o->scheduler.n_eos = config->n_eos;
 }

@@ -1,5 +1,5 @@
-/* worker/engine/engine_tiers.c - tiers below host memory: opened and closed with the pool, told
- * apart by what their blocks depend on, and kept from host blocks that the device is moving.
+/* worker/engine/engine_tiers.c - tiers below host memory: opened and closed with the pool, with a
+ * fingerprint of all that their blocks depend on, and kept from host blocks that the device moves.
  *
  * The fingerprint is what must be equal for KV to be equal bits: the weights, the shape, the RoPE
  * table, the types, and who computes: backend, instruction path and BACKEND_NUMERICS. */
@@ -56,7 +56,7 @@ static enum status make_fingerprint(struct engine *e, uint8_t out[UNIT_DIGEST_BY
     const struct backend_ops *ops = e->options.backend;
     struct backend_info info;
     uint8_t weights[SHA256_BYTES];
-    enum status st = e->options.digest_weights(e->options.load_arg, weights, err);
+    enum status st = e->options.digest_weights(e->options.digest_arg, weights, err);
     struct sha256 *ctx;
 
     if (st != ST_OK) return st;
@@ -91,10 +91,9 @@ static enum status check_tiers(const struct engine *e, const struct backend_kv_i
     else if (c->n_groups > 1 || (c->n_groups == 1 && c->group[0].kind != KV_FULL))
         why = "every layer of this model has a sliding window, whose KV host memory does not cache";
     else if (!kv->host_pool)
-        why = "blocks in host memory have no address with this backend (the simulated one, or "
-              "--tensor-parallel-size above 1)";
+        why = "blocks in host memory have no address with --tensor-parallel-size above 1";
     else if (!e->options.digest_weights)
-        why = "the model has no weights that a digest could tell from others";
+        why = "the digest of its weights is not known";
     if (!why) return ST_OK;
     return error_set(err, ST_UNSUPPORTED, "KV cannot be kept below host memory: %s", why);
 }

@@ -69,6 +69,35 @@ static void collect_cache(struct metrics *m, const struct engine_stats *s) {
     collect_retained(m, &s->retained);
 }
 
+static void collect_tier(struct metrics *m, const struct lower_stats *t) {
+    const char *name = t->name;
+
+    advance(METRICS_GET(m, WORKER_kv_tier_requests_total, name, "awaited"), t->n_awaited);
+    advance(METRICS_GET(m, WORKER_kv_tier_requests_total, name, "dearer"), t->n_dearer);
+    advance(METRICS_GET(m, WORKER_kv_tier_requests_total, name, "late"), t->n_late);
+    advance(METRICS_GET(m, WORKER_kv_tier_requests_total, name, "full"), t->n_full);
+    advance(METRICS_GET(m, WORKER_kv_tier_restored_tokens_total, name), t->restored_tokens);
+    for (int r = 0; r < TIER_N_RESULTS; r++) {
+        const char *result = tier_result_name((enum tier_result)r);
+
+        advance(METRICS_GET(m, WORKER_kv_tier_loads_total, name, result), t->loads[r]);
+        advance(METRICS_GET(m, WORKER_kv_tier_stores_total, name, result), t->stores[r]);
+    }
+    for (int cause = UNIT_FINE + 1; cause < UNIT_N_CAUSES; cause++) {
+        advance(METRICS_GET(m, WORKER_kv_tier_rejected_total, name,
+                            unit_cause_name((enum unit_cause)cause)),
+                t->rejected[cause]);
+    }
+    advance(METRICS_GET(m, WORKER_kv_tier_bytes_total, name, "in"), t->loaded_bytes);
+    advance(METRICS_GET(m, WORKER_kv_tier_bytes_total, name, "out"), t->stored_bytes);
+    metric_reach(METRICS_GET(m, WORKER_kv_tier_load_seconds_total, name),
+                 (uint64_t)(t->load_s * 1e6));
+    advance(METRICS_GET(m, WORKER_kv_tier_dropped_total, name), t->n_dropped);
+    metric_set(METRICS_GET(m, WORKER_kv_tier_bytes, name), (double)t->bytes);
+    metric_set(METRICS_GET(m, WORKER_kv_tier_blocks, name), (double)t->n_units);
+    metric_set(METRICS_GET(m, WORKER_kv_tier_writable, name), t->can_write);
+}
+
 void worker_metrics_collect(struct metrics *m, struct engine *engine) {
     struct engine_stats s;
 
@@ -94,6 +123,8 @@ void worker_metrics_collect(struct metrics *m, struct engine *engine) {
     advance(metrics_at(m, WORKER_prompt_tokens_cached_total), s.cached_tokens);
     advance(metrics_at(m, WORKER_generation_tokens_total), s.generated_tokens);
     collect_cache(m, &s);
+    for (uint32_t i = 0; i < s.n_tiers; i++)
+        collect_tier(m, &s.tiers[i]);
     for (int reason = FINISH_STOP; reason <= FINISH_ERROR; reason++) {
         const char *name = finish_reason_name((enum finish_reason)reason);
 

@@ -114,6 +114,29 @@ struct engine;
     X(COUNTER, kv_retained_total, "outcome",                                                       \
       "KV blocks of marked prompts by outcome: hit by a later request, expired unused, displaced " \
       "by other marked prompts, evicted although marked, refused because of the tenant's share.")  \
+    X(COUNTER, kv_tier_requests_total, "tier,outcome",                                             \
+      "Requests with a part of their prompt in a tier below host memory (--kv-file), by outcome: " \
+      "awaited, they waited for it; dearer, computing was quicker; late, computed at their "       \
+      "deadline after waiting; full, computed because no host block was free for it.")             \
+    X(COUNTER, kv_tier_restored_tokens_total, "tier",                                              \
+      "Tokens whose KV was brought from a tier to host memory, verified.")                         \
+    X(COUNTER, kv_tier_loads_total, "tier,result",                                                 \
+      "KV blocks requested of a tier, by result; rejected: what came was not the block that was "  \
+      "asked for, and was computed instead.")                                                      \
+    X(COUNTER, kv_tier_rejected_total, "tier,cause",                                               \
+      "KV blocks that a tier delivered and verification refused, by the first difference.")        \
+    X(COUNTER, kv_tier_stores_total, "tier,result", "KV blocks written to a tier, by result.")     \
+    X(COUNTER, kv_tier_bytes_total, "tier,direction",                                              \
+      "Bytes of KV blocks moved between host memory and a tier, by direction: in, out.")           \
+    X(COUNTER, kv_tier_load_seconds_total, "tier",                                                 \
+      "Time of a tier's loads, from submission to completion; several may run at once.",           \
+      .scale = 1e-6)                                                                               \
+    X(COUNTER, kv_tier_dropped_total, "tier",                                                      \
+      "KV blocks worth writing to a tier that were evicted from host memory before, or that the "  \
+      "tier failed to write.")                                                                     \
+    X(GAUGE, kv_tier_bytes, "tier", "Bytes that a tier holds.")                                    \
+    X(GAUGE, kv_tier_blocks, "tier", "KV blocks that a tier holds for this model.")                \
+    X(GAUGE, kv_tier_writable, "tier", "1 while a tier takes new KV blocks, 0 after failures.")    \
     X(COUNTER, requests_denied_total, "",                                                          \
       "Requests rejected with 401 because they sent no key of --api-key or --api-key-file.")       \
     X(COUNTER, request_events_total, "",                                                           \

@@ -19,6 +19,7 @@
 #include "kernels/kv_layout.h"
 #include "worker/model/architecture.h"
 #include "worker/model/checkpoint/weights.h"
+#include "worker/model/digest.h"
 #include "worker/model/quant/module.h"
 
 #define MAX_CONFIG_BYTES ((size_t)4 << 20)
@@ -381,6 +382,14 @@ enum status model_open(struct model **out, const char *folder, struct error *err
 fail:
     model_close(m);
     return st;
+}
+
+enum status model_digest(const struct model *m, uint8_t out[SHA256_BYTES], struct error *err) {
+    if (model_is_synthetic(m)) {
+        memset(out, 0, SHA256_BYTES); /* no weights: all are alike */
+        return ST_OK;
+    }
+    return digest_checkpoint(m->folder, m->weights, out, err);
 }
 
 struct model *model_create_synthetic(uint32_t context) {

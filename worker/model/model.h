@@ -54,6 +54,10 @@ uint64_t model_kv_bytes_per_token(const struct model *m, enum dtype kv_dtype);
 
 uint64_t model_n_params(const struct model *m);
 
+/* SHA-256 of all that decides what this model computes (digest.h). Reads the whole checkpoint, at
+ * some 1.5 GB/s. Zeros for a synthetic model, which has no weights. */
+MUST_USE enum status model_digest(const struct model *m, uint8_t out[32], struct error *err);
+
 /* Called now and then during model_load, from the same thread. */
 typedef void (*model_progress_fn)(void *arg, uint64_t done_bytes, uint64_t total_bytes);
 
