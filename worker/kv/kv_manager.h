@@ -219,7 +219,7 @@ MUST_USE enum status kv_manager_swap_in(struct kv_manager *mgr, struct kv_seq *s
 /* Device blocks that would take, to compare with what is free. */
 uint32_t kv_manager_swap_in_need(const struct kv_manager *mgr, const struct kv_seq *seq);
 
-/* --- tiers below host memory (tiers/kv_names.h, kv_host.h) ------------------------------------------ */
+/* --- tiers below host memory (tiers/kv_names.h, kv_host.h) ------------------------------------ */
 
 /* For the blocks of a sequence behind `hit`, the last lookup's: the outer key of the block before
  * them and its prefix number. False: they are nameless, or must be computed. */

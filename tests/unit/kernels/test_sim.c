@@ -53,8 +53,8 @@ static void close_sim(struct sim *s) {
     backend_sim.close(s->dev);
 }
 
-/* A bound row of so many tokens computes those from `first` on, in blocks from `block` on; the flags
- * of its output. */
+/* A bound row of n tokens computes those from `first` on, in blocks from `block` on; the flags of
+ * its output. */
 static uint32_t run_row(struct sim *s, const uint32_t *prompt, uint32_t n, uint32_t first,
                         uint32_t block) {
     struct backend_step step = {.n_tokens = n - first, .n_rows = 1, .n_outputs = 1};

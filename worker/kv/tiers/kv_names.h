@@ -1,5 +1,5 @@
-/* worker/kv/tiers/kv_names.h - the names by which other processes know cached contents, and which of them
- * are worth keeping there.
+/* worker/kv/tiers/kv_names.h - the names by which other processes know cached contents, and which
+ * of them are worth keeping there.
  *
  * Block hashes are private to a process, and prefix numbers to a run of it. A tier below host
  * memory goes by outer keys (tiers/unit.h): a chain of its own, computed once for each content,
