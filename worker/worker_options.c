@@ -324,8 +324,7 @@ static const struct option_def rows[] = {
              "Workers of one host may share the folder. Contents pass through host memory: set "
              "--kv-offload-bytes as well. Blocks hold prompts in a form that can be read back: "
              "only the owner of the process may open the folder."},
-    {"kv-file-bytes", OPT_BYTES, FIELD(kv_file_bytes), .def = "16GiB", .min = "1MiB",
-     .group = "Cache",
+    {"kv-file-bytes", OPT_BYTES, FIELD(kv_file_bytes), .def = "16GiB", .group = "Cache",
      .help = "Size of the folder of --kv-file, which all workers that share it keep to. More keeps "
              "more prompts; the coldest go first. A number without a unit, up to 1024, is in GiB."},
     {"kv-events", OPT_BOOL, FIELD(kv_events), .group = "Cache",

@@ -196,6 +196,6 @@ void engine_turn_tiers(struct engine *e, uint64_t now_us) {
 uint64_t engine_tiers_sleep_us(const struct engine *e, uint64_t now_us) {
     uint64_t due_us = e->lower ? lower_due_us(e->lower) : UINT64_MAX;
 
-    if (due_us == UINT64_MAX) return UINT64_MAX;
+    if (due_us == UINT64_MAX || e->is_failed) return UINT64_MAX;
     return due_us > now_us ? due_us - now_us : 0;
 }
