@@ -261,7 +261,10 @@ static uint64_t resident_bytes(void) {
     return resident * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
-static void make_segment(int dir_fd, uint32_t n, uint32_t places, size_t stride, void *summary) {
+/* 64 MiB of units, as holes, and their summary. */
+static uint32_t make_segment(int dir_fd, uint32_t n, size_t step, void *summary) {
+    uint32_t places = (uint32_t)((64u << 20) / step) - 3; /* room for the summary */
+    uint64_t at = ALIGN_UP(places * step, FILE_PAGE);
     struct segment_row *rows = summary;
     char name[SEGMENT_NAME_MAX];
     int fd;
@@ -270,25 +273,26 @@ static void make_segment(int dir_fd, uint32_t n, uint32_t places, size_t stride,
         uint64_t words[2] = {rng_at(n, 2 * i), rng_at(n, 2 * i + 1)};
 
         memcpy(&rows[i].key, words, sizeof(words));
-        rows[i].place = i;
+        rows[i].place = (uint32_t)(i * step / SEGMENT_STEP);
         rows[i].hits = 0;
     }
-    segment_finish(summary, places, stride);
+    segment_finish(summary, places, at);
     segment_name((struct segment_id){1, n}, name);
     fd = openat(dir_fd, name, O_RDWR | O_CREAT, 0600);
-    require(fd >= 0 && pwrite(fd, summary, segment_summary_bytes(places),
-                              (off_t)(places * stride)) == (ssize_t)segment_summary_bytes(places),
+    require(fd >= 0 && pwrite(fd, summary, segment_summary_bytes(places), (off_t)at) ==
+                           (ssize_t)segment_summary_bytes(places),
             name);
     require(fsync(fd) == 0 && posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED) == 0, name);
     close(fd);
+    return places;
 }
 
 static void bench_index(const char *dir, size_t block_bytes) {
     struct unit_codec_config codec = {.block_tokens = UNIT_TEST_TOKENS, .block_bytes = block_bytes};
     struct tier_file_config config = {.dir = dir, .max_bytes = 1ull << 42, .codec = &codec};
-    size_t stride = ALIGN_UP(block_bytes + UNIT_HEADER_BYTES + 64, FILE_PAGE);
-    uint32_t places = segment_places(64u << 20, stride), n = 0;
-    void *summary = file_io_buffer(segment_summary_bytes(places));
+    size_t step = ALIGN_UP(block_bytes + UNIT_HEADER_BYTES + 64, SEGMENT_STEP);
+    void *summary = file_io_buffer(segment_summary_bytes((64u << 20) / step));
+    uint32_t n = 0;
     uint64_t before, began_us;
     struct tier_stats stats;
     struct tier *tier;
@@ -297,8 +301,8 @@ static void bench_index(const char *dir, size_t block_bytes) {
 
     snprintf(folder, sizeof(folder), "%s/0000000000000000", dir);
     require(mkdir(folder, 0700) == 0 && (fd = open(folder, O_RDONLY | O_DIRECTORY)) >= 0, folder);
-    while (n * places < N_UNITS)
-        make_segment(fd, n++, places, stride, summary);
+    for (uint32_t made = 0; made < N_UNITS; n++)
+        made += make_segment(fd, n, step, summary);
     close(fd);
     mem_free(summary);
     before = resident_bytes();

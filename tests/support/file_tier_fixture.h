@@ -19,7 +19,7 @@
 #include "worker/kv/tiers/file.h"
 #include "worker/kv/tiers/file_segment.h"
 
-#define FILE_DESK_BLOCK 5000 /* with its head: two pages */
+#define FILE_DESK_BLOCK (8192 - UNIT_HEADER_BYTES - 64) /* with its head: two pages */
 
 struct file_desk {
     char dir[64];
@@ -114,6 +114,7 @@ static inline void file_desk_fini(struct file_desk *d, bool must_remove) {
 struct file_batch {
     struct tier_job job;
     uint32_t n;
+    size_t block_bytes;
     struct unit_block blocks[TIER_JOB_UNITS];
     uint8_t payloads[TIER_JOB_UNITS][FILE_DESK_BLOCK];
 };
@@ -123,6 +124,7 @@ static inline struct file_batch *file_batch_make(struct file_desk *d, enum tier_
     struct file_batch *b = mem_zalloc(sizeof(*b));
 
     b->n = n;
+    b->block_bytes = d->codec.block_bytes;
     b->job.op = op;
     b->job.n = n;
     b->job.home = d->box;
@@ -163,7 +165,7 @@ static inline uint32_t file_batch_fine(const struct file_batch *b) {
     assert_true(b->job.began_us != 0 && b->job.ended_us >= b->job.began_us);
     while (n < b->n && b->job.units[n].result == TIER_OK) {
         unit_block_fill(&b->blocks[n], wanted, FILE_DESK_BLOCK);
-        assert_memory_equal(b->payloads[n], wanted, FILE_DESK_BLOCK);
+        assert_memory_equal(b->payloads[n], wanted, b->block_bytes);
         n++;
     }
     if (b->job.op == TIER_LOAD)

@@ -66,25 +66,50 @@ bool file_can_write(struct file_tier *f, uint64_t now_us) {
 
 /* --- loading ---------------------------------------------------------------------------------- */
 
-/* A run of units that lie behind one another in one segment. */
+/* Units of a job that lie behind one another in one segment, and the pages that have them. */
 struct run {
-    struct file_place at;
-    uint32_t first, n; /* of the job */
+    struct file_place at; /* of its first unit */
+    uint32_t first, n;    /* of the job */
+    uint32_t places[TIER_JOB_UNITS];
+    uint64_t from;
+    size_t bytes;
 };
+
+static uint64_t offset_of(uint32_t place) {
+    return place * (uint64_t)SEGMENT_STEP;
+}
+
+/* Does the place continue the run? Between two writes lies less than a page. */
+static bool continues(const struct file_tier *f, const struct run *run,
+                      const struct file_place *next) {
+    uint64_t end = offset_of(run->places[run->n - 1]) + f->step, at = offset_of(next->place);
+
+    return next->slot == run->at.slot && at >= end && at < end + FILE_PAGE &&
+           ALIGN_UP(at + f->step, FILE_PAGE) - run->from <= f->staging_bytes;
+}
 
 static bool next_run(struct file_tier *f, const struct tier_job *job, uint32_t first,
                      struct run *run) {
     struct file_place next;
 
-    pthread_mutex_lock(&f->lock);
     run->first = first;
-    run->n = file_find_place(f, &job->units[first].id.key, &run->at);
-    while (run->n > 0 && first + run->n < job->n && run->n < f->chunk_units &&
-           file_find_place(f, &job->units[first + run->n].id.key, &next) &&
-           next.slot == run->at.slot && next.place == run->at.place + run->n)
-        run->n++;
+    run->n = 0;
+    pthread_mutex_lock(&f->lock);
+    while (first + run->n < job->n &&
+           file_find_place(f, &job->units[first + run->n].id.key, &next)) {
+        if (run->n == 0) {
+            run->at = next;
+            run->from = offset_of(next.place) / FILE_PAGE * FILE_PAGE;
+        } else if (!continues(f, run, &next)) {
+            break;
+        }
+        run->places[run->n++] = next.place;
+    }
     pthread_mutex_unlock(&f->lock);
-    return run->n > 0;
+    if (run->n == 0) return false;
+    run->bytes =
+        ALIGN_UP(offset_of(run->places[run->n - 1]) + f->step, FILE_PAGE) - (size_t)run->from;
+    return true;
 }
 
 static int read_at(struct file_tier *f, const struct run *run, int flags, void *to, size_t *got) {
@@ -94,8 +119,7 @@ static int read_at(struct file_tier *f, const struct run *run, int flags, void *
     segment_name(run->at.id, name);
     error = file_io_open(f->hook, f->dir_fd, name, O_RDONLY | flags, &fd);
     if (error != 0) return error;
-    error =
-        file_io_read(f->hook, fd, to, run->n * f->stride, run->at.place * (uint64_t)f->stride, got);
+    error = file_io_read(f->hook, fd, to, run->bytes, run->from, got);
     close(fd);
     return error;
 }
@@ -120,7 +144,7 @@ static enum tier_result fail_run(struct file_tier *f, const struct tier_job *job
     s = file_segment_of(f, run->at.id);
     if (is_lost(error) && s && s->is_sealed) file_set_gone(f, run->at.slot);
     for (uint32_t i = 0; (is_lost(error) || error == EIO) && i < run->n; i++) {
-        at.place = run->at.place + i;
+        at.place = run->places[i];
         file_forget(f, &job->units[run->first + i].id.key, &at);
     }
     pthread_mutex_unlock(&f->lock);
@@ -138,7 +162,8 @@ static bool open_run(struct file_thread *t, struct tier_job *job, const struct r
 
     while (n_fine < run->n) {
         struct tier_unit *u = &job->units[run->first + n_fine];
-        size_t from = n_fine * f->stride, n = from < got ? MIN(got - from, f->stride) : 0;
+        size_t from = (size_t)(offset_of(run->places[n_fine]) - run->from);
+        size_t n = from < got ? MIN(got - from, f->step) : 0;
 
         u->cause = unit_open(t->codec, &u->id, t->staging + from, n, u->payload);
         u->result = u->cause == UNIT_FINE ? TIER_OK : TIER_REJECTED;
@@ -149,8 +174,10 @@ static bool open_run(struct file_thread *t, struct tier_job *job, const struct r
     for (uint32_t i = 0; i < n_fine; i++)
         file_note_use(f, &job->units[run->first + i].id.key);
     f->loaded_bytes += n_fine * f->unit_bytes;
-    at.place += n_fine;
-    if (n_fine < run->n) file_forget(f, &job->units[run->first + n_fine].id.key, &at);
+    if (n_fine < run->n) {
+        at.place = run->places[n_fine];
+        file_forget(f, &job->units[run->first + n_fine].id.key, &at);
+    }
     pthread_mutex_unlock(&f->lock);
     return n_fine == run->n;
 }
@@ -424,16 +451,22 @@ static struct file_tier *make(const struct tier_file_config *c) {
 }
 
 static enum status set_sizes(struct file_tier *f, struct error *err) {
+    size_t least;
+
     f->unit_bytes = unit_bytes(f->keeper_codec);
-    f->stride = ALIGN_UP(f->unit_bytes, FILE_PAGE);
-    f->chunk_units = (uint32_t)MIN(MAX(1, CHUNK_BYTES / f->stride), TIER_JOB_UNITS);
-    f->n_places = segment_places(f->segment_bytes, f->stride);
-    if (f->n_places == 0 || f->max_bytes < 2 * f->segment_bytes)
+    f->step = ALIGN_UP(f->unit_bytes, SEGMENT_STEP);
+    f->chunk_units = (uint32_t)MIN(MAX(1, CHUNK_BYTES / f->step), TIER_JOB_UNITS);
+    f->staging_bytes = ALIGN_UP(f->chunk_units * f->step, FILE_PAGE) + 2 * FILE_PAGE;
+    f->n_places = (uint32_t)MIN(f->segment_bytes / f->step, FILE_INDEX_MAX_PLACE);
+    least = ALIGN_UP(f->step, FILE_PAGE) + segment_summary_bytes(1);
+    if (f->segment_bytes < least || f->max_bytes < 2 * f->segment_bytes)
         return error_set(err, ST_INVALID,
                          "%llu bytes are too few for a file tier with KV blocks of %zu bytes: at "
-                         "least %llu",
-                         (unsigned long long)f->max_bytes, f->unit_bytes,
-                         16ull * (f->stride + segment_summary_bytes(1)));
+                         "least %zu",
+                         (unsigned long long)f->max_bytes, f->unit_bytes, 8 * least);
+    if (f->segment_bytes / SEGMENT_STEP > FILE_INDEX_MAX_PLACE)
+        return error_set(err, ST_INVALID, "segments of %llu bytes are too long: 1 GiB at most",
+                         (unsigned long long)f->segment_bytes);
     f->writer.rows = file_io_buffer(segment_summary_bytes(f->n_places));
     return f->writer.rows ? ST_OK : error_set(err, ST_NOMEM, "no memory for the file tier");
 }
@@ -444,7 +477,7 @@ static enum status prepare_thread(struct file_tier *f, struct file_thread *t,
 
     t->f = f;
     if (st != ST_OK) return st;
-    t->staging = file_io_buffer(f->chunk_units * f->stride);
+    t->staging = file_io_buffer(f->staging_bytes);
     return t->staging ? ST_OK : error_set(err, ST_NOMEM, "no memory for the file tier");
 }
 

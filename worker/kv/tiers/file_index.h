@@ -20,7 +20,7 @@
 struct file_entry {
     struct unit_key key;
     uint32_t segment;    /* plus 1; 0: an empty slot */
-    uint32_t place : 24; /* of the unit in its segment */
+    uint32_t place : 24; /* of the unit in its segment, in steps of 64 bytes */
     uint32_t hits : 8;   /* loads since it was written, at most 255 */
 };
 

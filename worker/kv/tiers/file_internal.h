@@ -35,7 +35,7 @@ struct file_thread {
     pthread_t thread;
     bool is_started;
     struct unit_codec *codec;
-    uint8_t *staging; /* chunk_units * stride */
+    uint8_t *staging; /* of staging_bytes, page-aligned */
 };
 
 /* The segment being written; of the thread whose turn it is. */
@@ -43,6 +43,7 @@ struct file_writer {
     int fd; /* -1: none */
     uint32_t slot;
     uint32_t n;       /* units in it */
+    uint64_t end;     /* where the next write goes: a page */
     uint32_t next_id; /* of the next segment */
     uint64_t owner;   /* of this one */
     struct segment_row *rows;
@@ -54,9 +55,10 @@ struct file_tier {
     /* Constant after open. */
     char *dir;
     uint64_t max_bytes, segment_bytes, scan_us;
-    size_t stride, unit_bytes;
-    uint32_t chunk_units; /* of one read or write */
-    uint32_t n_places;    /* units of one segment */
+    size_t unit_bytes, step; /* from one unit to the next of one write */
+    size_t staging_bytes;
+    uint32_t chunk_units; /* of one write */
+    uint32_t n_places;    /* more units than that are in no segment */
     uint32_t max_jobs, n_threads;
     bool is_buffered;
     char fingerprint[17]; /* of the folder */
@@ -154,7 +156,7 @@ struct file_hot {
     struct file_thread *thread;
     struct segment_row *rows;
     uint32_t n;
-    uint8_t *units; /* n of a stride each */
+    uint8_t *units; /* n of a step each */
 };
 
 /* Reads the units of the segment in `slot` that were loaded, the hottest first, up to a quarter. */

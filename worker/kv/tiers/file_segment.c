@@ -14,7 +14,7 @@
 struct trailer {
     char magic[8];
     uint32_t version, n_rows;
-    uint64_t stride;
+    uint64_t at; /* of the summary */
     uint64_t zeros[3];
     struct hash128 sum; /* of the rows; its seed is the hash of what is before */
 };
@@ -42,21 +42,13 @@ size_t segment_summary_bytes(uint32_t n) {
     return ALIGN_UP(n * sizeof(struct segment_row) + SEGMENT_TRAILER_BYTES, FILE_PAGE);
 }
 
-uint32_t segment_places(uint64_t segment_bytes, size_t stride) {
-    uint64_t n = MIN(segment_bytes / stride, SEGMENT_MAX_ROWS);
-
-    while (n > 0 && n * stride + segment_summary_bytes((uint32_t)n) > segment_bytes)
-        n--;
-    return (uint32_t)n;
-}
-
 static struct hash128 sum_of(const struct trailer *t, const struct segment_row *rows) {
     return hash_128_seeded(rows, t->n_rows * sizeof(*rows),
                            hash_64(t, offsetof(struct trailer, sum), 0));
 }
 
-void segment_finish(void *summary, uint32_t n, size_t stride) {
-    struct trailer t = {.version = VERSION, .n_rows = n, .stride = stride};
+void segment_finish(void *summary, uint32_t n, uint64_t at) {
+    struct trailer t = {.version = VERSION, .n_rows = n, .at = at};
     size_t used = n * sizeof(struct segment_row), all = segment_summary_bytes(n);
 
     memcpy(t.magic, magic, sizeof(magic));
@@ -65,7 +57,14 @@ void segment_finish(void *summary, uint32_t n, size_t stride) {
     memcpy((char *)summary + all - sizeof(t), &t, sizeof(t));
 }
 
-enum status segment_read(const struct file_hook *hook, int fd, uint64_t bytes, size_t stride,
+/* The file is as long as its trailer has it, so rows never ask for more memory than it has bytes. */
+static bool fits(const struct trailer *t, uint64_t bytes) {
+    return memcmp(t->magic, magic, sizeof(magic)) == 0 && t->version == VERSION && t->at < bytes &&
+           t->n_rows <= bytes / sizeof(struct segment_row) &&
+           t->at + segment_summary_bytes(t->n_rows) == bytes;
+}
+
+enum status segment_read(const struct file_hook *hook, int fd, uint64_t bytes,
                          struct segment_row **rows, uint32_t *n) {
     struct segment_row *read;
     struct trailer t;
@@ -74,15 +73,12 @@ enum status segment_read(const struct file_hook *hook, int fd, uint64_t bytes, s
 
     if (bytes < FILE_PAGE) return ST_NOT_FOUND;
     if (file_io_read(hook, fd, &t, sizeof(t), bytes - sizeof(t), &got) != 0) return ST_IO;
-    if (got < sizeof(t) || memcmp(t.magic, magic, sizeof(magic)) != 0 || t.version != VERSION ||
-        t.stride != stride || t.n_rows > SEGMENT_MAX_ROWS ||
-        t.n_rows * (uint64_t)stride + segment_summary_bytes(t.n_rows) != bytes)
-        return ST_NOT_FOUND;
+    if (got < sizeof(t) || !fits(&t, bytes)) return ST_NOT_FOUND;
 
     wanted = t.n_rows * sizeof(*read);
     read = mem_try(wanted + 1);
     if (!read) return ST_NOMEM;
-    if (file_io_read(hook, fd, read, wanted, t.n_rows * (uint64_t)stride, &got) != 0) {
+    if (file_io_read(hook, fd, read, wanted, t.at, &got) != 0) {
         mem_free(read);
         return ST_IO;
     }
@@ -96,19 +92,28 @@ enum status segment_read(const struct file_hook *hook, int fd, uint64_t bytes, s
     return ST_OK;
 }
 
-enum status segment_walk(const struct file_hook *hook, int fd, const struct unit_codec *codec,
-                         size_t stride, uint32_t limit, struct segment_row **rows, uint32_t *n) {
-    size_t head_bytes = unit_payload_at(codec), got;
-    struct segment_row *read = mem_try(limit * sizeof(*read) + 1);
+enum status segment_walk(const struct file_hook *hook, int fd, uint64_t bytes,
+                         const struct unit_codec *codec, struct segment_row **rows, uint32_t *n) {
+    size_t head_bytes = unit_payload_at(codec), step = ALIGN_UP(unit_bytes(codec), SEGMENT_STEP);
+    struct segment_row *read = mem_try((bytes / step + 1) * sizeof(*read));
     void *head = mem_try(head_bytes);
-    struct unit_summary unit;
     enum status st = read && head ? ST_OK : ST_NOMEM;
-    uint32_t i;
+    struct unit_summary unit;
+    uint32_t n_read = 0;
+    uint64_t at = 0;
+    size_t got;
 
-    for (i = 0; st == ST_OK && i < limit; i++) {
-        if (file_io_read(hook, fd, head, head_bytes, i * (uint64_t)stride, &got) != 0) st = ST_IO;
-        if (st != ST_OK || !unit_peek(codec, head, got, &unit)) break;
-        read[i] = (struct segment_row){.key = unit.key, .place = i};
+    while (st == ST_OK && at + step <= bytes) {
+        if (file_io_read(hook, fd, head, head_bytes, at, &got) != 0) {
+            st = ST_IO;
+        } else if (unit_peek(codec, head, got, &unit)) {
+            read[n_read++] = (struct segment_row){unit.key, (uint32_t)(at / SEGMENT_STEP), 0};
+            at += step;
+        } else if (at % FILE_PAGE != 0) {
+            at = ALIGN_UP(at, FILE_PAGE); /* the end of a write */
+        } else {
+            break;
+        }
     }
     mem_free(head);
     if (st != ST_OK) {
@@ -116,6 +121,6 @@ enum status segment_walk(const struct file_hook *hook, int fd, const struct unit
         return st;
     }
     *rows = read;
-    *n = i;
+    *n = n_read;
     return ST_OK;
 }

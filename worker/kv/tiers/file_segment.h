@@ -2,8 +2,8 @@
  * it is full their summary.
  *
  *      seg-<owner>-<n>.kv
- *      | unit 0 | unit 1 | ... | rows: key, place, hits | zeros | trailer |
- *        each at a multiple of the stride, whole pages      ^ the file's last 64 bytes
+ *      | unit unit unit 0 | unit unit 0 | ... | rows: key, place, hits | 0 | trailer |
+ *        ^ a write, at a page; its units at steps of 64 bytes               ^ the last 64 bytes
  *
  * One process writes a segment, front to back, once. A summary leads to places, it proves nothing:
  * units prove themselves. A segment without one (its writer was killed) is walked by headers.
@@ -25,32 +25,32 @@ struct segment_id {
 void segment_name(struct segment_id id, char out[SEGMENT_NAME_MAX]);
 bool segment_name_parse(const char *name, struct segment_id *out); /* exactly as segment_name */
 
+#define SEGMENT_STEP 64
+
 struct segment_row {
     struct unit_key key;
-    uint32_t place, hits;
+    uint32_t place; /* of the unit, in steps of SEGMENT_STEP */
+    uint32_t hits;
 };
 
 #define SEGMENT_TRAILER_BYTES 64
-#define SEGMENT_MAX_ROWS      (1u << 20) /* a summary may not ask for more memory than these */
 
 /* Bytes of the summary of n units, whole pages. */
 size_t segment_summary_bytes(uint32_t n);
-/* How many units of a stride fit, with their summary. */
-uint32_t segment_places(uint64_t segment_bytes, size_t stride);
 
 /* Puts zeros and trailer behind the n rows that `summary` begins with; it has
- * segment_summary_bytes(n) and belongs at n * stride, the file's end. */
-void segment_finish(void *summary, uint32_t n, size_t stride);
+ * segment_summary_bytes(n) and belongs at `at`, a page behind the last unit, the file's end. */
+void segment_finish(void *summary, uint32_t n, uint64_t at);
 
 /* The rows of a file of `bytes`, *rows the caller's to mem_free. ST_NOT_FOUND: it has no summary,
- * or one that is not as it was written or of another stride; ST_IO, ST_NOMEM. */
+ * or one that is not as it was written; ST_IO, ST_NOMEM. */
 MUST_USE enum status segment_read(const struct file_hook *hook, int fd, uint64_t bytes,
-                                  size_t stride, struct segment_row **rows, uint32_t *n);
+                                  struct segment_row **rows, uint32_t *n);
 
 /* As segment_read of a file without summary: the units from the front, to the first header that
- * fails. At most `limit`. */
-MUST_USE enum status segment_walk(const struct file_hook *hook, int fd,
-                                  const struct unit_codec *codec, size_t stride, uint32_t limit,
-                                  struct segment_row **rows, uint32_t *n);
+ * fails where a write could have begun. */
+MUST_USE enum status segment_walk(const struct file_hook *hook, int fd, uint64_t bytes,
+                                  const struct unit_codec *codec, struct segment_row **rows,
+                                  uint32_t *n);
 
 #endif

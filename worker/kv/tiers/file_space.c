@@ -191,7 +191,6 @@ static bool each_name(int dir_fd, void (*visit)(void *arg, int dir_fd, const cha
 
 static void enter_rows(struct file_tier *f, struct segment_id id, uint64_t bytes, bool is_orphan,
                        const struct segment_row *rows, uint32_t n) {
-    uint64_t n_places = bytes / f->stride;
     uint32_t slot;
 
     pthread_mutex_lock(&f->lock);
@@ -200,7 +199,8 @@ static void enter_rows(struct file_tier *f, struct segment_id id, uint64_t bytes
     f->segments[slot].is_orphan = is_orphan;
     f->segments[slot].begun_tick = 0; /* not young */
     for (uint32_t i = 0; i < n; i++) {
-        if (rows[i].place < n_places && rows[i].place <= FILE_INDEX_MAX_PLACE)
+        if (rows[i].place <= FILE_INDEX_MAX_PLACE &&
+            rows[i].place * (uint64_t)SEGMENT_STEP + f->unit_bytes <= bytes)
             file_enter(f, &rows[i].key, slot, rows[i].place, rows[i].hits);
         if (i % 256 == 255) { /* others want the lock */
             pthread_mutex_unlock(&f->lock);
@@ -215,12 +215,13 @@ static void seal_orphan(struct file_tier *f, const char *name, const struct segm
                         uint32_t n, uint64_t *bytes) {
     size_t size = segment_summary_bytes(n);
     void *summary = file_io_buffer(size);
-    uint64_t at = n * (uint64_t)f->stride;
+    uint64_t end = rows[n - 1].place * (uint64_t)SEGMENT_STEP + f->step;
+    uint64_t at = ALIGN_UP(end, FILE_PAGE);
     int fd = -1, error = summary ? file_io_open(f->hook, f->dir_fd, name, O_RDWR, &fd) : ENOMEM;
 
     if (error == 0) {
         memcpy(summary, rows, n * sizeof(*rows));
-        segment_finish(summary, n, f->stride);
+        segment_finish(summary, n, at);
         error = file_io_write(f->hook, fd, summary, size, at);
     }
     if (error == 0 && ftruncate(fd, (off_t)(at + size)) == 0) *bytes = at + size;
@@ -245,15 +246,11 @@ static void read_segment(struct file_tier *f, struct segment_id id, const char *
                   log_z("why", strerror(error)));
         return;
     }
-    if (fstat(fd, &st) == 0)
-        status = segment_read(f->hook, fd, (uint64_t)st.st_size, f->stride, &rows, &n);
+    if (fstat(fd, &st) == 0) status = segment_read(f->hook, fd, (uint64_t)st.st_size, &rows, &n);
     bytes = (uint64_t)st.st_blocks * 512;
     if (status == ST_NOT_FOUND && is_orphan) {
-        uint64_t limit = MIN((uint64_t)st.st_size / f->stride, SEGMENT_MAX_ROWS);
-
-        status = segment_walk(f->hook, fd, f->keeper_codec, f->stride, (uint32_t)limit, &rows, &n);
+        status = segment_walk(f->hook, fd, (uint64_t)st.st_size, f->keeper_codec, &rows, &n);
         if (status == ST_OK && n > 0 && f->owner != 0) seal_orphan(f, name, rows, n, &bytes);
-        if (status == ST_NOT_FOUND) status = ST_OK;
     }
     close(fd);
     if (status == ST_OK) {

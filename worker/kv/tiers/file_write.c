@@ -25,7 +25,8 @@ static void note_hits(struct file_tier *f, struct file_writer *w) {
 
         if (i % 256 == 0) pthread_mutex_lock(&f->lock);
         e = file_index_find(f->index, &w->rows[i].key);
-        if (e && e->segment - 1 == w->slot && e->place == i) w->rows[i].hits = e->hits;
+        if (e && e->segment - 1 == w->slot && e->place == w->rows[i].place)
+            w->rows[i].hits = e->hits;
         if (i % 256 == 255 || i + 1 == w->n) pthread_mutex_unlock(&f->lock);
     }
 }
@@ -46,11 +47,11 @@ static void give_up(struct file_tier *f) {
  * the process that adopts it can make the summary again. */
 static void seal_segment(struct file_tier *f) {
     struct file_writer *w = &f->writer;
-    uint64_t at = w->n * (uint64_t)f->stride, bytes = at + segment_summary_bytes(w->n);
+    uint64_t at = w->end, bytes = at + segment_summary_bytes(w->n);
     int error;
 
     note_hits(f, w);
-    segment_finish(w->rows, w->n, f->stride);
+    segment_finish(w->rows, w->n, at);
     error = file_io_write(f->hook, w->fd, w->rows, segment_summary_bytes(w->n), at);
     if (error == 0 && ftruncate(w->fd, (off_t)bytes) != 0) error = errno;
     if (error == 0) error = file_io_sync(f->hook, w->fd);
@@ -71,21 +72,32 @@ static void seal_segment(struct file_tier *f) {
 
 /* --- appending -------------------------------------------------------------------------------- */
 
-/* Writes n sealed units, of rows[].key, behind what there is; they fit. Then they are found. */
-static int append(struct file_tier *f, const uint8_t *units, const struct segment_row *rows,
-                  uint32_t n) {
-    struct file_writer *w = &f->writer;
-    int error = file_io_write(f->hook, w->fd, units, n * f->stride, w->n * (uint64_t)f->stride);
+static bool has_room(const struct file_tier *f, uint32_t n) {
+    return f->writer.end + ALIGN_UP(n * f->step, FILE_PAGE) +
+               segment_summary_bytes(f->writer.n + n) <=
+           f->segment_bytes;
+}
 
+/* Writes n sealed units, a step each, of rows[].key, behind what there is; they fit. Then they are
+ * found. `units` is a page's, and its last page is filled up here. */
+static int append(struct file_tier *f, uint8_t *units, const struct segment_row *rows, uint32_t n) {
+    struct file_writer *w = &f->writer;
+    size_t used = n * f->step, bytes = ALIGN_UP(used, FILE_PAGE);
+    int error;
+
+    memset(units + used, 0, bytes - used);
+    error = file_io_write(f->hook, w->fd, units, bytes, w->end);
     if (error != 0) return error;
     pthread_mutex_lock(&f->lock);
     for (uint32_t i = 0; i < n; i++) {
-        w->rows[w->n] = (struct segment_row){rows[i].key, w->n, rows[i].hits};
-        file_enter(f, &rows[i].key, w->slot, w->n, rows[i].hits);
-        w->n++;
+        uint32_t place = (uint32_t)((w->end + i * f->step) / SEGMENT_STEP);
+
+        w->rows[w->n++] = (struct segment_row){rows[i].key, place, rows[i].hits};
+        file_enter(f, &rows[i].key, w->slot, place, rows[i].hits);
     }
     f->stored_bytes += n * f->unit_bytes;
     pthread_mutex_unlock(&f->lock);
+    w->end += bytes;
     return 0;
 }
 
@@ -106,6 +118,7 @@ static int create_segment(struct file_tier *f) {
     }
     w->fd = fd;
     w->n = 0;
+    w->end = 0;
     w->owner = id.owner;
     pthread_mutex_lock(&f->lock);
     w->slot = file_add_segment(f, id, f->segment_bytes);
@@ -126,8 +139,11 @@ static int begin_segment(struct file_thread *t) {
     if (error == 0 && f->owner == 0) error = EBUSY;
     if (error == 0) error = create_segment(f);
     file_space_leave(f);
-    for (uint32_t i = 0; error == 0 && i < hot.n; i += f->chunk_units)
-        error = append(f, hot.units + i * f->stride, hot.rows + i, MIN(f->chunk_units, hot.n - i));
+    for (uint32_t i = 0, n; error == 0 && i < hot.n; i += n) {
+        n = MIN(f->chunk_units, hot.n - i);
+        memcpy(t->staging, hot.units + i * f->step, n * f->step);
+        error = append(f, t->staging, hot.rows + i, n);
+    }
     mem_free(hot.rows);
     mem_free(hot.units);
     return error;
@@ -142,7 +158,7 @@ static int prepare(struct file_thread *t) {
     /* Removed under it; or no longer of a living owner, so that another process may adopt it. */
     if (w->fd >= 0 && (fstat(w->fd, &st) != 0 || st.st_nlink == 0 || w->owner != f->owner))
         give_up(f);
-    if (w->fd >= 0 && w->n == f->n_places) seal_segment(f);
+    if (w->fd >= 0 && !has_room(f, 1)) seal_segment(f);
     return w->fd >= 0 ? 0 : begin_segment(t);
 }
 
@@ -167,15 +183,15 @@ static bool is_there(struct file_tier *f, struct tier_unit *u) {
     return is_found;
 }
 
-/* Seals the units from *i on that are not there yet, as many as one write takes. */
-static uint32_t fill(struct file_thread *t, struct tier_job *job, uint32_t *i, uint32_t most,
+/* Seals the units from *i on that are not there yet, as many as one write and the segment take. */
+static uint32_t fill(struct file_thread *t, struct tier_job *job, uint32_t *i,
                      struct segment_row *rows, uint32_t *of) {
     struct file_tier *f = t->f;
     uint32_t n = 0;
 
-    for (; *i < job->n && n < most; (*i)++) {
+    for (; *i < job->n && n < f->chunk_units && has_room(f, n + 1); (*i)++) {
         struct tier_unit *u = &job->units[*i];
-        uint8_t *to = t->staging + n * f->stride;
+        uint8_t *to = t->staging + n * f->step;
 
         if (is_there(f, u)) continue;
         u->result = TIER_OK;
@@ -184,7 +200,7 @@ static uint32_t fill(struct file_thread *t, struct tier_job *job, uint32_t *i, u
             u->cause = UNIT_SIZE;
             continue;
         }
-        memset(to + f->unit_bytes, 0, f->stride - f->unit_bytes);
+        memset(to + f->unit_bytes, 0, f->step - f->unit_bytes);
         rows[n] = (struct segment_row){.key = u->id.key};
         of[n++] = *i;
     }
@@ -204,7 +220,7 @@ void file_store(struct file_thread *t, struct tier_job *job) {
             continue;
         }
         error = prepare(t);
-        n = error ? 0 : fill(t, job, &i, MIN(f->chunk_units, f->n_places - f->writer.n), rows, of);
+        n = error ? 0 : fill(t, job, &i, rows, of);
         if (n > 0) error = append(f, t->staging, rows, n);
         if (error == 0) continue;
         for (uint32_t k = 0; k < n; k++)
@@ -268,14 +284,13 @@ void file_hot_read(struct file_tier *f, struct file_hot *hot, uint32_t slot) {
     if (file_io_open(f->hook, f->dir_fd, name, O_RDONLY, &fd) != 0) return;
     mem_free(hot->rows); /* of a segment without hot units */
     mem_free(hot->units);
-    if (fstat(fd, &st) == 0 &&
-        segment_read(f->hook, fd, (uint64_t)st.st_size, f->stride, &rows, &n) == ST_OK)
+    if (fstat(fd, &st) == 0 && segment_read(f->hook, fd, (uint64_t)st.st_size, &rows, &n) == ST_OK)
         n = keep_hot(f, rows, n, slot);
-    hot->units = n > 0 ? file_io_buffer(n * f->stride) : NULL;
+    hot->units = n > 0 ? file_io_buffer(n * f->step) : NULL;
     for (uint32_t i = 0; hot->units && i < n; i++) {
-        uint8_t *to = hot->units + hot->n * f->stride;
+        uint8_t *to = hot->units + hot->n * f->step;
 
-        if (file_io_read(f->hook, fd, to, f->stride, rows[i].place * (uint64_t)f->stride, &got) !=
+        if (file_io_read(f->hook, fd, to, f->step, rows[i].place * (uint64_t)SEGMENT_STEP, &got) !=
                 0 ||
             !unit_peek(hot->thread->codec, to, got, &unit) ||
             memcmp(&unit.key, &rows[i].key, sizeof(unit.key)) != 0)

@@ -341,7 +341,7 @@ static void run_random(struct file_desk *d, bool is_exact, int n_steps) {
             assert_int_equal(file_desk_find(d, chain, DEPTH), held);
             if (held > 0) assert_int_equal(file_desk_load(d, chain, 0, held), held);
         }
-        if (!is_exact) assert_true(bytes_on_disk(d) <= d->config.max_bytes);
+        if (!is_exact) assert_true(file_desk_stats(d).bytes <= d->config.max_bytes);
     }
     while (n_out-- > 0)
         mem_free(file_desk_take(d));
@@ -362,6 +362,21 @@ static void random_steps_with_eviction_are_right(void **state) {
     d->config.max_bytes = 6 * 128 * 1024;
     file_desk_reopen(d);
     run_random(d, false, 1500);
+}
+
+/* Units that begin at no page, in segments whose end they do not meet. */
+static void random_steps_with_odd_sizes(void **state) {
+    static const uint64_t sizes[] = {1, 57, 1000, 4096, 5000, 7871};
+    struct file_desk *d = *state;
+
+    for (size_t i = 0; i < ARRAY_LEN(sizes); i++) {
+        file_desk_close(d);
+        d->codec.block_bytes = sizes[i];
+        d->codec.fingerprint[1] = (uint8_t)i;
+        d->config.max_bytes = i & 1 ? 1u << 30 : 6 * 128 * 1024;
+        file_desk_open(d);
+        run_random(d, i & 1, 300);
+    }
 }
 
 static void random_steps_through_the_page_cache(void **state) {
@@ -393,6 +408,7 @@ int main(void) {
         CASE(destroying_ends_every_job),
         CASE(random_steps_without_eviction_lose_nothing),
         CASE(random_steps_with_eviction_are_right),
+        CASE(random_steps_with_odd_sizes),
         CASE(random_steps_through_the_page_cache),
     };
 

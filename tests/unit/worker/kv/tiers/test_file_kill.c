@@ -36,7 +36,7 @@ static void count_down(void *arg, enum file_op op, uint64_t at, size_t n,
         kill(getpid(), SIGKILL);
 }
 
-static void live_and_die(const char *dir, uint64_t max_bytes, struct ledger *ledger,
+static void live_and_die(const char *dir, const struct file_desk *like, struct ledger *ledger,
                          uint64_t seed) {
     struct file_desk *d = mem_alloc(sizeof(*d));
     struct rng rng;
@@ -44,7 +44,8 @@ static void live_and_die(const char *dir, uint64_t max_bytes, struct ledger *led
     setenv("CMOCKA_TEST_ABORT", "1", 1); /* a failure here is no SIGKILL */
     rng_seed(&rng, seed);
     file_desk_init(d, dir);
-    d->config.max_bytes = max_bytes;
+    d->config.max_bytes = like->config.max_bytes;
+    d->codec.block_bytes = like->codec.block_bytes;
     last_call = 1 + (unsigned)rng_below(&rng, KILL_LAST);
     torn_bytes = rng_below(&rng, 2) ? FILE_PAGE * rng_below(&rng, 8) : 0;
     d->hook.before = count_down;
@@ -67,7 +68,7 @@ static int n_kills(void) {
     return s ? atoi(s) : 50;
 }
 
-static void kill_again_and_again(uint64_t max_bytes, bool is_exact) {
+static void kill_again_and_again(uint64_t max_bytes, uint64_t block_bytes, bool is_exact) {
     struct ledger *ledger =
         mmap(NULL, sizeof(*ledger), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     struct file_desk *d = mem_alloc(sizeof(*d));
@@ -76,12 +77,13 @@ static void kill_again_and_again(uint64_t max_bytes, bool is_exact) {
     assert_true(ledger != MAP_FAILED);
     file_desk_init(d, NULL);
     d->config.max_bytes = max_bytes;
+    d->codec.block_bytes = block_bytes;
     for (int k = 0; k < n_kills(); k++) {
         int status;
         pid_t child = fork();
 
         if (child == 0) {
-            live_and_die(d->dir, max_bytes, ledger, support_seed() * 1000003 + (uint64_t)k);
+            live_and_die(d->dir, d, ledger, support_seed() * 1000003 + (uint64_t)k);
             _exit(1);
         }
         assert_int_equal(waitpid(child, &status, 0), child);
@@ -111,12 +113,12 @@ static void kill_again_and_again(uint64_t max_bytes, bool is_exact) {
 
 static void what_was_stored_survives_kill_9(void **state) {
     (void)state;
-    kill_again_and_again(64 << 20, true);
+    kill_again_and_again(64 << 20, 5000, true);
 }
 
 static void what_survives_kill_9_while_evicting_is_right(void **state) {
     (void)state;
-    kill_again_and_again(6 * 128 * 1024, false);
+    kill_again_and_again(6 * 128 * 1024, FILE_DESK_BLOCK, false);
 }
 
 int main(void) {
