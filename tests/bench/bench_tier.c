@@ -6,7 +6,7 @@
  * what the tier costs. fio's words for the second: --rw=randread --bs=256k --ioengine=psync
  * --direct=1 --numjobs=4. The bar is 0.8.
  *
- * Units: sealing and opening, plain and encrypted, one thread. Index: opening a folder with two
+ * Units: sealing and opening, plain and encrypted, per second of one core. Index: opening a folder with two
  * million units in sealed segments, whose payload is holes. Arguments: a folder on the disk to be
  * measured (/var/tmp), MiB to read from (2048), rounds (5). */
 #include <fcntl.h>
@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "common/base/clock.h"
@@ -55,6 +56,14 @@ static void remove_tree(const char *path) {
 
 /* --- units ------------------------------------------------------------------------------------ */
 
+/* What this thread computed: a busy machine takes nothing away. */
+static double core_us(void) {
+    struct timespec at;
+
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &at);
+    return (double)at.tv_sec * 1e6 + (double)at.tv_nsec / 1e3;
+}
+
 static void bench_units(bool is_sealed, size_t block_bytes) {
     static const uint8_t keys[1][32] = {{1}};
     struct unit_codec_config c = {.block_tokens = UNIT_TEST_TOKENS, .block_bytes = block_bytes};
@@ -62,7 +71,7 @@ static void bench_units(bool is_sealed, size_t block_bytes) {
     struct unit_codec *codec;
     struct unit_block b;
     uint8_t *units, *payloads;
-    uint64_t t[3];
+    double t[3];
 
     if (is_sealed) c.fleet_keys = keys, c.n_fleet_keys = 1;
     require(unit_codec_create(&codec, &c, NULL) == ST_OK, "codec");
@@ -72,21 +81,21 @@ static void bench_units(bool is_sealed, size_t block_bytes) {
     memset(units, 1, n_units * unit_bytes(codec));
     memset(payloads, 1, n_units * block_bytes);
     unit_block_make(&b, is_sealed ? keys[0] : NULL, c.fingerprint, 1, 0);
-    t[0] = clock_now_us();
+    t[0] = core_us();
     for (size_t i = 0; i < n_units; i++)
         require(unit_seal(codec, &b.id, payloads + i * block_bytes,
                           units + i * unit_bytes(codec)) == ST_OK,
                 "seal");
-    t[1] = clock_now_us();
+    t[1] = core_us();
     for (size_t i = 0; i < n_units; i++)
         require(unit_open(codec, &b.id, units + i * unit_bytes(codec), unit_bytes(codec),
                           payloads + i * block_bytes) == UNIT_FINE,
                 "open");
-    t[2] = clock_now_us();
-    printf("unit %-6s %7zu bytes: seal %5.2f GB/s, open %5.2f GB/s\n",
+    t[2] = core_us();
+    printf("unit %-6s %7zu bytes: seal %5.2f GB/s of a core, open %5.2f\n",
            is_sealed ? "sealed" : "plain", block_bytes,
-           (double)(n_units * block_bytes) / 1e3 / (double)(t[1] - t[0]),
-           (double)(n_units * block_bytes) / 1e3 / (double)(t[2] - t[1]));
+           (double)(n_units * block_bytes) / 1e3 / (t[1] - t[0]),
+           (double)(n_units * block_bytes) / 1e3 / (t[2] - t[1]));
     mem_free(units);
     mem_free(payloads);
     unit_codec_destroy(codec);
