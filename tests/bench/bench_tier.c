@@ -6,8 +6,8 @@
  * what the tier costs. fio's words for the second: --rw=randread --bs=256k --ioengine=psync
  * --direct=1 --numjobs=4. The bar is 0.8.
  *
- * Units: sealing and opening, plain and encrypted, per second of one core. Index: opening a folder with two
- * million units in sealed segments, whose payload is holes. Arguments: a folder on the disk to be
+ * Units: sealing and opening, plain and encrypted, per second of one core. Index: opening a folder
+ * with two million units in sealed segments, whose payload is holes. Arguments: a folder on the disk to be
  * measured (/var/tmp), MiB to read from (2048), rounds (5). */
 #include <fcntl.h>
 #include <pthread.h>

@@ -57,7 +57,7 @@ void segment_finish(void *summary, uint32_t n, uint64_t at) {
     memcpy((char *)summary + all - sizeof(t), &t, sizeof(t));
 }
 
-/* The file is as long as its trailer has it, so rows never ask for more memory than it has bytes. */
+/* The file is as long as its trailer has it: rows never take more memory than it has bytes. */
 static bool fits(const struct trailer *t, uint64_t bytes) {
     return memcmp(t->magic, magic, sizeof(magic)) == 0 && t->version == VERSION && t->at < bytes &&
            t->n_rows <= bytes / sizeof(struct segment_row) &&

@@ -72,17 +72,21 @@ static void seal_segment(struct file_tier *f) {
 
 /* --- appending -------------------------------------------------------------------------------- */
 
-static bool has_room(const struct file_tier *f, uint32_t n) {
-    return f->writer.end + ALIGN_UP(n * f->step, FILE_PAGE) +
-               segment_summary_bytes(f->writer.n + n) <=
-           f->segment_bytes;
+/* n units' bytes when they are written at once. */
+static size_t pages_of(const struct file_tier *f, uint32_t n) {
+    return ALIGN_UP(n * f->step, FILE_PAGE);
+}
+
+/* Do n more units fit, which take so many bytes, and their rows? */
+static bool has_room(const struct file_tier *f, uint32_t n, size_t bytes) {
+    return f->writer.end + bytes + segment_summary_bytes(f->writer.n + n) <= f->segment_bytes;
 }
 
 /* Writes n sealed units, a step each, of rows[].key, behind what there is; they fit. Then they are
  * found. `units` is a page's, and its last page is filled up here. */
 static int append(struct file_tier *f, uint8_t *units, const struct segment_row *rows, uint32_t n) {
     struct file_writer *w = &f->writer;
-    size_t used = n * f->step, bytes = ALIGN_UP(used, FILE_PAGE);
+    size_t used = n * f->step, bytes = pages_of(f, n);
     int error;
 
     memset(units + used, 0, bytes - used);
@@ -141,6 +145,7 @@ static int begin_segment(struct file_thread *t) {
     file_space_leave(f);
     for (uint32_t i = 0, n; error == 0 && i < hot.n; i += n) {
         n = MIN(f->chunk_units, hot.n - i);
+        if (!has_room(f, n + 1, pages_of(f, n) + pages_of(f, 1))) break; /* one is to follow */
         memcpy(t->staging, hot.units + i * f->step, n * f->step);
         error = append(f, t->staging, hot.rows + i, n);
     }
@@ -158,7 +163,7 @@ static int prepare(struct file_thread *t) {
     /* Removed under it; or no longer of a living owner, so that another process may adopt it. */
     if (w->fd >= 0 && (fstat(w->fd, &st) != 0 || st.st_nlink == 0 || w->owner != f->owner))
         give_up(f);
-    if (w->fd >= 0 && !has_room(f, 1)) seal_segment(f);
+    if (w->fd >= 0 && !has_room(f, 1, pages_of(f, 1))) seal_segment(f);
     return w->fd >= 0 ? 0 : begin_segment(t);
 }
 
@@ -189,7 +194,7 @@ static uint32_t fill(struct file_thread *t, struct tier_job *job, uint32_t *i,
     struct file_tier *f = t->f;
     uint32_t n = 0;
 
-    for (; *i < job->n && n < f->chunk_units && has_room(f, n + 1); (*i)++) {
+    for (; *i < job->n && n < f->chunk_units && has_room(f, n + 1, pages_of(f, n + 1)); (*i)++) {
         struct tier_unit *u = &job->units[*i];
         uint8_t *to = t->staging + n * f->step;
 

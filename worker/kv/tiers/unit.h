@@ -16,8 +16,7 @@
  * numbers of 96 bits. Without one, XXH3-128 finds accidents, not forgers.
  *
  * Pure except for the random numbers of a codec; a codec belongs to one thread. All numbers are
- * little endian. Follows the unit of the project's fabric design. Its causes are labels of a
- * metric. */
+ * little endian. The names of causes are a metric's labels. */
 #ifndef WORKER_KV_TIERS_UNIT_H
 #define WORKER_KV_TIERS_UNIT_H
 

@@ -379,6 +379,21 @@ static void random_steps_with_odd_sizes(void **state) {
     }
 }
 
+/* A page of units and a page of summary: what was hot never takes the place of what is stored. */
+static void random_steps_in_the_smallest_segments(void **state) {
+    struct file_desk *d = *state;
+
+    for (uint64_t n_pages = 2; n_pages < 5; n_pages++) {
+        file_desk_close(d);
+        d->codec.block_bytes = 600;
+        d->codec.fingerprint[1] = (uint8_t)n_pages;
+        d->config.segment_bytes = n_pages * FILE_PAGE;
+        d->config.max_bytes = 40 * d->config.segment_bytes;
+        file_desk_open(d);
+        run_random(d, false, 300);
+    }
+}
+
 static void random_steps_through_the_page_cache(void **state) {
     struct file_desk *d = *state;
 
@@ -409,6 +424,7 @@ int main(void) {
         CASE(random_steps_without_eviction_lose_nothing),
         CASE(random_steps_with_eviction_are_right),
         CASE(random_steps_with_odd_sizes),
+        CASE(random_steps_in_the_smallest_segments),
         CASE(random_steps_through_the_page_cache),
     };
 
