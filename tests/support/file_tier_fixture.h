@@ -32,8 +32,9 @@ struct file_desk {
     atomic_uint op, n, times;
     struct file_fault fault;
     atomic_uint seen[FILE_UNLINK + 1];
-    bool is_cut; /* the second of the calls fails with EIO */
-    uint64_t delay_us;
+    bool is_cut;          /* the second of the calls fails with EIO */
+    atomic_uint delay_us; /* of each call */
+    int log_fd;           /* of tests that read the log; 0: none */
 };
 
 static inline void file_desk_before(void *arg, enum file_op op, uint64_t at, size_t n,
@@ -42,7 +43,7 @@ static inline void file_desk_before(void *arg, enum file_op op, uint64_t at, siz
     unsigned seen = atomic_fetch_add(&d->seen[op], 1) + 1, from = atomic_load(&d->n);
 
     (void)at;
-    if (d->delay_us) usleep((useconds_t)d->delay_us);
+    if (atomic_load(&d->delay_us)) usleep(atomic_load(&d->delay_us));
     if (from == 0 || op != atomic_load(&d->op) || seen < from ||
         seen - from >= atomic_load(&d->times))
         return;
@@ -105,6 +106,7 @@ static inline void file_desk_fini(struct file_desk *d, bool must_remove) {
 
     file_desk_close(d);
     mailbox_close(d->box);
+    if (d->log_fd > 0) close(d->log_fd);
     if (!must_remove) return;
     snprintf(command, sizeof(command), "rm -rf %s", d->dir);
     assert_int_equal(system(command), 0);

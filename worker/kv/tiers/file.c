@@ -40,7 +40,7 @@ int file_flags(struct file_tier *f) {
 
 void file_note_error(struct file_tier *f, const char *what, int error, bool is_write) {
     uint64_t now_us = clock_now_us();
-    bool was_read_only;
+    bool was_read_only, is_read_only;
 
     pthread_mutex_lock(&f->lock);
     was_read_only = f->is_read_only;
@@ -53,11 +53,12 @@ void file_note_error(struct file_tier *f, const char *what, int error, bool is_w
     if (is_write)
         f->no_write_before_us =
             now_us + (error == ENOSPC || error == ENOENT ? SHORT_PAUSE_US : ERROR_PAUSE_US);
-    was_read_only = was_read_only == f->is_read_only;
+    is_read_only = f->is_read_only;
     pthread_mutex_unlock(&f->lock);
     log_event(f->log, LOG_WARN, "kv_file_failed", log_z("dir", f->dir), log_z("what", what),
               log_z("why", strerror(error)));
-    if (!was_read_only) log_event(f->log, LOG_ERROR, "kv_file_read_only", log_z("dir", f->dir));
+    if (is_read_only && !was_read_only)
+        log_event(f->log, LOG_ERROR, "kv_file_read_only", log_z("dir", f->dir));
 }
 
 bool file_can_write(struct file_tier *f, uint64_t now_us) {

@@ -78,9 +78,10 @@ struct file_tier {
     _Atomic uint64_t owner; /* 0: not yet an owner, so nothing is written */
     int owner_fd;
     uint64_t n_scans;
-    uint64_t foreign_bytes;  /* of other fingerprints, as of the last scan */
-    uint64_t unsealed_bytes; /* of others' segments that are being written */
-    uint32_t n_live_owners;  /* this one included */
+    uint64_t foreign_bytes;               /* of other fingerprints, as of the last scan */
+    uint64_t unsealed_bytes;              /* of others' segments that are being written */
+    uint32_t n_live_owners;               /* this one included */
+    uint32_t n_refused, n_refused_before; /* files of the last scan and the one before */
 
     struct file_writer writer;
 

@@ -230,6 +230,12 @@ static void seal_orphan(struct file_tier *f, const char *name, const struct segm
     if (error != 0) file_note_error(f, "adopt", error, true);
 }
 
+/* Logged when there are more of them than at the last scan. */
+static void refuse(struct file_tier *f, const char *name) {
+    if (++f->n_refused > f->n_refused_before)
+        log_event(f->log, LOG_WARN, "kv_file_refused", log_z("dir", f->dir), log_z("name", name));
+}
+
 /* A segment that is not known yet. */
 static void read_segment(struct file_tier *f, struct segment_id id, const char *name) {
     bool is_orphan = !is_owner_alive(f, f->dir_fd, id.owner) || id.owner == f->owner;
@@ -240,10 +246,12 @@ static void read_segment(struct file_tier *f, struct segment_id id, const char *
     uint32_t n = 0;
     int fd, error = file_io_open(f->hook, f->dir_fd, name, O_RDONLY, &fd);
 
-    if (error == ENOENT) return;
+    if (error == ELOOP || error == EPERM) {
+        refuse(f, name);
+        return;
+    }
     if (error != 0) {
-        log_event(f->log, LOG_WARN, "kv_file_refused", log_z("dir", f->dir), log_z("name", name),
-                  log_z("why", strerror(error)));
+        if (error != ENOENT) file_note_error(f, "open", error, false);
         return;
     }
     if (fstat(fd, &st) == 0) status = segment_read(f->hook, fd, (uint64_t)st.st_size, &rows, &n);
@@ -320,10 +328,24 @@ static void settle(struct file_tier *f) {
     }
 }
 
+/* After a failure not at each scan. */
+static bool may_try(struct file_tier *f) {
+    bool may;
+
+    pthread_mutex_lock(&f->lock);
+    may = clock_now_us() >= f->no_write_before_us;
+    pthread_mutex_unlock(&f->lock);
+    return may;
+}
+
 void file_space_scan(struct file_tier *f) {
-    keep_folders(f);
-    if (f->owner == 0 && f->evict_fd >= 0) become_owner(f);
+    if (may_try(f)) {
+        keep_folders(f);
+        if (f->owner == 0 && f->evict_fd >= 0) become_owner(f);
+    }
     f->n_scans++;
+    f->n_refused_before = f->n_refused;
+    f->n_refused = 0;
     f->foreign_bytes = f->unsealed_bytes = 0;
     f->n_live_owners = 0;
     each_name(f->root_fd, visit_foreign, f);

@@ -3,6 +3,7 @@
  *
  * Loads check their bytes (file_batch_fine), so each load here is also a test of that. */
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 
 #include "tests/support/file_tier_fixture.h"
@@ -28,6 +29,24 @@ static int teardown(void **state) {
 }
 
 #define FAULT(...) ((struct file_fault){__VA_ARGS__})
+
+static void log_to(struct file_desk *d) {
+    d->log_fd = memfd_create("log", 0);
+    assert_true(d->log_fd >= 0);
+    d->config.log = log_create(&(struct log_config){.fd = d->log_fd});
+}
+
+static int n_logged(struct file_desk *d, const char *event) {
+    char text[16384];
+    ssize_t got = pread(d->log_fd, text, sizeof(text) - 1, 0);
+    int n = 0;
+
+    assert_true(got >= 0);
+    text[got] = '\0';
+    for (const char *at = text; (at = strstr(at, event)); at++)
+        n++;
+    return n;
+}
 
 /* --- calls that fail -------------------------------------------------------------------------- */
 
@@ -385,6 +404,30 @@ static void names_of_no_segment_are_left_alone(void **state) {
     }
 }
 
+/* What cannot be mended is not logged at each scan. */
+static void lasting_faults_are_logged_once(void **state) {
+    struct file_desk *d = *state;
+    char path[256];
+    unsigned scans;
+
+    file_desk_close(d);
+    log_to(d);
+    d->config.scan_us = 2000;
+    snprintf(path, sizeof(path), "%s/0100000000000000/seg-0000000000000007-00000001.kv", d->dir);
+    assert_int_equal(symlink("/etc/passwd", path), 0);
+    file_desk_fail(d, FILE_CREATE, UINT32_MAX, FAULT(.error = EROFS)); /* no owner */
+    file_desk_open(d);
+    scans = atomic_load(&d->seen[FILE_OPEN]); /* one of the link at each */
+    WAIT_UNTIL(atomic_load(&d->seen[FILE_OPEN]) > scans + 20);
+    assert_int_equal(n_logged(d, "kv_file_refused"), 1);
+    assert_int_equal(n_logged(d, "kv_file_failed"), 1);
+    file_desk_close(d);
+    log_destroy(d->config.log);
+    d->config.log = NULL;
+    d->config.scan_us = 3600000000u;
+    file_desk_open(d);
+}
+
 /* --- direct I/O, and starting ----------------------------------------------------------------- */
 
 /* Case 57. */
@@ -392,12 +435,20 @@ static void without_direct_io_the_page_cache_serves(void **state) {
     struct file_desk *d = *state;
 
     file_desk_close(d);
+    d->config.scan_us = 2000;
+    log_to(d);
     file_desk_fail(d, FILE_WRITE, 1, FAULT(.error = EINVAL)); /* the probe's */
     file_desk_open(d);
     assert_int_equal(file_desk_store(d, 1, 0, 40), 40);
     assert_int_equal(file_desk_load(d, 1, 0, 40), 40);
+    assert_int_equal(n_logged(d, "kv_file_buffered"), 1);
+    assert_int_equal(n_logged(d, "kv_file_opened"), 1);
     file_desk_reopen(d);
     assert_int_equal(file_desk_load(d, 1, 0, 40), 40);
+    file_desk_close(d);
+    log_destroy(d->config.log);
+    d->config.log = NULL;
+    file_desk_open(d);
 }
 
 static void what_cannot_work_is_refused_at_the_start(void **state) {
@@ -463,6 +514,7 @@ int main(void) {
         CASE(a_removed_segment_is_absent),
         CASE(links_are_refused),
         CASE(names_of_no_segment_are_left_alone),
+        CASE(lasting_faults_are_logged_once),
         CASE(without_direct_io_the_page_cache_serves),
         CASE(what_cannot_work_is_refused_at_the_start),
         CASE(no_memory_is_refused_at_the_start),
