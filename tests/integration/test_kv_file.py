@@ -104,7 +104,7 @@ def test_simulated_workers_move_bytes_too(programs, tmp_path):
     def start():  # slow enough for a disk to be quicker than computing
         return programs(Worker, "--backend", "sim", "--sim-speed", 0.05, "--max-model-len", 2048, "--num-gpu-blocks-override", 160,
                         "--kv-offload-bytes", "256MiB", "--kv-file", tmp_path / "kv", "--kv-file-bytes", "512MiB").ready()
-    body = {"prompt": "A rule of the house. " * 16, "max_tokens": 1}
+    body = {"prompt": "A rule of the house. " * 16, "max_tokens": 1, "temperature": 0}
     worker = start()
     first, _ = (worker.post("/v1/completions", body).json for _ in range(2))
     wait_for(lambda: worker.metric("incipit_kv_tier_stores_total", tier="file", result="ok") >= n_whole_blocks([first]),

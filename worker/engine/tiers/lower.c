@@ -136,6 +136,7 @@ bool lower_owns(const struct lower *w, const struct mail *mail) {
 }
 
 void lower_on_mail(struct lower *w, struct mail *mail) {
+    w->stats_us = 0; /* a tier's own figures have changed */
     if (restores_own(w->restores, mail)) {
         restores_on_mail(w->restores, mail);
     } else {
