@@ -202,3 +202,31 @@ def test_last_event_and_the_stored_response_have_the_diagnosis(at, request):
     assert at.get("/v1/responses/" + last["id"]).json["prompt_cache_diagnostics"] == last["prompt_cache_diagnostics"]
     missing = response(at, "resp_of_nobody", input="x")
     assert missing["prompt_cache_diagnostics"] == {"type": "comparison_response_not_found"}
+
+
+# --- official clients ----------------------------------------------------------------------------------------------
+
+
+def test_client_of_messages_reads_the_reason(at, request):
+    anthropic = pytest.importorskip("anthropic", reason="SKIPPED: the anthropic package is not installed: make deps-test")
+    asked = {"model": "model", "max_tokens": 4, "messages": said(request.node.name)}
+    with anthropic.Anthropic(base_url=at.url, api_key="none", max_retries=0) as client:
+        first = client.messages.create(**asked, system=OPENING, diagnostics={"previous_message_id": None})
+        again = client.messages.create(**asked, system=OPENING, diagnostics={"previous_message_id": first.id})
+        other = client.messages.create(**asked, system="Be brief.", diagnostics={"previous_message_id": first.id})
+    assert first.diagnostics is None and again.diagnostics is None
+    found = other.diagnostics.cache_miss_reason
+    assert type(found).__name__ == "CacheMissSystemChanged" and found.cache_missed_input_tokens > 0
+
+
+def test_client_of_responses_reads_the_reason(at, request):
+    openai = pytest.importorskip("openai", reason="SKIPPED: the openai package is not installed: make deps-test")
+    asked = {"model": "model", "max_output_tokens": 4, "input": said(request.node.name)}
+    with openai.OpenAI(base_url=at.url + "/v1", api_key="none", max_retries=0) as client:
+        first = client.responses.create(**asked, instructions=OPENING)
+        compared = {"comparison_response_id": first.id}
+        again = client.responses.create(**asked, instructions=OPENING, prompt_cache_options=compared)
+        other = client.responses.create(**asked, instructions="Be brief.", prompt_cache_options=compared)
+    assert first.prompt_cache_diagnostics is None and again.prompt_cache_diagnostics.type == "cache_hit"
+    found = other.prompt_cache_diagnostics
+    assert (found.type, found.reason) == ("cache_miss", "input_changed") and found.cache_missed_tokens > 0

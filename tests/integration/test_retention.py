@@ -132,6 +132,39 @@ def test_tenant_has_half_of_the_budget(programs, tmp_path):
     assert fleet.worker.metric("incipit_kv_retained_total", outcome="refused") > 0
 
 
+def test_prewarmed_prompt_is_there_for_its_first_user(fleet):
+    path = "/cache/prewarm"
+    system = {"role": "system", "content": OPENING}
+    body = {"messages": [system, {"role": "user", "content": ""}], "ttl": "30m"}
+    first = fleet.worker.post(path, body)
+    assert first.code == 200 and first.json["object"] == "cache.prewarm" and first.json["ttl_s"] == 1800
+    n = first.json["prompt_tokens"]
+    assert first.json["cached_tokens"] == 0 and n > 100
+    assert fleet.worker.metric("incipit_kv_retained_blocks") == n // 16
+    fleet.fill()
+    assert fleet.worker.post(path, body).json["cached_tokens"] == (n - 1) // 16 * 16
+    answer = fleet.router.post("/v1/chat/completions", {"messages": [system, {"role": "user", "content": LONG}], "max_tokens": 4})
+    assert answer.json["usage"]["prompt_tokens_details"]["cached_tokens"] >= n // 16 * 16 - 32
+    ids = fleet.worker.post(path, {"prompt": [9] * 100, "max_tokens": 50, "n": 3, "stream": True, "min_tokens": 5, "logprobs": 2})
+    assert ids.code == 200 and ids.json["prompt_tokens"] == 100
+
+
+@pytest.mark.parametrize("body, param", [
+    ({"prompt": "a", "ttl": "2h"}, "ttl"), ({"prompt": "a", "ttl": 60}, "ttl"), ({"prompt": ["a", "b"]}, "prompt"), ({}, "prompt")])
+def test_wrong_prewarming_is_refused(fleet, body, param):
+    answer = fleet.worker.post("/cache/prewarm", body)
+    assert answer.code == 400 and answer.json["error"]["param"] == param
+
+
+def test_prewarming_needs_the_key_and_no_web_page(programs, tmp_path):
+    fleet = Fleet(programs, tmp_path, "--api-key", "k")
+    url = fleet.worker.url + "/cache/prewarm"
+    assert http(url, {"prompt": "a"}).code == 401
+    key = {"authorization": "Bearer k"}
+    assert http(url, {"prompt": "a"}, headers={**key, "origin": "http://elsewhere.example"}).code == 403
+    assert http(url, {"prompt": "a"}, headers=key).code == 200
+
+
 def cached(worker):
     """The hashes that a follower of the cache's events knows of."""
     stream, hashes = Stream(worker, "from=snapshot"), set()

@@ -36,6 +36,9 @@ void kv_events_digest_get(struct http_request *req, void *api);
 /* cache_explain.c */
 void cache_explain_post(struct http_request *req, void *api);
 
+/* cache_prewarm.c */
+void cache_prewarm_post(struct http_request *req, void *api);
+
 /* sglang.c */
 void model_info_get(struct http_request *req, void *api);
 void sglang_server_info_get(struct http_request *req, void *api);

@@ -113,7 +113,21 @@ enum status cache_control_read(const struct json *o, struct cache_control out[CA
     return st;
 }
 
-/* --- fields of OpenAI ------------------------------------------------------------------------- */
+/* --- one time for all of the prompt ----------------------------------------------------------- */
+
+static bool find_time(struct str text, uint32_t *ttl_s) {
+    static const struct {
+        const char *text;
+        uint32_t ttl_s;
+    } times[] = {{"5m", 300}, {"30m", 1800}, {"1h", 3600}, {"12h", 43200}, {"24h", 86400}};
+
+    for (size_t i = 0; i < ARRAY_LEN(times); i++) {
+        if (!str_eq(text, str_of(times[i].text))) continue;
+        *ttl_s = times[i].ttl_s;
+        return true;
+    }
+    return false;
+}
 
 static enum status refuse_time(const char *field, const char *param, struct str value,
                                const char *values, struct error *err) {
@@ -130,19 +144,25 @@ enum status cache_control_read_ttl(const struct json *o, uint32_t *ttl_s, struct
     if (st == ST_OK) st = json_get_str(options, "ttl", 256, &ttl, NULL, err);
     if (st == ST_OK) st = json_get_str(o, "prompt_cache_retention", 256, &retention, NULL, err);
     if (st != ST_OK) return st;
-    if (str_eq(ttl, STR("30m"))) {
-        s = 1800;
-    } else if (str_eq(ttl, STR("12h"))) {
-        s = 12 * 3600;
+    if (str_eq(ttl, STR("30m")) || str_eq(ttl, STR("12h"))) {
+        (void)find_time(ttl, &s);
     } else if (ttl.ptr) {
         return refuse_time("prompt_cache_options.ttl", "ttl", ttl, "\"30m\" or \"12h\"", err);
     }
     if (str_eq(retention, STR("24h"))) {
-        s = 24 * 3600;
+        (void)find_time(retention, &s);
     } else if (retention.ptr && !str_eq(retention, STR("in_memory"))) {
         return refuse_time("prompt_cache_retention", "prompt_cache_retention", retention,
                            "\"24h\" or \"in_memory\"", err);
     }
     *ttl_s = s;
     return ST_OK;
+}
+
+enum status cache_control_read_time(const struct json *o, uint32_t *ttl_s, struct error *err) {
+    struct str ttl = STR_NULL;
+    enum status st = json_get_str(o, "ttl", 256, &ttl, NULL, err);
+
+    if (st != ST_OK || !ttl.ptr || find_time(ttl, ttl_s)) return st;
+    return refuse_time("ttl", "ttl", ttl, "\"5m\", \"30m\", \"1h\", \"12h\" or \"24h\"", err);
 }

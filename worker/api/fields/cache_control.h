@@ -38,4 +38,8 @@ MUST_USE enum status cache_control_read(const struct json *o,
 MUST_USE enum status cache_control_read_ttl(const struct json *o, uint32_t *ttl_s,
                                             struct error *err);
 
+/* "ttl": "5m", "30m", "1h", "12h" or "24h"; absent: *ttl_s stays. ST_INVALID names the field. */
+MUST_USE enum status cache_control_read_time(const struct json *o, uint32_t *ttl_s,
+                                             struct error *err);
+
 #endif

@@ -138,11 +138,42 @@ static void times_of_openai_are_for_the_whole_prompt(void **state) {
     }
 }
 
+static void time_of_a_call_is_one_of_five(void **state) {
+    static const struct {
+        const char *body;
+        uint32_t ttl_s; /* 0: refused */
+    } rows[] = {{"{}", 7},
+                {"{\"ttl\":null}", 7},
+                {"{\"ttl\":\"5m\"}", 300},
+                {"{\"ttl\":\"30m\"}", 1800},
+                {"{\"ttl\":\"1h\"}", 3600},
+                {"{\"ttl\":\"12h\"}", 43200},
+                {"{\"ttl\":\"24h\"}", 86400},
+                {"{\"ttl\":\"2h\"}", 0},
+                {"{\"ttl\":3600}", 0}};
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        struct error err = {0};
+        struct json *body;
+        uint32_t ttl_s = 7;
+        enum status st;
+
+        assert_int_equal(json_parse(&body, str_of(rows[i].body), NULL, NULL), ST_OK);
+        st = cache_control_read_time(body, &ttl_s, &err);
+        assert_int_equal(st, rows[i].ttl_s ? ST_OK : ST_INVALID);
+        assert_int_equal(ttl_s, rows[i].ttl_s ? rows[i].ttl_s : 7);
+        assert_string_equal(err.param, rows[i].ttl_s ? "" : "ttl");
+        json_destroy(body);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(marks_are_the_beginnings_that_count),
         cmocka_unit_test(wrong_marks_are_refused_by_their_place),
         cmocka_unit_test(times_of_openai_are_for_the_whole_prompt),
+        cmocka_unit_test(time_of_a_call_is_one_of_five),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
