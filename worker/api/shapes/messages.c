@@ -81,6 +81,8 @@ static enum status read_diagnostics(struct call *c, struct error *err) {
     return json_get_str(diagnostics, "previous_message_id", 256, &c->compared, NULL, err);
 }
 
+_Static_assert(CACHE_CONTROL_MAX <= KV_RETAIN_MAX, "each mark is one for the engine");
+
 /* What cache_control marks, in the rendered prompt. */
 static enum status read_cache_control(struct call *c, const struct json *root, struct error *err) {
     struct cache_control marks[CACHE_CONTROL_MAX];
