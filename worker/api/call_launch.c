@@ -183,6 +183,7 @@ static uint32_t tokens_within(const struct call *c, size_t n_bytes) {
     uint32_t n = 0;
     size_t used = 0;
 
+    if (n_bytes == SIZE_MAX) return (uint32_t)tokens->n;
     for (; n < tokens->n && used < n_bytes; n++)
         used += tokenizer_bytes(c->api->tokenizer, tokens->ids[n]).len;
     return n;
