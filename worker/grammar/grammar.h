@@ -43,8 +43,8 @@ struct vocabulary;
 
 #define GRAMMAR_MAX_BYTES     ((size_t)64 << 20)
 #define GRAMMAR_CROWDED_BYTES ((size_t)4 << 20)
-#define GRAMMAR_COMPILE_WORK  1000000u     /* about 50 ms */
-#define GRAMMAR_MASK_WORK     250000u      /* about 10 ms */
+#define GRAMMAR_COMPILE_WORK  750000u      /* at most about 50 ms */
+#define GRAMMAR_MASK_WORK     250000u      /* about 10 ms of a thread */
 #define GRAMMAR_TEXT_MAX      (256u << 10) /* of a spec */
 #define GRAMMAR_ROLLBACK_MAX  16u          /* tokens that can be taken back */
 

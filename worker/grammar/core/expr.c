@@ -102,6 +102,7 @@ expr_id exprs_cons(struct exprs *x, struct expr_node n) {
     if (!exprs_pay(x, 1)) return EXPR_NONE;
     at = exprs_find_slot(x, &n);
     if (x->slot[at] != 0) return x->slot[at] - 1;
+    if (!exprs_pay(x, 2)) return EXPR_NONE; /* memory that is new takes longer */
     n.depth = exprs_depth_of(x, &n);
     if (n.depth > EXPR_MAX_DEPTH) {
         x->failure = EXPRS_OUT_OF_WORK;

@@ -24,16 +24,17 @@ struct search {
     uint32_t latest; /* the class that led here: often the best again */
 };
 
-#define NEAREST    UINT32_MAX
-#define PATH_MAX_N 10000u /* bytes of the string: 10 to 30 ms */
+#define NEAREST      UINT32_MAX
+#define LONGEST_PATH 10000u /* bytes of the string: 10 to 30 ms */
 
 #define FIRST_NODES (1u << 16) /* looked at for the bytes that may come next */
 
 static bool enter(struct search *s, expr_id e) {
     struct exprs *x = s->x;
+    uint64_t work = s->n_path < LONGEST_PATH ? 1 : x->fuel + 1; /* more than is left, if limited */
     uint32_t n_nodes;
 
-    if (!exprs_pay(x, s->n_path < PATH_MAX_N ? 1 : x->fuel + 1)) return false;
+    if (!exprs_pay(x, work)) return false;
     if (!exprs_grow(x, &s->path, s->n_path, &s->cap_path, sizeof(*s->path))) return false;
     if (!exprs_grow(x, &s->visited, s->n_visited, &s->cap_visited, sizeof(e))) return false;
     s->path[s->n_path] = (struct search_step){.e = e, .class = NEAREST};

@@ -22,7 +22,8 @@
  *
  * LIMITS. 64 levels, 10,000 values of enums, 2,000 properties, of an object 500 optional ones
  * without a required one between them; numbers with bounds have no exponent, bounds at most 40
- * digits on each side of the point. Two undeclared properties may have one name. */
+ * digits on each side of the point; minLength beside a pattern or a format at most about 10,000.
+ * Two undeclared properties may have one name. */
 #ifndef WORKER_GRAMMAR_SCHEMA_SCHEMA_H
 #define WORKER_GRAMMAR_SCHEMA_SCHEMA_H
 
