@@ -222,13 +222,13 @@ static void shrink(struct exprs *x) {
     x->n_memo_slots = EXPRS_FIRST_SLOTS;
     x->n_memo = 0;
     x->cap_nodes = MAX(x->n_nodes, 64u);
-    x->cap_kids = MAX(x->n_kids, 64u);
+    x->cap_kids = MIN(x->cap_kids, MAX(x->n_kids, 64u)); /* there may be none */
     mem_free(x->slot);
     mem_free(x->memo);
     x->slot = mem_calloc(x->n_slots, sizeof(*x->slot));
     x->memo = mem_calloc(x->n_memo_slots, sizeof(*x->memo));
     x->node = mem_realloc(x->node, x->cap_nodes * sizeof(*x->node));
-    x->kid = mem_realloc(x->kid, x->cap_kids * sizeof(*x->kid));
+    if (x->kid) x->kid = mem_realloc(x->kid, x->cap_kids * sizeof(*x->kid));
     x->n_bytes += x->n_slots * sizeof(*x->slot) + x->n_memo_slots * sizeof(*x->memo) +
                   x->cap_nodes * sizeof(*x->node) + x->cap_kids * sizeof(*x->kid);
 }

@@ -117,6 +117,27 @@ static void check_words(struct exprs *x, expr_id e, const struct words *words) {
     }
 }
 
+/* Does a derivative hold the empty string? Each is looked at, in the order in which it is met. */
+static bool has_member(struct exprs *x, expr_id e) {
+    expr_id met[2000];
+    uint32_t n = 0;
+
+    met[n++] = e;
+    for (uint32_t i = 0; i < n; i++) {
+        if (expr_is_nullable(x, met[i])) return true;
+        for (uint32_t class = 0; class < exprs_n_classes(x); class ++) {
+            expr_id d = expr_derive(x, met[i], class);
+            uint32_t k = 0;
+
+            while (k < n && met[k] != d)
+                k++;
+            assert_true(k < ARRAY_LEN(met));
+            if (k == n) met[n++] = d;
+        }
+    }
+    return false;
+}
+
 static void derivatives_decide_membership(void **state) {
     struct rng rng;
 
@@ -128,6 +149,7 @@ static void derivatives_decide_membership(void **state) {
         expr_id e = draw(x, &rng, 3, &words);
 
         exprs_freeze(x);
+        assert_int_equal(expr_is_alive(x, e), has_member(x, e));
         check_words(x, e, &words);
         exprs_check(x);
         exprs_destroy(x);
