@@ -606,6 +606,52 @@ static void the_pseudo_model_needs_no_files(void **state) {
     model_close(m);
 }
 
+static void digest_of_folder(const struct folder *f, uint8_t out[32]) {
+    struct model *m = must_open(f);
+
+    assert_int_equal(model_digest(m, out, NULL), ST_OK);
+    model_close(m);
+}
+
+/* The last byte of the checkpoint, which is one of a weight. */
+static void flip_last_byte(const struct folder *f) {
+    char path[128];
+    FILE *file;
+    int byte;
+
+    snprintf(path, sizeof(path), "%s/model.safetensors", f->path);
+    file = fopen(path, "r+b");
+    assert_non_null(file);
+    assert_int_equal(fseek(file, -1, SEEK_END), 0);
+    byte = fgetc(file);
+    assert_int_equal(fseek(file, -1, SEEK_END), 0);
+    assert_int_equal(fputc(byte ^ 1, file), byte ^ 1);
+    fclose(file);
+}
+
+static void a_digest_is_that_of_weights_and_config(void **state) {
+    static const char other[] = CONFIG("LlamaForCausalLM") " ";
+    uint8_t first[32], again[32], changed[32];
+    struct folder f[2];
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        folder_make(&f[i]);
+        write_model(&f[i], CONFIG("LlamaForCausalLM"), false, NULL);
+    }
+    digest_of_folder(&f[0], first);
+    digest_of_folder(&f[1], again);
+    assert_memory_equal(first, again, sizeof(first)); /* wherever it lies */
+    flip_last_byte(&f[0]);
+    digest_of_folder(&f[0], changed);
+    assert_memory_not_equal(first, changed, sizeof(first));
+    write_file(&f[1], "config.json", str_of(other));
+    digest_of_folder(&f[1], changed);
+    assert_memory_not_equal(first, changed, sizeof(first));
+    folder_erase(&f[0]);
+    folder_erase(&f[1]);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_tensor_reaches_its_role),
@@ -620,6 +666,7 @@ int main(void) {
         cmocka_unit_test(a_false_index_is_refused),
         cmocka_unit_test(a_file_that_was_cut_or_swapped_is_refused),
         cmocka_unit_test(the_pseudo_model_needs_no_files),
+        cmocka_unit_test(a_digest_is_that_of_weights_and_config),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
