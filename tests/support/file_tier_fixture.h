@@ -34,6 +34,7 @@ struct file_desk {
     atomic_uint seen[FILE_UNLINK + 1];
     bool is_cut;          /* the second of the calls fails with EIO */
     atomic_uint delay_us; /* of each call */
+    atomic_bool is_held;  /* no call goes on */
     int log_fd;           /* of tests that read the log; 0: none */
 };
 
@@ -44,6 +45,8 @@ static inline void file_desk_before(void *arg, enum file_op op, uint64_t at, siz
 
     (void)at;
     if (atomic_load(&d->delay_us)) usleep(atomic_load(&d->delay_us));
+    while (atomic_load(&d->is_held))
+        usleep(100);
     if (from == 0 || op != atomic_load(&d->op) || seen < from ||
         seen - from >= atomic_load(&d->times))
         return;

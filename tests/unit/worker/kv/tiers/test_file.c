@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 
 #include "tests/support/file_tier_fixture.h"
+#include "worker/kv/tiers/file_internal.h"
 
 #define PLACES 15 /* units of a segment */
 
@@ -262,18 +263,40 @@ static void late_and_cancelled_jobs_do_nothing(void **state) {
     assert_int_equal(atomic_load(&d->seen[FILE_OPEN]) + atomic_load(&d->seen[FILE_WRITE]), before);
 }
 
+static void *destroy(void *arg) {
+    file_desk_close(arg);
+    return NULL;
+}
+
+static bool is_stopping(struct file_tier *f) {
+    bool is;
+
+    pthread_mutex_lock(&f->lock);
+    is = f->is_stopping;
+    pthread_mutex_unlock(&f->lock);
+    return is;
+}
+
+/* The two that a thread has begun are done, those that wait are skipped. */
 static void destroying_ends_every_job(void **state) {
     enum { N = 60 };
     struct file_desk *d = *state;
+    struct file_tier *f = (struct file_tier *)d->tier;
     uint32_t n_skipped = 0;
+    pthread_t thread;
+    unsigned before;
 
     assert_int_equal(file_desk_store(d, 1, 0, 4), 4);
-    d->delay_us = 1000;
+    before = atomic_load(&d->seen[FILE_OPEN]);
+    atomic_store(&d->is_held, true);
     for (uint64_t i = 0; i < N; i++)
-        file_desk_submit(d, i % 2 ? file_batch_make(d, TIER_LOAD, 1, 0, 4)
-                                  : file_batch_make(d, TIER_STORE, 10 + i, 0, 4));
-    file_desk_reopen(d);
-    d->delay_us = 0;
+        file_desk_submit(d, i % 2 ? file_batch_make(d, TIER_STORE, 10 + i, 0, 4)
+                                  : file_batch_make(d, TIER_LOAD, 1, 0, 4));
+    WAIT_UNTIL(atomic_load(&d->seen[FILE_OPEN]) == before + 2); /* both threads have a load */
+    assert_int_equal(pthread_create(&thread, NULL, destroy, d), 0);
+    WAIT_UNTIL(is_stopping(f));
+    atomic_store(&d->is_held, false);
+    assert_int_equal(pthread_join(thread, NULL), 0);
     for (int i = 0; i < N; i++) {
         struct file_batch *b = file_desk_take(d);
 
@@ -281,7 +304,8 @@ static void destroying_ends_every_job(void **state) {
         file_batch_fine(b);
         mem_free(b);
     }
-    assert_true(n_skipped > 0);
+    assert_int_equal(n_skipped, N - 2);
+    file_desk_open(d);
 }
 
 /* --- against a model -------------------------------------------------------------------------- */
