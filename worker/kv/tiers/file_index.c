@@ -16,7 +16,6 @@ struct shard {
 
 struct file_index {
     struct shard shards[FILE_INDEX_SHARDS];
-    uint64_t n, n_slots;
 };
 
 _Static_assert(sizeof(struct file_entry) == 24, "the memory that the header states");
@@ -30,14 +29,6 @@ void file_index_destroy(struct file_index *index) {
     for (uint32_t i = 0; i < FILE_INDEX_SHARDS; i++)
         mem_free(index->shards[i].slots);
     mem_free(index);
-}
-
-uint64_t file_index_n(const struct file_index *index) {
-    return index->n;
-}
-
-uint64_t file_index_bytes(const struct file_index *index) {
-    return index->n_slots * sizeof(struct file_entry);
 }
 
 static uint32_t shard_of(const struct unit_key *key) {
@@ -69,13 +60,12 @@ struct file_entry *file_index_find(struct file_index *index, const struct unit_k
     return e->segment != 0 ? e : NULL;
 }
 
-static bool grow(struct file_index *index, struct shard *s) {
+static bool grow(struct shard *s) {
     struct shard old = *s;
     uint32_t n_slots = s->n_slots ? 2 * s->n_slots : FIRST_SLOTS;
     struct file_entry *slots = mem_try_zalloc(n_slots * sizeof(*slots));
 
     if (!slots) return false;
-    index->n_slots += n_slots - s->n_slots;
     s->slots = slots;
     s->n_slots = n_slots;
     for (uint32_t i = 0; i < old.n_slots; i++)
@@ -88,14 +78,13 @@ struct file_entry *file_index_insert(struct file_index *index, const struct unit
     struct shard *s = &index->shards[shard_of(key)];
     struct file_entry *e;
 
-    if ((s->n + 1) * 4ull > s->n_slots * 3ull && !grow(index, s)) return NULL;
+    if ((s->n + 1) * 4ull > s->n_slots * 3ull && !grow(s)) return NULL;
     e = slot_of(s, key);
     assert(e->segment == 0);
     e->key = *key;
     e->segment = UINT32_MAX; /* the caller's to set; never 0 */
     e->place = e->hits = 0;
     s->n++;
-    index->n++;
     return e;
 }
 
@@ -113,7 +102,6 @@ void file_index_erase(struct file_index *index, struct file_entry *entry) {
     }
     s->slots[hole].segment = 0;
     s->n--;
-    index->n--;
 }
 
 void file_index_sweep(struct file_index *index, uint32_t shard,
@@ -131,8 +119,6 @@ void file_index_sweep(struct file_index *index, uint32_t shard,
 
 void file_index_check(const struct file_index *index,
                       void (*visit)(void *arg, const struct file_entry *entry), void *arg) {
-    uint64_t n = 0, n_slots = 0;
-
     for (uint32_t k = 0; k < FILE_INDEX_SHARDS; k++) {
         const struct shard *s = &index->shards[k];
         uint32_t n_here = 0;
@@ -146,8 +132,5 @@ void file_index_check(const struct file_index *index,
             n_here++;
         }
         assert(n_here == s->n);
-        n += n_here;
-        n_slots += s->n_slots;
     }
-    assert(n == index->n && n_slots == index->n_slots);
 }

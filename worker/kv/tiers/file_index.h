@@ -28,8 +28,6 @@ struct file_index;
 
 struct file_index *file_index_create(void);
 void file_index_destroy(struct file_index *index); /* NULL is fine */
-uint64_t file_index_n(const struct file_index *index);
-uint64_t file_index_bytes(const struct file_index *index); /* of all tables */
 
 /* NULL: unknown. The caller may change place, segment and hits; the pointer is good until the next
  * insert, erase or sweep. */
