@@ -118,7 +118,8 @@ static inline void file_desk_fini(struct file_desk *d, bool must_remove) {
 /* A job with the blocks [from, from + n) of a chain and room for their payloads. */
 struct file_batch {
     struct tier_job job;
-    uint32_t n;
+    uint64_t chain;
+    uint32_t from, n;
     size_t block_bytes;
     struct unit_block blocks[TIER_JOB_UNITS];
     uint8_t payloads[TIER_JOB_UNITS][FILE_DESK_BLOCK];
@@ -128,6 +129,8 @@ static inline struct file_batch *file_batch_make(struct file_desk *d, enum tier_
                                                  uint64_t chain, uint32_t from, uint32_t n) {
     struct file_batch *b = mem_zalloc(sizeof(*b));
 
+    b->chain = chain;
+    b->from = from;
     b->n = n;
     b->block_bytes = d->codec.block_bytes;
     b->job.op = op;
@@ -135,7 +138,10 @@ static inline struct file_batch *file_batch_make(struct file_desk *d, enum tier_
     b->job.home = d->box;
     b->job.deadline_us = UINT64_MAX;
     for (uint32_t i = 0; i < n; i++) {
-        unit_block_make(&b->blocks[i], NULL, d->codec.fingerprint, chain, from + i);
+        if (i == 0)
+            unit_block_make(&b->blocks[0], NULL, d->codec.fingerprint, chain, from);
+        else
+            unit_block_follow(&b->blocks[i], &b->blocks[i - 1].id.key, NULL, chain, from + i);
         b->job.units[i].id = b->blocks[i].id;
         b->job.units[i].payload = b->payloads[i];
         if (op == TIER_STORE)
@@ -208,7 +214,10 @@ static inline uint32_t file_desk_find(struct file_desk *d, uint64_t chain, uint3
     struct unit_block b;
 
     for (uint32_t i = 0; i < n; i++) {
-        unit_block_make(&b, NULL, d->codec.fingerprint, chain, i);
+        if (i == 0)
+            unit_block_make(&b, NULL, d->codec.fingerprint, chain, 0);
+        else
+            unit_block_follow(&b, &keys[i - 1], NULL, chain, i);
         keys[i] = b.id.key;
     }
     return d->tier->ops->find(d->tier, keys, n);
