@@ -15,8 +15,8 @@ struct unit_block {
     uint32_t tokens[UNIT_TEST_TOKENS];
 };
 
-/* The block behind `parent`, which is block at - 1 of the chain; at 0 it has the root's key alone. A
- * block that was made may not be copied: its identity points into it. */
+/* The block behind `parent`: block at - 1 of the chain, or the root. A block that was made may not
+ * be copied: its identity points into it. */
 static inline void unit_block_follow(struct unit_block *b, const struct unit_key *parent,
                                      const uint8_t *fleet_key, uint64_t chain, uint32_t at) {
     struct unit_key before = *parent;
