@@ -9,10 +9,10 @@
 
 #include "common/base/list.h"
 #include "common/http/http_parse.h"
+#include "common/net/address.h"
 #include "common/net/mailbox.h"
 #include "common/text/json.h"
 #include "router/admin/admin_commands.h"
-#include "router/registry/address.h"
 
 #define PATH_MAX_BYTES 640 /* a worker's URL, percent-encoded */
 #define WORKER_ID_MAX  24

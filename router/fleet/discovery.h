@@ -14,7 +14,7 @@
 #define ROUTER_FLEET_DISCOVERY_H
 
 #include "common/base/map.h"
-#include "router/registry/address.h"
+#include "common/net/address.h"
 
 struct discovery;
 struct log;

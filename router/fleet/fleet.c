@@ -8,13 +8,13 @@
 #include "common/base/map.h"
 #include "common/base/mem.h"
 #include "common/net/loop.h"
+#include "common/net/resolver.h"
 #include "common/telemetry/log.h"
 #include "router/access/certificates.h"
 #include "router/fleet/health.h"
 #include "router/registry/registry.h"
 #include "router/registry/registry_view.h"
 #include "router/registry/registry_workers.h"
-#include "router/registry/resolver.h"
 
 #define RETRY_US 5000000u /* before adding a worker is tried again */
 

@@ -12,9 +12,9 @@
 #ifndef ROUTER_KV_KV_STREAM_H
 #define ROUTER_KV_KV_STREAM_H
 
+#include "common/net/address.h"
 #include "common/net/conn.h"
 #include "common/net/zmtp.h"
-#include "router/registry/address.h"
 
 #define KV_STREAM_FRAME_MAX (UINT64_C(8) << 20)
 

@@ -22,8 +22,8 @@
 #define ROUTER_REGISTRY_REGISTRY_H
 
 #include "common/base/status.h"
+#include "common/net/address.h"
 #include "router/queue/hold.h"
-#include "router/registry/address.h"
 #include "router/routing/routing.h"
 
 #define REGISTRY_MAX_WORKERS 1024

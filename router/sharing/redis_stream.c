@@ -18,8 +18,8 @@
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "common/net/loop.h"
+#include "common/net/resolver.h"
 #include "common/telemetry/log.h"
-#include "router/registry/resolver.h"
 
 #define SCHEME         "redis://"
 #define DEFAULT_PORT   6379

@@ -2,7 +2,7 @@
 #ifndef TESTS_SUPPORT_REGISTRY_FIXTURE_H
 #define TESTS_SUPPORT_REGISTRY_FIXTURE_H
 
-#include "router/registry/address.h"
+#include "common/net/address.h"
 #include "router/registry/registry_workers.h"
 
 static inline enum status registry_add(struct registry *r, const char *url, uint32_t *id,

@@ -12,9 +12,9 @@
 
 #include "common/base/mem.h"
 #include "common/net/loop.h"
+#include "common/net/resolver.h"
 #include "common/telemetry/log.h"
 #include "router/fleet/discovery.h"
-#include "router/registry/resolver.h"
 
 struct dns_source {
     struct discovery discovery;

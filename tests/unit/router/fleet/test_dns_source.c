@@ -5,8 +5,8 @@
 
 #include "common/base/clock.h"
 #include "common/net/loop.h"
+#include "common/net/resolver.h"
 #include "router/fleet/discovery.h"
-#include "router/registry/resolver.h"
 #include "tests/support/client.h"
 #include "tests/support/cm.h"
 

@@ -1,5 +1,4 @@
-/* router/registry/address.h - a worker's address: its URL split, its name resolved, its network
- * checked.
+/* common/net/address.h - an address: its URL split, its name resolved, its network checked.
  *
  *      "http://gpu-7:8000/" --split--> gpu-7, 8000 --resolve--> 10.0.3.7:8000 --guard--> pinned
  *
@@ -14,8 +13,8 @@
  * NAT64, 6to4) are checked as IPv4. Workers from the command line and from files are not checked.
  *
  * Pure except address_resolve; any thread. */
-#ifndef ROUTER_REGISTRY_ADDRESS_H
-#define ROUTER_REGISTRY_ADDRESS_H
+#ifndef COMMON_NET_ADDRESS_H
+#define COMMON_NET_ADDRESS_H
 
 #include <sys/socket.h>
 

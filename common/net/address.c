@@ -1,6 +1,6 @@
-/* router/registry/address.c - one spelling for all addresses: sixteen bytes, IPv4 as
+/* common/net/address.c - one spelling for all addresses: sixteen bytes, IPv4 as
  * ::ffff:a.b.c.d. */
-#include "router/registry/address.h"
+#include "common/net/address.h"
 
 #include <arpa/inet.h>
 #include <netdb.h>
@@ -264,8 +264,8 @@ static enum status look_up(const struct address_url *url, int flags, struct addr
     code = getaddrinfo(url->host, port, &hints, found);
     if (code == EAI_NONAME && (flags & AI_NUMERICHOST)) return ST_AGAIN;
     if (code == 0 && *found) return ST_OK;
-    return error_set_param(err, ST_NOT_FOUND, "url", "worker URL %s: %s: %s", url->url, url->host,
-                           gai_strerror(code));
+    return error_set_param(err, ST_NOT_FOUND, "url", "%s: cannot look up %s: %s", url->url,
+                           url->host, gai_strerror(code));
 }
 
 static struct address address_of(const struct addrinfo *info) {

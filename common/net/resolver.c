@@ -1,6 +1,6 @@
-/* router/registry/resolver.c - a thread per lookup, and a shared return path that either side may
+/* common/net/resolver.c - a thread per lookup, and a shared return path that either side may
  * drop first. */
-#include "router/registry/resolver.h"
+#include "common/net/resolver.h"
 
 #include <pthread.h>
 #include <signal.h>

@@ -1,12 +1,12 @@
-/* tests/unit/router/registry/test_address.c - every spelling of a forbidden address is refused. */
+/* tests/unit/common/net/test_address.c - every spelling of a forbidden address is refused. */
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <stdio.h>
 
 #include "common/base/clock.h"
+#include "common/net/address.h"
 #include "common/net/loop.h"
-#include "router/registry/address.h"
-#include "router/registry/resolver.h"
+#include "common/net/resolver.h"
 #include "tests/support/client.h"
 #include "tests/support/cm.h"
 

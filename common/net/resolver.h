@@ -1,4 +1,4 @@
-/* router/registry/resolver.h - asynchronous address_resolve.
+/* common/net/resolver.h - asynchronous address_resolve.
  *
  * The system's resolver blocks while a name server answers, seconds when one is down. Each lookup
  * runs on a short-lived thread and returns its result to the loop by mailbox.
@@ -7,10 +7,10 @@
  *
  * A thread cannot be cancelled: after destroy its result is discarded. Lookups are rare (a worker
  * is added, --worker-dns every 5 s), so there is no cache. Thread: control. */
-#ifndef ROUTER_REGISTRY_RESOLVER_H
-#define ROUTER_REGISTRY_RESOLVER_H
+#ifndef COMMON_NET_RESOLVER_H
+#define COMMON_NET_RESOLVER_H
 
-#include "router/registry/address.h"
+#include "common/net/address.h"
 
 struct loop;
 struct resolver;
