@@ -377,11 +377,24 @@ bool unit_peek(const struct unit_codec *codec, const void *in, size_t n, struct 
 /* Where no fleet key is set, names need not be secret, only spread. */
 static const uint8_t fixed_key[CIPHER_KEY_BYTES] = "incipit kv: no fleet key is set";
 
-static void name(const uint8_t *fleet_key, const void *data, size_t n, struct unit_key *out) {
-    uint8_t digest[SHA256_BYTES];
+/* `parent_group`: NULL for a root. The digest has bytes to spare: one decides whether a group
+ * begins here. */
+static void name(const uint8_t *fleet_key, const void *data, size_t n, const uint8_t *parent_group,
+                 struct unit_key *out) {
+    static const uint8_t none[UNIT_GROUP_BYTES];
+    uint8_t digest[SHA256_BYTES], *group = out->bytes + UNIT_GROUP_AT;
 
     hash_hmac_sha256(fleet_key ? fleet_key : fixed_key, CIPHER_KEY_BYTES, data, n, digest);
-    memcpy(out->bytes, digest, sizeof(out->bytes));
+    memcpy(out->bytes, digest, UNIT_GROUP_AT);
+    if (!parent_group) {
+        memset(group, 0, UNIT_GROUP_BYTES);
+    } else if (memcmp(parent_group, none, sizeof(none)) != 0 &&
+               digest[SHA256_BYTES - 1] % UNIT_GROUP_BLOCKS != 0) {
+        memmove(group, parent_group, UNIT_GROUP_BYTES);
+    } else {
+        memcpy(group, digest + UNIT_GROUP_AT, UNIT_GROUP_BYTES);
+        group[0] |= 1; /* not zeros */
+    }
 }
 
 void unit_chain_root(const uint8_t *fleet_key, const uint8_t fingerprint[UNIT_DIGEST_BYTES],
@@ -390,7 +403,7 @@ void unit_chain_root(const uint8_t *fleet_key, const uint8_t fingerprint[UNIT_DI
 
     memcpy(data + 8, fingerprint, UNIT_DIGEST_BYTES);
     memcpy(data + 8 + UNIT_DIGEST_BYTES, salt, UNIT_KEY_BYTES);
-    name(fleet_key, data, sizeof(data), out);
+    name(fleet_key, data, sizeof(data), NULL, out);
 }
 
 void unit_chain_next(const uint8_t *fleet_key, const struct unit_key *parent,
@@ -403,5 +416,6 @@ void unit_chain_next(const uint8_t *fleet_key, const struct unit_key *parent,
     memcpy(data, parent->bytes, UNIT_KEY_BYTES);
     memcpy(data + UNIT_KEY_BYTES, tokens, n);
     memcpy(data + UNIT_KEY_BYTES + n, extras, UNIT_DIGEST_BYTES);
-    name(fleet_key, data, UNIT_KEY_BYTES + n + UNIT_DIGEST_BYTES, out);
+    name(fleet_key, data, UNIT_KEY_BYTES + n + UNIT_DIGEST_BYTES, parent->bytes + UNIT_GROUP_AT,
+         out);
 }

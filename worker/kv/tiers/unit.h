@@ -104,6 +104,14 @@ bool unit_peek(const struct unit_codec *codec, const void *in, size_t n, struct 
 
 /* --- the chain of outer keys ------------------------------------------------------------------ */
 
+/* The last bytes of a key are those of its group: neighbours in a chain, UNIT_GROUP_BLOCKS in the
+ * mean. A place that keeps blocks on several servers keeps a group on one. The first block of a
+ * chain begins one, and then each block whose digest says so, so chains with a common part have
+ * common groups. Zeros in a root. */
+#define UNIT_GROUP_AT     12
+#define UNIT_GROUP_BYTES  4
+#define UNIT_GROUP_BLOCKS 64
+
 /* The root of all chains of this fingerprint and salt (zeros: none). fleet_key: 32 bytes, NULL: the
  * fixed one. */
 void unit_chain_root(const uint8_t *fleet_key, const uint8_t fingerprint[UNIT_DIGEST_BYTES],

@@ -555,6 +555,30 @@ static void random_damage_never_opens(void **state) {
     { #f ".sealed", f, setup, teardown, (void *)1 }
 #define BOTH(f) PLAIN_ONLY(f), SEALED_ONLY(f)
 
+static void neighbours_in_a_chain_share_a_group(void **state) {
+    const uint8_t fingerprint[UNIT_DIGEST_BYTES] = {1}, none[UNIT_DIGEST_BYTES] = {0};
+    const uint8_t zeros[UNIT_GROUP_BYTES] = {0};
+    struct unit_key key, before, heads[2];
+    uint32_t n_groups = 0;
+
+    (void)state;
+    unit_chain_root(NULL, fingerprint, none, &key);
+    assert_memory_equal(key.bytes + UNIT_GROUP_AT, zeros, UNIT_GROUP_BYTES);
+    for (uint32_t i = 0; i < 2; i++)
+        unit_chain_next(NULL, &key, &i, 1, none, &heads[i]);
+    assert_memory_not_equal(heads[0].bytes + UNIT_GROUP_AT, heads[1].bytes + UNIT_GROUP_AT,
+                            UNIT_GROUP_BYTES);
+    for (uint32_t i = 0; i < 100 * UNIT_GROUP_BLOCKS; i++) {
+        before = key;
+        unit_chain_next(NULL, &key, &i, 1, none, &key);
+        assert_memory_not_equal(key.bytes, before.bytes, UNIT_GROUP_AT);
+        assert_memory_not_equal(key.bytes + UNIT_GROUP_AT, zeros, UNIT_GROUP_BYTES);
+        n_groups +=
+            memcmp(key.bytes + UNIT_GROUP_AT, before.bytes + UNIT_GROUP_AT, UNIT_GROUP_BYTES) != 0;
+    }
+    assert_in_range(n_groups, 60, 160); /* 100 expected, of a fixed chain */
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         BOTH(an_untouched_unit_is_its_block),
@@ -576,6 +600,7 @@ int main(void) {
         BOTH(many_salts_open_in_any_order),
         BOTH(the_chain_depends_on_everything),
         BOTH(random_damage_never_opens),
+        cmocka_unit_test(neighbours_in_a_chain_share_a_group),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
