@@ -273,7 +273,7 @@ void store_slots_item(struct store_link *l, const struct resp_item *item) {
     if (item->index == 0) {
         size_t n = item->kind == RESP_BULK ? MIN(item->text.len, sizeof(range->host) - 1) : 0;
 
-        memcpy(range->host, item->text.ptr, n);
+        if (n) memcpy(range->host, item->text.ptr, n);
         range->host[n] = '\0';
     } else if (item->index == 1 && item->kind == RESP_INTEGER) {
         take_range(l, item->number);
