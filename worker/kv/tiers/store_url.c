@@ -52,6 +52,7 @@ static enum status read_host(struct str s, bool is_tls, struct address_url *out)
     }
     st = address_split(str_of(as_http), out, NULL);
     if (st != ST_OK) return st;
+    if (strlen(out->authority) > ADDRESS_HOST_MAX) return ST_INVALID; /* its name is read again */
     n = snprintf(url, sizeof(url), "%s://%s", is_tls ? "rediss" : "redis", out->authority);
     if (n < 0 || (size_t)n >= sizeof(url)) return ST_INVALID;
     memcpy(out->url, url, (size_t)n + 1);
