@@ -14,9 +14,10 @@
 
 #include "common/base/clock.h"
 
-#define ARGS_MAX 64
-#define START_US 30000000u
-#define PAUSE_US 2000u
+#define ARGS_MAX    64
+#define START_US    30000000u
+#define PAUSE_US    2000u
+#define START_TIMES 10
 
 static const char *const programs[] = {"redis-server", "valkey-server"};
 
@@ -79,15 +80,35 @@ static void run(struct redis_server *s, const char *program, const char *const *
     _exit(127);
 }
 
-void redis_server_restart(struct redis_server *s, const char *const *more) {
+static void use_free_port(struct redis_server *s) {
+    s->port = free_port();
+    snprintf(s->port_text, sizeof(s->port_text), "%u", s->port);
+}
+
+/* False: it has ended, for its port was taken in the meantime. */
+static bool runs(struct redis_server *s, const char *program, const char *const *more) {
     uint64_t until_us = clock_now_us() + START_US;
-    const char *program = find_program();
+    int status;
 
     s->pid = fork();
     if (s->pid == 0) run(s, program, more);
     while (ask(s, "PING") == 0) {
-        if (clock_now_us() > until_us || waitpid(s->pid, NULL, WNOHANG) != 0) abort();
+        if (waitpid(s->pid, &status, WNOHANG) != 0) {
+            fprintf(stderr, "%s has ended with status %d\n", program, status);
+            return false;
+        }
+        if (clock_now_us() > until_us) abort();
         usleep(PAUSE_US);
+    }
+    return true;
+}
+
+void redis_server_restart(struct redis_server *s, const char *const *more) {
+    int n_left = START_TIMES;
+
+    while (!runs(s, find_program(), more)) {
+        if (--n_left == 0) abort();
+        use_free_port(s);
     }
 }
 
@@ -97,8 +118,7 @@ bool redis_server_start(struct redis_server *s, const char *const *more) {
     snprintf(s->folder, sizeof(s->folder), "/tmp/redis_XXXXXX");
     if (!mkdtemp(s->folder)) abort();
     snprintf(s->path, sizeof(s->path), "%s/socket", s->folder);
-    s->port = free_port();
-    snprintf(s->port_text, sizeof(s->port_text), "%u", s->port);
+    use_free_port(s);
     redis_server_restart(s, more);
     return true;
 }

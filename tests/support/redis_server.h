@@ -16,8 +16,9 @@ struct redis_server {
 /* Waits until it answers. `more`: arguments after the usual ones, NULL at the end; a port given as
  * "PORT" is this server's. False: none is installed. */
 bool redis_server_start(struct redis_server *s, const char *const *more);
-void redis_server_restart(struct redis_server *s, const char *const *more); /* on its port, empty */
-void redis_server_kill(struct redis_server *s);                             /* kill -9 */
+/* Empty, on its socket, and on its port if that is still free. */
+void redis_server_restart(struct redis_server *s, const char *const *more);
+void redis_server_kill(struct redis_server *s); /* kill -9 */
 void redis_server_stop(struct redis_server *s); /* and removes the folder */
 
 /* Over the unix socket, with blanks between the words; fails the test on an error. */
