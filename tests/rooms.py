@@ -73,6 +73,7 @@ ARROWS = {
     "worker/kv/block": "common/base",
     "worker/kv": "common/base common/text worker/kv/block worker/kv/tiers",
     "worker/kv/tiers": "common/base common/net common/telemetry",
+    "worker/kv/tiers/store": "common/base common/net common/telemetry worker/kv/tiers",
     "worker/sched": "common/base common/net kernels worker/kv worker/grammar",
     "worker/model/checkpoint": "common/base common/text kernels",
     "worker/model/quant": "common/base common/text kernels worker/model/checkpoint",

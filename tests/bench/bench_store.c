@@ -19,7 +19,7 @@
 #include "common/base/mem.h"
 #include "tests/support/redis_server.h"
 #include "tests/support/unit_fixture.h"
-#include "worker/kv/tiers/store.h"
+#include "worker/kv/tiers/store/store.h"
 
 #define BYTES_OF_KEYS (64u << 20)
 #define GET_PASSES    2 /* over all keys, in one measurement */

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "common/base/hash.h"
-#include "common/net/resp.h"
+#include "worker/kv/tiers/store/resp.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

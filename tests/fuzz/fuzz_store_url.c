@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "worker/kv/tiers/store_url.h"
+#include "worker/kv/tiers/store/store_url.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -5,7 +5,7 @@
 
 #include "common/base/map.h"
 #include "common/net/conn.h"
-#include "common/net/resp.h"
+#include "worker/kv/tiers/store/resp.h"
 
 struct tls;
 

@@ -11,7 +11,7 @@
 #include "common/net/mailbox.h"
 #include "tests/support/cm.h"
 #include "tests/support/unit_fixture.h"
-#include "worker/kv/tiers/store.h"
+#include "worker/kv/tiers/store/store.h"
 
 #define STORE_TEST_BLOCKS 64
 

@@ -5,8 +5,8 @@
 #include "common/base/rng.h"
 #include "tests/support/cm.h"
 #include "tests/support/support.h"
-#include "worker/kv/tiers/store_beliefs.h"
-#include "worker/kv/tiers/store_url.h"
+#include "worker/kv/tiers/store/store_beliefs.h"
+#include "worker/kv/tiers/store/store_url.h"
 
 /* --- URLs ------------------------------------------------------------------------------------- */
 

@@ -1,4 +1,4 @@
-/* worker/kv/tiers/store_reply.c - what a server answers, and what follows from it.
+/* worker/kv/tiers/store/store_reply.c - what a server answers, and what follows from it.
  *
  *      value    verified into the host block: TIER_OK or TIER_REJECTED
  *      nil      of a GET: TIER_ABSENT; of a SET: the key was there
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "worker/kv/tiers/store_internal.h"
+#include "worker/kv/tiers/store/store_internal.h"
 
 /* --- errors ----------------------------------------------------------------------------------- */
 

@@ -1,4 +1,4 @@
-/* worker/kv/tiers/store.h - a tier in a shared store: one or several servers of Redis or Valkey, or
+/* worker/kv/tiers/store/store.h - a tier in a shared store: one or several servers of Redis or Valkey, or
  * a cluster of them.
  *
  *      engine thread                          store's thread, one loop
@@ -28,8 +28,8 @@
  * LIMITS. A store is trusted with nothing but time: sealed units are neither read nor forged there,
  * but it can delay and lose. Deleting is left to the server: the time to live, and its policy
  * (maxmemory-policy allkeys-lru). Replicas are not read. */
-#ifndef WORKER_KV_TIERS_STORE_H
-#define WORKER_KV_TIERS_STORE_H
+#ifndef WORKER_KV_TIERS_STORE_STORE_H
+#define WORKER_KV_TIERS_STORE_STORE_H
 
 #include "worker/kv/tiers/tier.h"
 

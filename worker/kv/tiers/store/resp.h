@@ -1,4 +1,4 @@
-/* common/net/resp.h - RESP2, the protocol of Redis and Valkey: the side that asks.
+/* worker/kv/tiers/store/resp.h - RESP2, the protocol of Redis and Valkey: the side that asks.
  *
  *      *3\r\n$3\r\nGET\r\n ...      a command is an array of bulks
  *      +OK    -LOADING ...   :1     a reply is a line,
@@ -15,8 +15,8 @@
  *
  * Pure; any thread. Follows: the RESP2 specification of Redis. hiredis, which the router uses for
  * streams, copies each bulk twice and has no TLS in Debian 12. */
-#ifndef COMMON_NET_RESP_H
-#define COMMON_NET_RESP_H
+#ifndef WORKER_KV_TIERS_STORE_RESP_H
+#define WORKER_KV_TIERS_STORE_RESP_H
 
 #include "common/base/buf.h"
 #include "common/base/status.h"

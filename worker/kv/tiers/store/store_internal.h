@@ -1,4 +1,4 @@
-/* worker/kv/tiers/store_internal.h - what the files of the store share.
+/* worker/kv/tiers/store/store_internal.h - what the files of the store share.
  *
  *      store ── nodes[] ── node: a server, its breaker, its memory
  *        │                  └── links[2] ── link: a connection; requests waiting, then sent
@@ -8,8 +8,8 @@
  * A request is on one list: free, waiting of a link, or sent of a link; replies come in the order
  * of the sent ones. All belong to the store's thread, but for what `lock` guards and the atomics,
  * which find reads. */
-#ifndef WORKER_KV_TIERS_STORE_INTERNAL_H
-#define WORKER_KV_TIERS_STORE_INTERNAL_H
+#ifndef WORKER_KV_TIERS_STORE_STORE_INTERNAL_H
+#define WORKER_KV_TIERS_STORE_STORE_INTERNAL_H
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -18,11 +18,11 @@
 #include "common/net/conn.h"
 #include "common/net/mailbox.h"
 #include "common/net/resolver.h"
-#include "common/net/resp.h"
 #include "common/net/tls.h"
-#include "worker/kv/tiers/store.h"
-#include "worker/kv/tiers/store_beliefs.h"
-#include "worker/kv/tiers/store_url.h"
+#include "worker/kv/tiers/store/resp.h"
+#include "worker/kv/tiers/store/store.h"
+#include "worker/kv/tiers/store/store_beliefs.h"
+#include "worker/kv/tiers/store/store_url.h"
 
 #define STORE_SLOTS      16384
 #define STORE_ASKS_MAX   1024 /* keys that wait to be asked for, or are */

@@ -1,5 +1,5 @@
-/* common/net/resp.c - lines, lengths, and the place in nested arrays. */
-#include "common/net/resp.h"
+/* worker/kv/tiers/store/resp.c - lines, lengths, and the place in nested arrays. */
+#include "worker/kv/tiers/store/resp.h"
 
 #define END_BYTES 2 /* "\r\n" */
 

@@ -1,4 +1,4 @@
-/* worker/kv/tiers/store_node.c - servers: which one has a key, whether it may be asked, how full it
+/* worker/kv/tiers/store/store_node.c - servers: which one has a key, whether it may be asked, how full it
  * is.
  *
  *      key ── group ── CRC-16 ── slot ── slots[] ── node
@@ -15,7 +15,7 @@
 #include "common/base/hash.h"
 #include "common/base/mem.h"
 #include "common/telemetry/log.h"
-#include "worker/kv/tiers/store_internal.h"
+#include "worker/kv/tiers/store/store_internal.h"
 
 #define FAILURES_MAX     3
 #define BACKOFF_FIRST_US 250000u

@@ -1,5 +1,5 @@
-/* worker/kv/tiers/store_beliefs.c - sets of eight; an entry of BELIEF_NONE is free. */
-#include "worker/kv/tiers/store_beliefs.h"
+/* worker/kv/tiers/store/store_beliefs.c - sets of eight; an entry of BELIEF_NONE is free. */
+#include "worker/kv/tiers/store/store_beliefs.h"
 
 #include <assert.h>
 #include <string.h>

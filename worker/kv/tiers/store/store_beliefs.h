@@ -1,4 +1,4 @@
-/* worker/kv/tiers/store_beliefs.h - what a shared store is believed to hold, in bounded memory.
+/* worker/kv/tiers/store/store_beliefs.h - what a shared store is believed to hold, in bounded memory.
  *
  * A table of sets of eight entries: a key is in its set or unknown. A belief has a time at which it
  * ends, and a full set forgets the one that ends first, so what is absent goes before what is
@@ -10,8 +10,8 @@
  *        `---time ends-------+-- ...
  *
  * Time is the caller's. One thread, or a lock of the caller's. */
-#ifndef WORKER_KV_TIERS_STORE_BELIEFS_H
-#define WORKER_KV_TIERS_STORE_BELIEFS_H
+#ifndef WORKER_KV_TIERS_STORE_STORE_BELIEFS_H
+#define WORKER_KV_TIERS_STORE_STORE_BELIEFS_H
 
 #include "worker/kv/tiers/unit.h"
 

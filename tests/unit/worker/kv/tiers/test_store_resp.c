@@ -1,10 +1,10 @@
-/* tests/unit/common/net/test_resp.c - replies, whole and cut anywhere; what is refused. */
+/* tests/unit/worker/kv/tiers/test_store_resp.c - replies, whole and cut anywhere; what is refused. */
 #include <stdio.h>
 
 #include "common/base/rng.h"
-#include "common/net/resp.h"
 #include "tests/support/cm.h"
 #include "tests/support/support.h"
+#include "worker/kv/tiers/store/resp.h"
 
 #define BULK_MAX 1000
 

@@ -1,4 +1,4 @@
-/* worker/kv/tiers/store_link.c - a connection to a server: requests that wait, those that were
+/* worker/kv/tiers/store/store_link.c - a connection to a server: requests that wait, those that were
  * sent, and their order.
  *
  *      DOWN ──request──▶ LOOKING_UP ──▶ CONNECTING ──▶ GREETING ──▶ UP ──ended──▶ DOWN
@@ -16,7 +16,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/mem.h"
-#include "worker/kv/tiers/store_internal.h"
+#include "worker/kv/tiers/store/store_internal.h"
 
 #define OUT_HEAD_BYTES 128u /* of a SET, before the unit, which begins at a cache line */
 #define OUT_TAIL_BYTES 64u

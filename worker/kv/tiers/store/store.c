@@ -1,9 +1,9 @@
-/* worker/kv/tiers/store.c - the store's thread; jobs and their units; what is believed.
+/* worker/kv/tiers/store/store.c - the store's thread; jobs and their units; what is believed.
  *
  * A job becomes a work with a request per unit, each of which goes its own way (store_node.c,
  * store_link.c) and ends in store_unit_done. `n_left` has one more while the requests are being
  * handed out, so that a job never ends under the loop that does that. */
-#include "worker/kv/tiers/store.h"
+#include "worker/kv/tiers/store/store.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -15,7 +15,7 @@
 #include "common/base/file.h"
 #include "common/base/hash.h"
 #include "common/base/mem.h"
-#include "worker/kv/tiers/store_internal.h"
+#include "worker/kv/tiers/store/store_internal.h"
 
 #define ABSENT_US    5000000u /* what is not there is asked for again after this, */
 #define ASKED_US     2000000u /* and what has no answer after this */

@@ -1,11 +1,11 @@
-/* worker/kv/tiers/store_url.h - where a shared store is.
+/* worker/kv/tiers/store/store_url.h - where a shared store is.
  *
  *      redis://[[USER]:PASSWORD@]HOST[:PORT][/DATABASE]      rediss:// the same over TLS
  *      unix:///PATH[?db=DATABASE]
  *
  * USER and PASSWORD are percent-encoded. No message shows a password. Pure. */
-#ifndef WORKER_KV_TIERS_STORE_URL_H
-#define WORKER_KV_TIERS_STORE_URL_H
+#ifndef WORKER_KV_TIERS_STORE_STORE_URL_H
+#define WORKER_KV_TIERS_STORE_STORE_URL_H
 
 #include "common/base/buf.h"
 #include "common/net/address.h"
