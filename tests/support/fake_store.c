@@ -218,6 +218,7 @@ static void on_data(struct conn *c, void *owner) {
         buf_clear(&p->args[p->n_args]);
         buf_append_str(&p->args[p->n_args], item.text);
         buf_append(&p->args[p->n_args++], "", 1);
+        if (item.ends_reply && p->is_stuck) p->server->n_unanswered++;
         if (item.ends_reply && !p->is_stuck && !run_command(p)) return;
         if (item.ends_reply) p->n_args = 0;
     }

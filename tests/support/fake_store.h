@@ -53,6 +53,7 @@ struct fake_store {
     const char *fault_text; /* with its sign and without its end: "-LOADING ..." */
     size_t split_at;
 
+    uint32_t n_unanswered; /* commands that came after FAULT_HALF */
     uint32_t n_accepted, n_gets, n_sets, n_asks, n_asking;
     char last_set[8][64]; /* the arguments of the last SET, but for its value */
 };

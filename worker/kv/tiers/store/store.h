@@ -39,7 +39,8 @@ struct log;
 #define STORE_NODES_MAX    256
 #define STORE_URLS_MAX     64
 
-struct tier_store_config {     /* copied, but for `log`; 0 or NULL: the default in parentheses */
+/* 0 or NULL: the default in parentheses. Strings and `log` are borrowed for the life of the tier. */
+struct tier_store_config {
     const char *urls;          /* separated by commas or blanks: store_url.h */
     const char *password_file; /* instead of those in the URLs; read once */
     struct unit_codec_config unit;

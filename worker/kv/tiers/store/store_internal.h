@@ -6,7 +6,7 @@
  *        └── works[] ── work: a job of the engine, a request per unit   (store.c)
  *
  * A request is on one list: free, waiting of a link, or sent of a link; replies come in the order
- * of the sent ones. All belong to the store's thread, but for what `lock` guards and the atomics,
+ * of the sent ones. All belong to the store's thread, except what `lock` guards and the atomics,
  * which find reads. */
 #ifndef WORKER_KV_TIERS_STORE_STORE_INTERNAL_H
 #define WORKER_KV_TIERS_STORE_STORE_INTERNAL_H

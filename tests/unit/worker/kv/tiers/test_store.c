@@ -375,6 +375,26 @@ static void a_reply_of_another_kind_ends_the_connection(void **state) {
     end(&f);
 }
 
+static void no_more_is_asked_for_than_the_window(void **state) {
+    struct tier_job job;
+    struct fixture f;
+
+    (void)state;
+    begin(&f, true, 1, "");
+    f.desk.config.silence_ms = 200;
+    store_desk_open(&f.desk, f.urls);
+    store_desk_run_until_ok(&f.desk, &job, TIER_STORE, 0, 64);
+    for (int op = TIER_LOAD; op <= TIER_STORE; op++) {
+        f.servers[0].n_unanswered = 0;
+        fake_store_fail(&f.servers[0], FAULT_HALF, NULL, 1);
+        store_desk_run(&f.desk, &job, op, 0, 64);
+        assert_int_equal(store_job_count(&job, TIER_OK), 0);
+        assert_true(f.servers[0].n_unanswered <= (op == TIER_LOAD ? 15u : 3u));
+        store_desk_run_until_ok(&f.desk, &job, TIER_STORE, 0, 1);
+    }
+    end(&f);
+}
+
 /* --- the breaker ------------------------------------------------------------------------------ */
 
 static void a_server_that_is_away_is_absent_until_it_is_back(void **state) {
@@ -444,6 +464,29 @@ static void a_job_too_late_or_cancelled_does_not_begin(void **state) {
         assert_int_equal(job.began_us, 0);
     }
     assert_int_equal(f.servers[0].n_gets, 0);
+    end(&f);
+}
+
+static void what_was_not_sent_by_the_deadline_is_late(void **state) {
+    struct tier_job job;
+    struct fixture f;
+
+    (void)state;
+    begin_open(&f, true);
+    store_desk_run(&f.desk, &job, TIER_STORE, 0, 64);
+    store_desk_run(&f.desk, &job, TIER_LOAD, 0, 1); /* a connection */
+    store_job_make(&f.desk, &job, TIER_LOAD, 0, 64);
+    job.deadline_us = clock_now_us() + 20000;
+    f.desk.tier->ops->submit(f.desk.tier, &job);
+    while (clock_now_us() <= job.deadline_us + 2000) /* the server is not turned meanwhile */
+        usleep(1000);
+    STORE_UNTIL(&f.desk, store_desk_harvest(&f.desk) == 3);
+    store_job_check(&f.desk, &job);
+    assert_true(store_job_count(&job, TIER_OK) <= 16);
+    assert_true(store_job_count(&job, TIER_LATE) >= 1);
+    assert_int_equal(store_job_count(&job, TIER_OK) + store_job_count(&job, TIER_LATE) +
+                         store_job_count(&job, TIER_SKIPPED),
+                     64);
     end(&f);
 }
 
@@ -652,6 +695,37 @@ static void a_moved_slot_is_followed_and_remembered(void **state) {
     assert_int_equal(job.units[0].result, TIER_OK);
     assert_int_equal(store_desk_stats(&f.desk).n_errors[STORE_MOVED], 1);
     assert_int_equal(store_desk_stats(&f.desk).n_errors[STORE_ASK], 1);
+    end(&f);
+}
+
+static void keys_that_move_to_and_fro_are_found(void **state) {
+    const struct strmap_slot *slot;
+    char moved[64], slots[512];
+    struct tier_job job;
+    struct fixture f;
+
+    (void)state;
+    begin(&f, true, 2, "");
+    make_cluster(&f, slots);
+    store_desk_open(&f.desk, f.urls);
+    for (uint32_t round = 0; round < 12; round++) {
+        struct fake_store *from = &f.servers[round % 2], *to = &f.servers[1 - round % 2];
+
+        for (size_t i = 0; (slot = strmap_next(&from->values, &i));)
+            fake_store_put(to, slot->key.ptr, buf_str(slot->value));
+        fake_store_flush(from);
+        snprintf(moved, sizeof(moved), "-%s %u 127.0.0.1:%u", round % 3 ? "MOVED" : "ASK", round,
+                 to->port);
+        to->fault = FAULT_NONE;
+        fake_store_fail(from, FAULT_ERROR, NULL, 1);
+        from->fault_text = moved;
+        from->fault_lasts = true;
+        store_desk_run(&f.desk, &job, TIER_STORE, round * 4, 8);
+        assert_int_equal(store_job_count(&job, TIER_OK), 8);
+        store_desk_run(&f.desk, &job, TIER_LOAD, 0, round * 4 + 8);
+        assert_int_equal(store_job_count(&job, TIER_OK), round * 4 + 8);
+        assert_int_equal(from->values.n, 0);
+    }
     end(&f);
 }
 
@@ -875,9 +949,11 @@ int main(void) {
         cmocka_unit_test(a_server_that_hangs_in_a_value_is_dropped),
         cmocka_unit_test(a_wrong_length_ends_the_connection),
         cmocka_unit_test(a_reply_of_another_kind_ends_the_connection),
+        cmocka_unit_test(no_more_is_asked_for_than_the_window),
         cmocka_unit_test(a_server_that_is_away_is_absent_until_it_is_back),
         cmocka_unit_test(an_idle_connection_that_ends_is_no_failure),
         cmocka_unit_test(a_job_too_late_or_cancelled_does_not_begin),
+        cmocka_unit_test(what_was_not_sent_by_the_deadline_is_late),
         cmocka_unit_test(jobs_beyond_the_limit_are_refused),
         cmocka_unit_test(closing_ends_all_jobs),
         cmocka_unit_test(an_empty_job_comes_home),
@@ -886,6 +962,7 @@ int main(void) {
         cmocka_unit_test(several_urls_are_shards_whatever_their_order),
         cmocka_unit_test(a_cluster_tells_where_keys_are),
         cmocka_unit_test(a_moved_slot_is_followed_and_remembered),
+        cmocka_unit_test(keys_that_move_to_and_fro_are_found),
         cmocka_unit_test(servers_that_send_each_other_a_key_end_it),
         cmocka_unit_test(passwords_come_from_the_url_or_a_file),
         cmocka_unit_test(what_cannot_be_opened_is_refused_with_a_reason),
