@@ -114,7 +114,7 @@ void store_ask_done(struct tier_store *s, struct store_request *r, enum belief b
     list_push_back(&s->free_asks, &r->link);
 }
 
-/* Keys that find no request free are forgotten: whoever needs them asks again. */
+/* Keys for which no request is free are forgotten: the next find asks again. */
 static void ask(struct tier_store *s) {
     struct unit_key keys[STORE_ASKS_MAX];
     uint32_t n;

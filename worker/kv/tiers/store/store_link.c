@@ -37,7 +37,7 @@ static bool has_room(const struct store_link *l) {
     return !list_is_empty(&l->free_controls);
 }
 
-/* Writes a command of strings, the last of which is NULL, and expects its reply. */
+/* Writes a command of strings up to NULL, and expects its reply. */
 static void send_control(struct store_link *l, enum store_command command,
                          const char *const *words) {
     struct store_request *r;
