@@ -106,8 +106,8 @@ bool unit_peek(const struct unit_codec *codec, const void *in, size_t n, struct 
 
 /* The last bytes of a key are those of its group: neighbours in a chain, UNIT_GROUP_BLOCKS in the
  * mean. A place that keeps blocks on several servers keeps a group on one. The first block of a
- * chain begins one, and then each block whose digest says so, so chains with a common part have
- * common groups. Zeros in a root. */
+ * chain begins one, and then one block in UNIT_GROUP_BLOCKS does, by its digest: chains with a
+ * common part have common groups. Zeros in a root. */
 #define UNIT_GROUP_AT     12
 #define UNIT_GROUP_BYTES  4
 #define UNIT_GROUP_BLOCKS 64

@@ -1,4 +1,4 @@
-/* worker/kv/tiers/store/store.c - the store's thread; jobs and their units; what is believed.
+/* worker/kv/tiers/store/store.c - the store's thread; jobs and their units; what it is assumed to hold.
  *
  * A job becomes a work with a request per unit, each of which goes its own way (store_node.c,
  * store_link.c) and ends in store_unit_done. `n_left` has one more while the requests are being
@@ -34,7 +34,7 @@ static struct tier_store *store_of(struct tier *t) {
 
 /* --- beliefs ---------------------------------------------------------------------------------- */
 
-static void believe(struct tier_store *s, const struct unit_key *key, enum belief belief) {
+static void assume(struct tier_store *s, const struct unit_key *key, enum belief belief) {
     uint64_t now_us = loop_now_us(s->loop);
     uint64_t for_us = belief == BELIEF_ABSENT ? ABSENT_US : (uint64_t)s->config.ttl_s * 1000000u;
 
@@ -110,7 +110,7 @@ static uint32_t store_find(struct tier *t, const struct unit_key *keys, uint32_t
 }
 
 void store_ask_done(struct tier_store *s, struct store_request *r, enum belief belief) {
-    if (belief != BELIEF_NONE) believe(s, &r->key, belief);
+    if (belief != BELIEF_NONE) assume(s, &r->key, belief);
     list_push_back(&s->free_asks, &r->link);
 }
 
@@ -159,9 +159,9 @@ static void learn(struct tier_store *s, const struct store_request *r, enum tier
     bool is_load = r->command == COMMAND_GET, is_foreign = cause == UNIT_VERSION;
 
     switch (result) {
-    case TIER_OK: believe(s, &r->key, BELIEF_PRESENT); break;
-    case TIER_ABSENT: believe(s, &r->key, BELIEF_ABSENT); break;
-    case TIER_REJECTED: believe(s, &r->key, is_foreign ? BELIEF_ABSENT : BELIEF_SPOILED); break;
+    case TIER_OK: assume(s, &r->key, BELIEF_PRESENT); break;
+    case TIER_ABSENT: assume(s, &r->key, BELIEF_ABSENT); break;
+    case TIER_REJECTED: assume(s, &r->key, is_foreign ? BELIEF_ABSENT : BELIEF_SPOILED); break;
     default: return;
     }
     pthread_mutex_lock(&s->lock);

@@ -1,5 +1,5 @@
-/* worker/kv/tiers/store/store.h - a tier in a shared store: one or several servers of Redis or Valkey, or
- * a cluster of them.
+/* worker/kv/tiers/store/store.h - a tier in a shared store: one server of Redis or Valkey, several,
+ * or a cluster of them.
  *
  *      engine thread                          store's thread, one loop
  *      find ── beliefs, under a lock
@@ -17,7 +17,7 @@
  *
  * What the store lacks, refuses or sends wrong is absent, and counted. A lost connection ends what
  * was sent over it (TIER_IO), three failures in a row open the node's breaker: its keys are absent
- * and its jobs TIER_BUSY for 250 ms, doubling up to 30 s, then one job is let through. Nobody waits
+ * and its jobs TIER_BUSY for 250 ms, doubling up to 30 s, then one job is let through. No request waits
  * for a server.
  *
  * find answers from memory. Keys that it does not know are asked for in the background (EXISTS), so
@@ -78,7 +78,7 @@ const char *store_error_name(enum store_error error);
 
 struct tier_store_stats {
     uint64_t n_errors[STORE_N_ERRORS];
-    uint64_t n_absent;              /* believed to be there, and was not */
+    uint64_t n_absent;              /* assumed to be there, and was not */
     uint64_t n_rejected;            /* units that unit_open refused */
     uint64_t n_existing;            /* SETs that found the key */
     uint64_t n_asked;               /* keys, by EXISTS */

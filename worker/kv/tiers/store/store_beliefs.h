@@ -1,4 +1,5 @@
-/* worker/kv/tiers/store/store_beliefs.h - what a shared store is believed to hold, in bounded memory.
+/* worker/kv/tiers/store/store_beliefs.h - what a shared store is assumed to hold, in bounded
+ * memory.
  *
  * A table of sets of eight entries: a key is in its set or unknown. A belief has a time at which it
  * ends, and a full set forgets the one that ends first, so what is absent goes before what is
@@ -33,7 +34,7 @@ void beliefs_destroy(struct beliefs *b); /* NULL is fine */
 
 enum belief beliefs_find(const struct beliefs *b, const struct unit_key *key, uint64_t now_us);
 
-/* Replaces what was believed of the key; BELIEF_NONE forgets it. */
+/* Replaces what was assumed of the key; BELIEF_NONE forgets it. */
 void beliefs_set(struct beliefs *b, const struct unit_key *key, enum belief belief, uint64_t now_us,
                  uint64_t until_us);
 

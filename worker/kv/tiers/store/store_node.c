@@ -4,7 +4,7 @@
  *      key ── group ── CRC-16 ── slot ── slots[] ── node
  *
  * A plain server is a cluster of one, several URLs are one whose slots are dealt by rendezvous
- * hashing, and a real cluster tells its own. So one table leads to the node whatever the store is.
+ * hashing, and a real cluster sends its own. So one table leads to the node whatever the store is.
  *
  * A node's breaker: closed, with fewer than FAILURES_MAX failures in a row; open, while `closed`
  * runs; then half open, and `probe` is the one job that is let through. Nodes are never removed:

@@ -1,4 +1,5 @@
-/* tests/unit/worker/kv/tiers/test_store_resp.c - replies, whole and cut anywhere; what is refused. */
+/* tests/unit/worker/kv/tiers/test_store_resp.c - replies, whole and cut anywhere; what is not
+ * taken. */
 #include <stdio.h>
 
 #include "common/base/rng.h"
