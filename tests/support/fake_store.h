@@ -55,7 +55,7 @@ struct fake_store {
 
     uint32_t n_unanswered; /* commands that came after FAULT_HALF */
     uint32_t n_accepted, n_gets, n_sets, n_asks, n_asking;
-    char last_set[8][64]; /* the arguments of the last SET, but for its value */
+    char last_set[8][64]; /* the arguments of the last SET, except its value */
 };
 
 void fake_store_init(struct fake_store *s, struct loop *loop);

@@ -1,4 +1,5 @@
-/* worker/kv/tiers/store/store.c - the store's thread; jobs and their units; what it is assumed to hold.
+/* worker/kv/tiers/store/store.c - the store's thread; jobs and their units; what it is assumed to
+ * hold.
  *
  * A job becomes a work with a request per unit, each of which goes its own way (store_node.c,
  * store_link.c) and ends in store_unit_done. `n_left` has one more while the requests are being

@@ -17,8 +17,8 @@
  *
  * What the store lacks, refuses or sends wrong is absent, and counted. A lost connection ends what
  * was sent over it (TIER_IO), three failures in a row open the node's breaker: its keys are absent
- * and its jobs TIER_BUSY for 250 ms, doubling up to 30 s, then one job is let through. No request waits
- * for a server.
+ * and its jobs TIER_BUSY for 250 ms, doubling up to 30 s, then one job is let through. No request
+ * waits for a server.
  *
  * find answers from memory. Keys that it does not know are asked for in the background (EXISTS), so
  * that the next request finds them; a value that did not come is forgotten.
