@@ -78,6 +78,10 @@ static bool is_away(struct tier_store *s, const struct unit_key *key) {
     return atomic_load_explicit(&s->is_away[node], memory_order_relaxed);
 }
 
+static bool is_same_group(const struct unit_key *a, const struct unit_key *b) {
+    return memcmp(a->bytes + UNIT_GROUP_AT, b->bytes + UNIT_GROUP_AT, UNIT_GROUP_BYTES) == 0;
+}
+
 /* Keys that nothing is known of are to be asked for. True: the thread must be woken. */
 static bool want(struct tier_store *s, const struct unit_key *keys, uint32_t n, uint64_t now_us) {
     bool is_first;
@@ -100,7 +104,8 @@ static uint32_t store_find(struct tier *t, const struct unit_key *keys, uint32_t
     uint32_t i;
 
     pthread_mutex_lock(&s->lock);
-    for (i = 0; i < n && !is_away(s, &keys[i]); i++) {
+    for (i = 0; i < n; i++) {
+        if ((i == 0 || !is_same_group(&keys[i], &keys[i - 1])) && is_away(s, &keys[i])) break;
         belief = beliefs_find(s->beliefs, &keys[i], now_us);
         if (belief != BELIEF_PRESENT) break;
     }
