@@ -6,8 +6,8 @@
  * redis-benchmark has one connection, as the store has for each direction, and neither looks at its
  * values nor keeps them; the store seals or sums each unit, and verifies it into a block of its
  * own. Keys are spread over KEYS for both, and a SET always meets an empty server: values get fresh
- * memory, as those of a cache do. Needs redis-server (or valkey-server) and redis-benchmark in the
- * PATH. */
+ * memory, as those of a cache do. Needs a redis-server or valkey-server, and redis-benchmark: make
+ * deps-test. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -220,7 +220,7 @@ int main(int argc, char **argv) {
 
     signal(SIGPIPE, SIG_IGN);
     if (rounds < 1 || rounds > ROUNDS_MAX) fail("usage: bench_store [rounds, 1 to 101] [tcp|unix]");
-    if (!redis_server_start(&b.server, NULL)) fail("redis-server is not installed");
+    if (!redis_server_start(&b.server, NULL)) fail("no redis-server: make deps-test");
     for (size_t i = 0; i < ARRAY_LEN(sizes); i++) {
         for (int is_sealed = 0; is_sealed < 2; is_sealed++) {
             begin(&b, sizes[i], is_sealed);

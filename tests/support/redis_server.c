@@ -19,7 +19,9 @@
 #define PAUSE_US    2000u
 #define START_TIMES 10
 
-static const char *const programs[] = {"redis-server", "valkey-server"};
+/* The last as `make deps-test` installs it. */
+static const char *const programs[] = {"redis-server", "valkey-server",
+                                       "build/tools/bin/redis-server"};
 
 static uint16_t free_port(void) {
     struct sockaddr_in addr = {.sin_family = AF_INET};
