@@ -792,6 +792,19 @@ static void passwords_come_from_the_url_or_a_file(void **state) {
     unlink(path);
 }
 
+static void the_name_of_a_server_is_looked_up(void **state) {
+    struct tier_job job;
+    struct fixture f;
+
+    (void)state;
+    begin(&f, true, 1, "");
+    snprintf(f.urls, sizeof(f.urls), "redis://localhost:%u", f.servers[0].port);
+    store_desk_open(&f.desk, f.urls);
+    store_desk_run(&f.desk, &job, TIER_STORE, 0, 4);
+    assert_int_equal(store_job_count(&job, TIER_OK), 4);
+    end(&f);
+}
+
 static void what_cannot_be_opened_is_refused_with_a_reason(void **state) {
     static const struct {
         const char *urls, *password_file, *ca;
@@ -965,6 +978,7 @@ int main(void) {
         cmocka_unit_test(keys_that_move_to_and_fro_are_found),
         cmocka_unit_test(servers_that_send_each_other_a_key_end_it),
         cmocka_unit_test(passwords_come_from_the_url_or_a_file),
+        cmocka_unit_test(the_name_of_a_server_is_looked_up),
         cmocka_unit_test(what_cannot_be_opened_is_refused_with_a_reason),
         cmocka_unit_test(tls_is_verified),
         cmocka_unit_test(random_jobs_under_random_faults_are_right_or_absent),

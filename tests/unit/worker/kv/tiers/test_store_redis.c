@@ -16,13 +16,17 @@ struct fixture {
     char url[256];
 };
 
-static void begin(struct fixture *f, const char *const *more) {
+static void begin_of(struct fixture *f, size_t block_bytes, const char *const *more) {
     if (!redis_server_start(&f->server, more)) {
         print_message("SKIPPED a real Redis: make deps-test\n");
         skip();
     }
-    store_desk_begin(&f->desk, true, BLOCK_BYTES);
+    store_desk_begin(&f->desk, true, block_bytes);
     snprintf(f->url, sizeof(f->url), "redis://127.0.0.1:%u", f->server.port);
+}
+
+static void begin(struct fixture *f, const char *const *more) {
+    begin_of(f, BLOCK_BYTES, more);
 }
 
 static void end(struct fixture *f) {
@@ -54,6 +58,23 @@ static void a_chain_comes_back_over_tcp_and_a_unix_socket(void **state) {
         f.desk.tier = NULL;
     }
     end(&f);
+}
+
+static void blocks_of_any_size_come_back(void **state) {
+    static const size_t sizes[] = {1, 4096, 1000001, (3u << 20) + 7}; /* the window holds one */
+    struct tier_job job;
+    struct fixture f;
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(sizes); i++) {
+        begin_of(&f, sizes[i], NULL);
+        store_desk_open(&f.desk, f.url);
+        store_desk_run(&f.desk, &job, TIER_STORE, 0, 6);
+        assert_int_equal(store_job_count(&job, TIER_OK), 6);
+        store_desk_run(&f.desk, &job, TIER_LOAD, 0, 6);
+        assert_int_equal(store_job_count(&job, TIER_OK), 6);
+        end(&f);
+    }
 }
 
 static void what_the_server_drops_is_absent(void **state) {
@@ -232,6 +253,7 @@ static void tls_is_verified(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_chain_comes_back_over_tcp_and_a_unix_socket),
+        cmocka_unit_test(blocks_of_any_size_come_back),
         cmocka_unit_test(what_the_server_drops_is_absent),
         cmocka_unit_test(a_server_killed_at_any_time_loses_and_comes_back),
         cmocka_unit_test(writing_stops_where_the_memory_ends),
