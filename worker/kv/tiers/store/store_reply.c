@@ -78,6 +78,10 @@ static void take_error(struct store_link *l, struct store_request *r, struct str
         no_room(l, r);
         break;
     case STORE_OOM: no_room(l, r); break;
+    case STORE_NOAUTH: /* it has forgotten the user: the next greeting names one */
+        unfit(l, r, text);
+        conn_fail(&l->conn, CONN_RESET);
+        break;
     case STORE_WRONGTYPE:
         store_node_worked(l->node);
         store_spoiled(s, r);

@@ -792,6 +792,25 @@ static void passwords_come_from_the_url_or_a_file(void **state) {
     unlink(path);
 }
 
+static void a_server_that_forgets_the_user_is_greeted_again(void **state) {
+    struct tier_job job;
+    struct fixture f;
+
+    (void)state;
+    begin(&f, true, 1, ":x@");
+    f.servers[0].password = "x";
+    store_desk_open(&f.desk, f.urls);
+    store_desk_run(&f.desk, &job, TIER_STORE, 0, 4);
+    assert_int_equal(store_job_count(&job, TIER_OK), 4);
+    for (int i = 0; i < FAKE_STORE_PEERS; i++)
+        f.servers[0].peers[i].is_known = false;
+    store_desk_run(&f.desk, &job, TIER_STORE, 4, 4);
+    assert_int_equal(job.units[0].result, TIER_IO);
+    store_desk_run_until_ok(&f.desk, &job, TIER_STORE, 4, 4);
+    store_desk_run_until_ok(&f.desk, &job, TIER_LOAD, 0, 8);
+    end(&f);
+}
+
 static void the_name_of_a_server_is_looked_up(void **state) {
     struct tier_job job;
     struct fixture f;
@@ -978,6 +997,7 @@ int main(void) {
         cmocka_unit_test(keys_that_move_to_and_fro_are_found),
         cmocka_unit_test(servers_that_send_each_other_a_key_end_it),
         cmocka_unit_test(passwords_come_from_the_url_or_a_file),
+        cmocka_unit_test(a_server_that_forgets_the_user_is_greeted_again),
         cmocka_unit_test(the_name_of_a_server_is_looked_up),
         cmocka_unit_test(what_cannot_be_opened_is_refused_with_a_reason),
         cmocka_unit_test(tls_is_verified),
