@@ -60,6 +60,11 @@ static void send_rest(void *arg) {
     buf_clear(&p->rest);
 }
 
+void fake_store_release(struct fake_store *s) {
+    for (int i = 0; i < FAKE_STORE_PEERS; i++)
+        if (s->peers[i].is_open && buf_len(&s->peers[i].rest)) send_rest(&s->peers[i]);
+}
+
 /* The fault of this command, if it has one. */
 static enum fake_fault take_fault(struct fake_store *s, const char *command) {
     bool is_data = strcmp(command, "GET") == 0 || strcmp(command, "SET") == 0 ||
@@ -94,6 +99,7 @@ static bool answer(struct fake_store_peer *p, enum fake_fault fault, struct str 
         buf_append(&p->rest, reply.ptr + n, reply.len - n);
         loop_defer(s->loop, &p->later);
         return true;
+    case FAULT_HOLD: buf_append_str(&p->rest, reply); return true;
     case FAULT_LONGER: conn_write(&p->conn, "$400\r\n", 6); break;
     case FAULT_HUGE: conn_write(&p->conn, "$629145600\r\n", 12); break;
     default: break;

@@ -18,6 +18,7 @@ enum fake_fault {
     FAULT_CUT,    /* resets the connection */
     FAULT_HALF,   /* sends half of the reply, then nothing more */
     FAULT_SPLIT,  /* sends split_at bytes of the reply, and the rest in a later turn */
+    FAULT_HOLD,   /* sends this reply and those behind it when fake_store_release is called */
     FAULT_LONGER, /* announces a byte more than there is, then goes on */
     FAULT_HUGE,   /* announces 600 MB */
 };
@@ -64,6 +65,7 @@ void fake_store_stop(struct fake_store *s);  /* resets all connections and liste
 void fake_store_fini(struct fake_store *s);
 
 void fake_store_fail(struct fake_store *s, enum fake_fault fault, const char *command, uint32_t at);
+void fake_store_release(struct fake_store *s);
 struct buf *fake_store_find(struct fake_store *s, const char *name); /* NULL: absent */
 void fake_store_put(struct fake_store *s, const char *name, struct str value);
 void fake_store_flush(struct fake_store *s);

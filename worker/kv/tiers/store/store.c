@@ -115,8 +115,14 @@ static uint32_t store_find(struct tier *t, const struct unit_key *keys, uint32_t
     return i;
 }
 
+/* What an EXISTS found may have changed by a SET or GET that ended meanwhile. */
 void store_ask_done(struct tier_store *s, struct store_request *r, enum belief belief) {
-    if (belief != BELIEF_NONE) assume(s, &r->key, belief);
+    enum belief before;
+
+    pthread_mutex_lock(&s->lock);
+    before = beliefs_find(s->beliefs, &r->key, loop_now_us(s->loop));
+    pthread_mutex_unlock(&s->lock);
+    if (belief != BELIEF_NONE && before <= BELIEF_ASKED) assume(s, &r->key, belief);
     list_push_back(&s->free_asks, &r->link);
 }
 

@@ -135,6 +135,24 @@ static void unknown_keys_are_asked_for_and_then_found(void **state) {
     end(&f);
 }
 
+static void an_old_answer_does_not_hide_what_was_stored_since(void **state) {
+    struct tier_job job;
+    struct fixture f;
+
+    (void)state;
+    begin_open(&f, true);
+    fake_store_fail(&f.servers[0], FAULT_HOLD, "EXISTS", 1);
+    assert_int_equal(store_desk_find(&f.desk, 0, 1), 0);
+    STORE_UNTIL(&f.desk, f.servers[0].n_asks == 1);
+    store_desk_run(&f.desk, &job, TIER_STORE, 0, 1);
+    assert_int_equal(store_desk_find(&f.desk, 0, 1), 1);
+    fake_store_release(&f.servers[0]);
+    store_desk_run(&f.desk, &job, TIER_LOAD, 9, 1); /* is answered behind it */
+    assert_int_equal(job.units[0].result, TIER_ABSENT);
+    assert_int_equal(store_desk_find(&f.desk, 0, 1), 1);
+    end(&f);
+}
+
 static void two_fleets_share_nothing(void **state) {
     static const uint8_t other[1][32] = {{9}};
     struct tier_job job;
@@ -971,6 +989,7 @@ int main(void) {
         cmocka_unit_test(a_key_is_named_and_lives_as_documented),
         cmocka_unit_test(a_sealed_value_shows_neither_tokens_nor_kv),
         cmocka_unit_test(unknown_keys_are_asked_for_and_then_found),
+        cmocka_unit_test(an_old_answer_does_not_hide_what_was_stored_since),
         cmocka_unit_test(two_fleets_share_nothing),
         cmocka_unit_test(a_reply_may_come_in_two_pieces_cut_anywhere),
         cmocka_unit_test(what_is_gone_is_absent_and_forgotten),
