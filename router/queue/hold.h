@@ -36,8 +36,8 @@
  * order, one per HOLD_TRY_US and HOLD_TRIES at once; further down one per HOLD_DEEP_US, for a
  * worker that has nothing to do and nothing in its lane. With two at once and none further down,
  * workers idle while those at the front wait for others: replay at load 1.05 then takes 44 s
- * instead of 3.5 s. One further down per 8 ms puts more long prompts before short ones: bursts take
- * 2.39 s instead of 2.25 s. While HOLD_FEW or fewer wait, all are tried every HOLD_ALL_US. Prices
+ * instead of 3.7 s. One further down per 8 ms puts more long prompts before short ones: bursts take
+ * 2.39 s instead of 2.23 s. While HOLD_FEW or fewer wait, all are tried every HOLD_ALL_US. Prices
  * are taken when a request enters and at each try, and of HOLD_REPRICED others (of few, of all) per
  * HOLD_WALK_US, those first whose price is oldest: what is cached changes while they wait.
  *
@@ -57,7 +57,7 @@
 
 #define HOLD_WALK_US    5000
 #define HOLD_TRIES      16
-#define HOLD_TRY_US     500
+#define HOLD_TRY_US     1000
 #define HOLD_DEEP_US    100000
 #define HOLD_FEW        64
 #define HOLD_ALL_US     50000
