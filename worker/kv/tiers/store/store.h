@@ -39,7 +39,7 @@ struct log;
 #define STORE_NODES_MAX    256
 #define STORE_URLS_MAX     64
 
-/* 0 or NULL: the default in parentheses. Strings and `log` are borrowed for the life of the tier. */
+/* 0 or NULL: the default in parentheses. Strings and `log` are borrowed while the tier lives. */
 struct tier_store_config {
     const char *urls;          /* separated by commas or blanks: store_url.h */
     const char *password_file; /* instead of those in the URLs; read once */

@@ -1,5 +1,5 @@
-/* worker/kv/tiers/store/store_link.c - a connection to a server: requests that wait, those that were
- * sent, and their order.
+/* worker/kv/tiers/store/store_link.c - a connection to a server: requests that wait, those that
+ * were sent, and their order.
  *
  *      DOWN ──request──▶ LOOKING_UP ──▶ CONNECTING ──▶ GREETING ──▶ UP ──ended──▶ DOWN
  *                             └──────────────┴─────failed──┴───▶ DOWN, all requests TIER_IO

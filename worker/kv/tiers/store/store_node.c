@@ -1,5 +1,5 @@
-/* worker/kv/tiers/store/store_node.c - servers: which one has a key, whether it may be asked, how full it
- * is.
+/* worker/kv/tiers/store/store_node.c - servers: which one has a key, whether it may be asked, how
+ * full it is.
  *
  *      key ── group ── CRC-16 ── slot ── slots[] ── node
  *

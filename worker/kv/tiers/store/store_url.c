@@ -1,5 +1,5 @@
-/* worker/kv/tiers/store/store_url.c - from the ends inwards: scheme, then database, then secrets, and
- * what is left is the host. */
+/* worker/kv/tiers/store/store_url.c - from the ends inwards: scheme, then database, then secrets,
+ * and what is left is the host. */
 #include "worker/kv/tiers/store/store_url.h"
 
 #include <stdio.h>
