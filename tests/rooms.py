@@ -93,7 +93,7 @@ ARROWS = {
                          "worker/api/stores worker/api/wires",
     "worker/api": COMMON + " kernels worker/grammar worker/output worker/sched worker/model worker/text worker/text/tokenizer worker/text/template "
                   "worker/engine worker/metrics worker/api/fields worker/api/events worker/api/stores worker/api/wires",
-    "worker": COMMON + " kernels kernels/host kernels/tp worker/kv/tiers worker/grammar worker/output worker/sched worker/model worker/text worker/text/tokenizer "
+    "worker": COMMON + " kernels kernels/host kernels/tp worker/kv/tiers worker/kv/tiers/store worker/grammar worker/output worker/sched worker/model worker/text worker/text/tokenizer "
               "worker/text/template worker/engine worker/metrics worker/api worker/api/events worker/api/stores",
 }
 

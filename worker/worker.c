@@ -418,7 +418,7 @@ static enum status start_engine(struct worker *w, const struct backend_ops *back
                                 const struct backend_config *device, struct error *err) {
     const struct worker_options *o = w->options;
     struct engine_options e = engine_options_default;
-    struct tier_file_config file;
+    struct worker_kv kv;
     enum status st;
 
     e.backend = backend;
@@ -444,7 +444,7 @@ static enum status start_engine(struct worker *w, const struct backend_ops *back
     e.kv.dedup = o->dedup;
     e.kv.retained_share = o->retained_share;
     e.log = w->log;
-    if ((st = worker_kv_configure(o, &e, &w->kv_events, &file, err)) != ST_OK) return st;
+    if ((st = worker_kv_configure(o, &e, &w->kv_events, &kv, err)) != ST_OK) return st;
     e.scheduler.long_prefill_token_threshold = o->long_prefill_token_threshold;
     e.scheduler.chunked_prefill = o->chunked_prefill;
     e.scheduler.full_sequence_must_fit = o->reserve_full_isl;

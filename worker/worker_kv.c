@@ -1,6 +1,10 @@
 /* worker/worker_kv.c - see the header. */
 #include "worker/worker_kv.h"
 
+#include <string.h>
+
+#include "common/base/file.h"
+#include "common/base/mem.h"
 #include "common/text/json.h"
 
 #define BARE_GIB_MAX 1024 /* a size without a unit up to this is GiB, as other engines have it */
@@ -58,8 +62,103 @@ static enum status open_file(void *arg, const struct unit_codec_config *codec, s
     return st == ST_OK ? ST_OK : error_prefix(err, "--kv-file");
 }
 
+static enum status open_store(void *arg, const struct unit_codec_config *codec, struct tier **out,
+                              struct error *err) {
+    struct tier_store_config c = *(const struct tier_store_config *)arg;
+    enum status st;
+
+    c.unit = *codec;
+    st = tier_store_open(out, &c, err);
+    return st == ST_OK ? ST_OK : error_prefix(err, "--kv-store");
+}
+
+static int digit(char c) {
+    if (c >= '0' && c <= '9') return c - '0';
+    if ((c | 32) >= 'a' && (c | 32) <= 'f') return (c | 32) - 'a' + 10;
+    return -1;
+}
+
+/* 64 hexadecimal digits, and white space behind them. */
+static bool read_digits(const char *text, size_t n, uint8_t key[32]) {
+    while (n > 0 && strchr(" \t\r\n", text[n - 1]))
+        n--;
+    if (n != 64) return false;
+    for (size_t i = 0; i < 32; i++) {
+        int high = digit(text[2 * i]), low = digit(text[2 * i + 1]);
+
+        if (high < 0 || low < 0) return false;
+        key[i] = (uint8_t)(high << 4 | low);
+    }
+    return true;
+}
+
+static enum status read_key(const char *path, uint8_t key[32], struct error *err) {
+    char *text = NULL;
+    size_t n;
+    enum status st = file_read(path, 1024, &text, &n, err);
+
+    if (st == ST_OK && !read_digits(text, n, key))
+        st = error_set(err, ST_INVALID,
+                       "%s does not hold a key of 64 hexadecimal digits: make one with 'openssl "
+                       "rand -hex 32'",
+                       path);
+    if (text) memset(text, 0, n);
+    mem_free(text);
+    return st == ST_OK ? ST_OK : error_prefix(err, "--kv-key-file");
+}
+
+/* A password in a URL shows in the process list and in GET /config. */
+static bool has_password(const char *urls) {
+    const char *at = urls;
+
+    while ((at = strstr(at, "://")) != NULL) {
+        size_t n = strcspn(at += 3, "@/, ");
+
+        if (at[n] == '@' && memchr(at, ':', n)) return true;
+    }
+    return false;
+}
+
+/* The nearest first. */
+static enum status configure_tiers(const struct worker_options *o, struct engine_options *engine,
+                                   struct worker_kv *kv, struct error *err) {
+    enum status st;
+
+    *kv = (struct worker_kv){0};
+    if (o->kv_key_file) {
+        if ((st = read_key(o->kv_key_file, kv->fleet_key[0], err)) != ST_OK) return st;
+        engine->fleet_key = kv->fleet_key;
+    }
+    if (o->kv_file) {
+        kv->file = (struct tier_file_config){
+            .dir = o->kv_file, .max_bytes = size_of(o->kv_file_bytes), .log = engine->log};
+        engine->tiers[engine->n_tiers++] = (struct engine_tier_source){open_file, &kv->file};
+    }
+    if (!o->kv_store) return ST_OK;
+    if (has_password(o->kv_store))
+        return error_set(err, ST_INVALID,
+                         "--kv-store has a password, which others can see: put it into a file, and "
+                         "that into --kv-store-password-file");
+    if (!o->kv_key_file && !o->kv_store_plain)
+        return error_set(
+            err, ST_INVALID,
+            "--kv-store keeps prompts on a server: encrypt them with --kv-key-file, or "
+            "set --kv-store-plain");
+    kv->store = (struct tier_store_config){
+        .urls = o->kv_store,
+        .password_file = o->kv_store_password_file,
+        .is_plain = o->kv_store_plain,
+        .ttl_s = o->kv_store_ttl_ms / 1000,
+        .max_bytes = o->kv_store_bytes,
+        .tls_ca = o->kv_store_ca_file,
+        .log = engine->log,
+    };
+    engine->tiers[engine->n_tiers++] = (struct engine_tier_source){open_store, &kv->store};
+    return ST_OK;
+}
+
 enum status worker_kv_configure(const struct worker_options *o, struct engine_options *engine,
-                                struct kv_event_log **log, struct tier_file_config *file,
+                                struct kv_event_log **log, struct worker_kv *kv,
                                 struct error *err) {
     uint64_t offload = size_of(o->kv_offload_bytes);
     struct kv_event_config c = {
@@ -75,11 +174,7 @@ enum status worker_kv_configure(const struct worker_options *o, struct engine_op
     if (st != ST_OK) return st;
     engine->host_kv_bytes = offload + size_of(o->swap_bytes);
     engine->kv.no_host_cache = offload == 0;
-    if (o->kv_file) {
-        *file = (struct tier_file_config){
-            .dir = o->kv_file, .max_bytes = size_of(o->kv_file_bytes), .log = engine->log};
-        engine->tiers[engine->n_tiers++] = (struct engine_tier_source){open_file, file};
-    }
+    if ((st = configure_tiers(o, engine, kv, err)) != ST_OK) return st;
     if (!is_on) return ST_OK;
     describe_groups(&engine->kv, &c);
     st = kv_event_log_create(log, &c, err);

@@ -4,13 +4,21 @@
 
 #include "worker/engine/engine.h"
 #include "worker/kv/tiers/file.h"
+#include "worker/kv/tiers/store/store.h"
 #include "worker/worker_options.h"
 
-/* Fills in engine->host_kv_bytes, kv.no_host_cache, kv.events and tiers; the hash and engine->log
- * must be chosen already. *log is the caller's to destroy after the engine, NULL when events are
- * off; *file must outlive engine_create. ST_INVALID names the option. */
+/* What the engine's options point to. */
+struct worker_kv {
+    struct tier_file_config file;
+    struct tier_store_config store;
+    uint8_t fleet_key[1][32];
+};
+
+/* Fills in engine->host_kv_bytes, kv.no_host_cache, kv.events, fleet_key and tiers; the hash and
+ * engine->log must be chosen already. *log is the caller's to destroy after the engine, NULL when
+ * events are off; *kv must outlive engine_create. ST_INVALID names the option. */
 MUST_USE enum status worker_kv_configure(const struct worker_options *o,
                                          struct engine_options *engine, struct kv_event_log **log,
-                                         struct tier_file_config *file, struct error *err);
+                                         struct worker_kv *kv, struct error *err);
 
 #endif

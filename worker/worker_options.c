@@ -327,6 +327,31 @@ static const struct option_def rows[] = {
     {"kv-file-bytes", OPT_BYTES, FIELD(kv_file_bytes), .def = "16GiB", .group = "Cache",
      .help = "Size of the folder of --kv-file, which all workers that share it keep to. More keeps "
              "more prompts; the coldest go first. A number without a unit, up to 1024, is in GiB."},
+    {"kv-store", OPT_STR, FIELD(kv_store), .group = "Cache", .metavar = "URL",
+     .help = "Redis or Valkey that keeps KV blocks of prompts met twice for all workers of a "
+             "model: redis://[USER@]HOST[:PORT][/DATABASE], rediss:// over TLS, or "
+             "unix:///PATH; several servers, separated by commas, share the blocks; a cluster "
+             "needs one of its servers. Blocks are encrypted with --kv-key-file. A server that is "
+             "away counts as empty. Contents pass through host memory: set --kv-offload-bytes as "
+             "well. Set maxmemory and maxmemory-policy allkeys-lru on the server."},
+    {"kv-key-file", OPT_STR, FIELD(kv_key_file), .group = "Cache", .metavar = "FILE",
+     .help = "File with the key that encrypts KV blocks in --kv-file and --kv-store "
+             "(AES-256-GCM): 64 hexadecimal digits, as 'openssl rand -hex 32' prints. Workers that "
+             "share blocks have the same. With another key earlier blocks are not found."},
+    {"kv-store-plain", OPT_BOOL, FIELD(kv_store_plain), .group = "Cache",
+     .help = "Keep KV blocks in --kv-store without --kv-key-file. Who can read the server reads "
+             "prompts there, and who can write to it changes answers."},
+    {"kv-store-ttl", OPT_MS, FIELD(kv_store_ttl_ms), .def = "24h", .min = "1s", .max = "1000h",
+     .group = "Cache",
+     .help = "Time after which --kv-store forgets a KV block that was not written again."},
+    {"kv-store-bytes", OPT_BYTES, FIELD(kv_store_bytes), .def = "0", .group = "Cache",
+     .help = "Memory of all servers of --kv-store up to which KV blocks are written; 0: what the "
+             "servers allow."},
+    {"kv-store-password-file", OPT_STR, FIELD(kv_store_password_file), .group = "Cache",
+     .metavar = "FILE", .help = "File with the password of the servers of --kv-store."},
+    {"kv-store-ca-file", OPT_STR, FIELD(kv_store_ca_file), .group = "Cache", .metavar = "FILE",
+     .help = "Certificates (PEM) that verify servers of --kv-store over TLS; without it, those of "
+             "the system."},
     {"kv-events", OPT_BOOL, FIELD(kv_events), .group = "Cache",
      .help = "Publish which KV blocks are cached: GET /kv_events streams blocks stored and "
              "removed, with tokens and salts. Use this option only when nothing but routers and "

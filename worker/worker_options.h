@@ -41,6 +41,10 @@ struct worker_options {
     uint64_t kv_offload_bytes, swap_bytes;
     const char *kv_file; /* NULL: none */
     uint64_t kv_file_bytes;
+    const char *kv_store, *kv_store_password_file, *kv_store_ca_file, *kv_key_file; /* or NULL */
+    bool kv_store_plain;
+    uint32_t kv_store_ttl_ms;
+    uint64_t kv_store_bytes;
     bool kv_events, kv_event_number_hashes;
     const char *kv_events_config; /* vLLM's JSON */
     uint32_t kv_event_batches, kv_event_subscribers;

@@ -91,7 +91,9 @@ struct engine_options {
      * all keep their KV, and a backend whose host blocks have an address. */
     struct engine_tier_source tiers[LOWER_TIERS_MAX];
     uint32_t n_tiers;
-    uint64_t tier_wait_us; /* with restores_always: how long a request waits for a tier */
+    const uint8_t (*fleet_key)[32]; /* encrypts what they keep, and names it; read by
+                                     * engine_create. NULL: plain */
+    uint64_t tier_wait_us;          /* with restores_always: how long a request waits for a tier */
 
     struct kv_manager_config kv;        /* the engine fills in n_blocks, n_host_blocks, block_size,
                                   * max_model_len. kv.events must outlive it */

@@ -108,10 +108,13 @@ enum status engine_open_tiers(struct engine *e, const struct backend_kv_info *kv
         .n_host_blocks = kv->n_host_blocks,
         .block_size = o->block_size,
         .longest = CEIL_DIV(o->max_model_len, o->block_size),
+        .fleet_key = o->fleet_key ? *o->fleet_key : NULL,
         .always_wait_us = o->restores_always ? o->tier_wait_us : 0,
     };
     struct unit_codec_config codec = {.block_tokens = o->block_size,
-                                      .block_bytes = kv->block_bytes};
+                                      .block_bytes = kv->block_bytes,
+                                      .fleet_keys = o->fleet_key,
+                                      .n_fleet_keys = o->fleet_key != NULL};
     enum status st;
 
     if (o->n_tiers == 0) return ST_OK;

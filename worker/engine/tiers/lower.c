@@ -76,6 +76,10 @@ struct lower *lower_create(const struct lower_config *config) {
     w->job_units = (uint32_t)MIN(MAX(JOB_BYTES / config->block_bytes, 1), TIER_JOB_UNITS);
     w->names = (struct kv_names_config){
         .count_below = count_below, .on_host = on_host, .on_host_evict = on_host_evict, .arg = w};
+    if (config->fleet_key) {
+        memcpy(w->fleet_key, config->fleet_key, sizeof(w->fleet_key));
+        w->config.fleet_key = w->names.fleet_key = w->fleet_key;
+    }
     set_root(w);
     w->connector = (struct connector){.find = restores_find, .cancel = restores_cancel, .arg = w};
     for (uint32_t i = 0; i < config->n_tiers; i++) {

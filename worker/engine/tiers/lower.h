@@ -32,6 +32,7 @@ struct lower_config {
     uint32_t n_host_blocks, block_size;
     uint32_t longest; /* blocks of the longest sequence */
     uint8_t fingerprint[UNIT_DIGEST_BYTES];
+    const uint8_t *fleet_key; /* 32 bytes, copied; NULL: none */
     /* For tests, whose machines are busy: what is quicker is not asked, and a request waits that
      * long. 0: it is asked. */
     uint64_t always_wait_us;

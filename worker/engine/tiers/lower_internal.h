@@ -32,6 +32,7 @@ struct lower {
     struct lower_tier tiers[LOWER_TIERS_MAX];
     struct restores *restores;
     uint32_t job_units;           /* most units of a job */
+    uint8_t fleet_key[32];        /* with config.fleet_key */
     uint8_t salt[UNIT_KEY_BYTES]; /* of all units: the number of resets */
     uint64_t n_resets, now_us, stats_us;
     bool is_stopped;
