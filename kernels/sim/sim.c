@@ -13,7 +13,7 @@
  *
  * Instead of K and V a slot holds a digest of all tokens up to its own, eight bytes; a host block
  * begins with those of its slots and has zeros behind them. They move as KV would, through host
- * memory and what lies below it, and a row that meets another prefix than its own has outputs that
+ * memory and what lies below it, and a row whose blocks are not those of its prompt has outputs that
  * are not finite.
  *
  * The clock is read here, as an engine would ask a device. Thread: the engine's.
@@ -385,8 +385,8 @@ static uint64_t *slot_at(const struct backend_model *m, uint32_t row, uint32_t p
     return m->digest + (uint64_t)host_block(&m->host, row, position / bs) * bs + position % bs;
 }
 
-/* Of the row's first n tokens. Where `compares`, they must be what its table has; with windows the
- * last of them alone, for blocks behind a window are others'. */
+/* Of the row's first n tokens. Where `compares`, those of its prompt must be what its table has;
+ * with windows the last of the n alone, for blocks behind a window are others'. */
 static uint64_t prefix_digest(struct backend_model *m, uint32_t row, uint32_t n, bool compares) {
     const struct host_model *h = &m->host;
     const uint32_t *token = h->history + (uint64_t)row * (h->g.max_context + 1ull);
@@ -394,7 +394,7 @@ static uint64_t prefix_digest(struct backend_model *m, uint32_t row, uint32_t n,
 
     for (uint32_t i = 0; i < n; i++) {
         digest = next_digest(digest, token[i]);
-        if (!compares || (h->g.layer_kind && i + 1 < n)) continue;
+        if (!compares || i >= h->rows[row].n_prompt || (h->g.layer_kind && i + 1 < n)) continue;
         if (*slot_at(m, row, i) != digest) m->rows[row].is_wrong = true;
     }
     return digest;
