@@ -58,9 +58,10 @@ def test_a_restarted_worker_reads_what_it_had_computed(keeping):
     assert worker.metric("incipit_kv_tier_blocks", tier="file") > 0
     again = answers(worker)
     assert choices(again) == choices(first)
-    # On a busy machine a prompt may be computed at its deadline; its blocks are kept when they come.
-    late = worker.metric("incipit_kv_tier_requests_total", tier="file", outcome="late")
-    assert n_cached(again) > 0 or late == N_PROMPTS
+    # On a busy machine prompts may be computed at their deadline, and others because the first took long. What comes
+    # late is kept.
+    n_computed = sum(worker.metric("incipit_kv_tier_requests_total", tier="file", outcome=o) for o in ("late", "dearer"))
+    assert n_cached(again) > 0 or n_computed == N_PROMPTS
     wait_for(lambda: worker.metric("incipit_kv_tier_restored_tokens_total", tier="file") > 0, "restored blocks")
     assert worker.metric("incipit_kv_tier_bytes_total", tier="file", direction="in") > 0
 
