@@ -13,8 +13,8 @@
  *
  * Instead of K and V a slot holds a digest of all tokens up to its own, eight bytes; a host block
  * begins with those of its slots and has zeros behind them. They move as KV would, through host
- * memory and what lies below it, and a row whose blocks are not those of its prompt has outputs that
- * are not finite.
+ * memory and what lies below it, and a row whose blocks are not those of its prompt has outputs
+ * that are not finite.
  *
  * The clock is read here, as an engine would ask a device. Thread: the engine's.
  *
