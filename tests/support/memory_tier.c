@@ -244,10 +244,20 @@ static uint32_t memory_find(struct tier *tier, const struct unit_key *keys, uint
     uint32_t i = 0;
 
     pthread_mutex_lock(&t->store->lock);
-    while (i < n && find_unit(t->store, &keys[i]))
+    while (i < n && !t->store->plan.only_guesses && find_unit(t->store, &keys[i]))
         i++;
     pthread_mutex_unlock(&t->store->lock);
     return i;
+}
+
+static uint32_t memory_guess(struct tier *tier, const struct unit_key *keys, uint32_t n) {
+    struct memory_tier *t = (struct memory_tier *)tier;
+    bool is_guess;
+
+    pthread_mutex_lock(&t->store->lock);
+    is_guess = t->store->plan.only_guesses;
+    pthread_mutex_unlock(&t->store->lock);
+    return is_guess ? n : memory_find(tier, keys, n);
 }
 
 static void end_all(struct tier_job *job, enum tier_result result) {
@@ -303,8 +313,12 @@ static void memory_destroy(struct tier *tier) {
     mem_free(t);
 }
 
-static const struct tier_ops ops = {"memory", memory_find, memory_submit, memory_stats,
-                                    memory_destroy};
+static const struct tier_ops ops = {.name = "memory",
+                                    .find = memory_find,
+                                    .guess = memory_guess,
+                                    .submit = memory_submit,
+                                    .stats = memory_stats,
+                                    .destroy = memory_destroy};
 
 static enum status open_tier(void *arg, const struct unit_codec_config *codec, struct tier **out,
                              struct error *err) {

@@ -265,8 +265,23 @@ static struct restore *find_under_way(struct restores *rs, const struct unit_key
     return NULL;
 }
 
+/* Of the first n keys, those that some tier may have: a load finds out. */
+static uint32_t guess_run(const struct restores *rs, uint32_t n, struct lower_tier **from) {
+    struct lower *w = rs->w;
+
+    for (uint32_t i = 0; i < w->config.n_tiers; i++) {
+        struct lower_tier *t = &w->tiers[i];
+
+        if (!t->tier->ops->guess || w->now_us < t->loads.retry_us) continue;
+        *from = t;
+        return t->tier->ops->guess(t->tier, &rs->keys[1], n);
+    }
+    return 0;
+}
+
 /* The longest run of blocks that a tier has, at most n_max, and whose. Keys are made as long as a
- * tier has them: an unknown prompt costs one piece. */
+ * tier has them: of an unknown prompt one piece is made, and guessed at. What a guess brings is
+ * behind nothing but the hit, so that the request asks again from there. */
 static uint32_t find_run(struct restores *rs, const uint32_t *tokens, uint32_t n_max,
                          struct lower_tier **from) {
     struct lower *w = rs->w;
@@ -291,7 +306,7 @@ static uint32_t find_run(struct restores *rs, const uint32_t *tokens, uint32_t n
             *from = t;
         }
     }
-    return best;
+    return best > 0 ? best : guess_run(rs, MIN(n, ASK_PIECE), from);
 }
 
 /* Blocks that may be brought to host memory behind the hit. */

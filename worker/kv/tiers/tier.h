@@ -70,6 +70,9 @@ struct tier_ops {
     /* How many of keys[0, n), from the first on, it holds as far as it knows. Any thread; never
      * blocks for longer than a short lock. */
     uint32_t (*find)(struct tier *t, const struct unit_key *keys, uint32_t n);
+    /* The same, with those that it may hold: others write there too, and only a load finds out.
+     * NULL: as find. */
+    uint32_t (*guess)(struct tier *t, const struct unit_key *keys, uint32_t n);
     /* Ownership of the job goes to the tier until its mail. */
     void (*submit)(struct tier *t, struct tier_job *job);
     void (*stats)(struct tier *t, struct tier_stats *out); /* any thread */

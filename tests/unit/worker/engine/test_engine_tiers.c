@@ -399,6 +399,43 @@ static void salted_and_scored_prompts_stay_out(void **state) {
     waiting_close(&f);
 }
 
+/* As a store that others write to: only a load tells. */
+static void what_a_tier_may_have_is_tried(void **state) {
+    static struct prompts p;
+    struct memory_store *store = memory_store_create();
+    struct engine_tier_source tier = memory_store_source(store);
+    struct setup s = setup_of(&machines[1], &tier);
+    struct answer answers[N_PROMPTS] = {{.n = 0}};
+    struct engine_fixture w;
+    uint64_t n_cached = 0, n_could = 0;
+
+    (void)state;
+    draw_prompts(&p, support_seed() + 400);
+    compute_answers(&machines[1], &p);
+    memory_store_plan(store, &(struct memory_plan){.only_guesses = true});
+    fixture_open(&w, &s); /* which has nothing yet: all is computed */
+    run_each(&w, &p, answers);
+    assert_answers(&p, answers, "guessed wrongly");
+    assert_true(stats_of(&w).tiers[0].loads[TIER_ABSENT] >= 1);
+    assert_at_rest(&w);
+    fixture_close(&w);
+    memory_store_plan(store, &(struct memory_plan){.fault = FAULT_NONE});
+    write_all(&machines[1], &p, store);
+    memory_store_plan(store, &(struct memory_plan){.only_guesses = true});
+    fixture_open(&w, &s);
+    memset(answers, 0, sizeof(answers));
+    run_each(&w, &p, answers);
+    for (uint32_t i = 0; i < N_PROMPTS; i++) {
+        n_cached += answers[i].cached_tokens;
+        n_could += (p.n[i] - 1) / BLOCK * BLOCK;
+    }
+    assert_answers(&p, answers, "guessed");
+    assert_int_equal(n_cached, n_could);
+    assert_at_rest(&w);
+    fixture_close(&w);
+    memory_store_destroy(store);
+}
+
 static void a_tier_that_refuses_half_gets_all_in_the_end(void **state) {
     static struct prompts p;
     struct memory_store *store = memory_store_create();
@@ -467,6 +504,7 @@ int main(void) {
         cmocka_unit_test(others_run_while_one_waits),
         cmocka_unit_test(a_request_that_ends_leaves_its_restore_behind),
         cmocka_unit_test(at_the_deadline_it_is_computed),
+        cmocka_unit_test(what_a_tier_may_have_is_tried),
         cmocka_unit_test(after_a_reset_nothing_older_is_found),
         cmocka_unit_test(prompts_that_do_not_return_write_nothing),
         cmocka_unit_test(salted_and_scored_prompts_stay_out),

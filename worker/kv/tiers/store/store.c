@@ -115,6 +115,22 @@ static uint32_t store_find(struct tier *t, const struct unit_key *keys, uint32_t
     return i;
 }
 
+static uint32_t store_guess(struct tier *t, const struct unit_key *keys, uint32_t n) {
+    struct tier_store *s = store_of(t);
+    uint64_t now_us = clock_now_us();
+    uint32_t i;
+
+    pthread_mutex_lock(&s->lock);
+    for (i = 0; i < n; i++) {
+        enum belief belief = beliefs_find(s->beliefs, &keys[i], now_us);
+
+        if ((i == 0 || !is_same_group(&keys[i], &keys[i - 1])) && is_away(s, &keys[i])) break;
+        if (belief == BELIEF_ABSENT || belief == BELIEF_SPOILED) break;
+    }
+    pthread_mutex_unlock(&s->lock);
+    return i;
+}
+
 /* What an EXISTS found may have changed by a SET or GET that ended meanwhile. */
 void store_ask_done(struct tier_store *s, struct store_request *r, enum belief belief) {
     enum belief before;
@@ -381,6 +397,7 @@ const char *store_error_name(enum store_error error) {
 static const struct tier_ops store_ops = {
     .name = "store",
     .find = store_find,
+    .guess = store_guess,
     .submit = store_submit,
     .stats = store_stats,
     .destroy = store_destroy,

@@ -21,7 +21,8 @@
  * waits for a server.
  *
  * find answers from memory. Keys that it does not know are asked for in the background (EXISTS), so
- * that the next request finds them; a value that did not come is forgotten.
+ * that the next find has them; guess counts them as held, for a load that finds out. A value that
+ * did not come is assumed absent for five seconds.
  *
  * Replies are limited by what is asked for: at most STORE_WINDOW_BYTES or 16 GETs at a time.
  *

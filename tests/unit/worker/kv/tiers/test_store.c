@@ -127,7 +127,9 @@ static void unknown_keys_are_asked_for_and_then_found(void **state) {
     store_desk_reopen(&f.desk);
     assert_int_equal(store_desk_find(&f.desk, 0, 64), 0);
     assert_int_equal(store_desk_find(&f.desk, 0, 64), 0); /* asks once */
+    assert_int_equal(f.desk.tier->ops->guess(f.desk.tier, f.desk.keys, 64), 64);
     STORE_UNTIL(&f.desk, store_desk_find(&f.desk, 0, 64) == 40);
+    assert_int_equal(f.desk.tier->ops->guess(f.desk.tier, f.desk.keys, 64), 40);
     assert_int_equal(f.servers[0].n_asks, 64);
     assert_int_equal(store_desk_stats(&f.desk).n_asked, 64);
     store_desk_run(&f.desk, &job, TIER_LOAD, 0, 40);
