@@ -13,8 +13,8 @@
  *
  * Instead of K and V a slot holds a digest of all tokens up to its own, eight bytes; a host block
  * begins with those of its slots and has zeros behind them. They move as KV would, through host
- * memory and what lies below it, and a row whose blocks are not those of its prompt has outputs
- * that are not finite.
+ * memory and what lies below it, and a row that meets another prefix than its own has outputs that
+ * are not finite.
  *
  * The clock is read here, as an engine would ask a device. Thread: the engine's.
  *
@@ -60,10 +60,12 @@ struct backend_device {
 
 /* What a row has computed. */
 struct sim_row {
-    uint32_t n;      /* tokens; 0 after row_bind */
-    uint64_t digest; /* of these */
-    bool is_new;     /* in this step it did not go on where it was */
-    bool is_wrong;   /* it has met another prefix */
+    uint32_t n;           /* tokens; 0 after row_bind */
+    uint64_t digest;      /* of these */
+    uint64_t last_digest; /* of these before this step */
+    bool is_new;          /* in this step it did not go on where it was */
+    bool is_moved;        /* in this step it goes on in other blocks, whose tokens it has not got */
+    bool is_wrong;        /* it has met another prefix */
 };
 
 struct backend_model {
@@ -385,8 +387,8 @@ static uint64_t *slot_at(const struct backend_model *m, uint32_t row, uint32_t p
     return m->digest + (uint64_t)host_block(&m->host, row, position / bs) * bs + position % bs;
 }
 
-/* Of the row's first n tokens. Where `compares`, those of its prompt must be what its table has;
- * with windows the last of the n alone, for blocks behind a window are others'. */
+/* Of the row's first n tokens. Where `compares`, they must be what its table has; with windows the
+ * last of them alone, for blocks behind a window are others'. */
 static uint64_t prefix_digest(struct backend_model *m, uint32_t row, uint32_t n, bool compares) {
     const struct host_model *h = &m->host;
     const uint32_t *token = h->history + (uint64_t)row * (h->g.max_context + 1ull);
@@ -394,41 +396,63 @@ static uint64_t prefix_digest(struct backend_model *m, uint32_t row, uint32_t n,
 
     for (uint32_t i = 0; i < n; i++) {
         digest = next_digest(digest, token[i]);
-        if (!compares || i >= h->rows[row].n_prompt || (h->g.layer_kind && i + 1 < n)) continue;
+        if (!compares || (h->g.layer_kind && i + 1 < n)) continue;
         if (*slot_at(m, row, i) != digest) m->rows[row].is_wrong = true;
     }
     return digest;
 }
 
-/* True: its prefix has to be compared, once all rows have written theirs, which it may share. */
-static bool write_prefix(struct backend_model *m, const struct backend_stage *s,
+/* A row that was not bound and whose table begins anew: a beam takes up the tokens of another. */
+static void find_moved(struct backend_model *m, const struct backend_stage *s,
+                       const struct backend_step *step) {
+    for (uint32_t i = 0; i < step->n_rows; i++)
+        m->rows[s->row[i].row].is_moved = false;
+    for (uint32_t i = 0; i < step->n_updates; i++) {
+        struct sim_row *r = &m->rows[s->update[i].row];
+
+        if (s->update[i].index == 0) r->is_moved = r->n > 0;
+    }
+}
+
+static void write_prefix(struct backend_model *m, const struct backend_stage *s,
                          const struct backend_row *row) {
     struct sim_row *r = &m->rows[row->row];
     uint32_t first = row->context_len - row->n_tokens;
-    bool is_new = r->n != first; /* or computes tokens again */
 
-    if (is_new) r->digest = prefix_digest(m, row->row, first, false);
+    r->is_new = r->n != first; /* or computes tokens again */
+    if (r->is_moved)
+        r->digest = first > 0 ? *slot_at(m, row->row, first - 1) : 0;
+    else if (r->is_new)
+        r->digest = prefix_digest(m, row->row, first, false);
+    r->last_digest = r->digest;
     for (uint32_t i = row->first_token; i < row->first_token + row->n_tokens; i++) {
         r->digest = next_digest(r->digest, m->host.ids[i]);
         if (s->kv_slot[i] >= 0) m->digest[s->kv_slot[i]] = r->digest;
     }
     r->n = row->context_len;
-    r->is_new = is_new;
-    return is_new;
 }
 
+/* Once all rows have written theirs, which it may share. */
+static void check_prefix(struct backend_model *m, const struct backend_row *row) {
+    struct sim_row *r = &m->rows[row->row];
+    uint32_t first = row->context_len - row->n_tokens;
+
+    if (r->is_new && !r->is_moved)
+        (void)prefix_digest(m, row->row, first, true);
+    else if (first > 0 && *slot_at(m, row->row, first - 1) != r->last_digest)
+        r->is_wrong = true;
+}
+
+/* Rows that are moved last: what they go on behind may be written in this step. */
 static void run_rows(struct backend_model *m, uint32_t slot, const struct backend_step *step) {
     const struct backend_stage *s = &m->host.slot[slot];
-    bool any_new = false;
 
+    find_moved(m, s, step);
+    for (int are_moved = 0; are_moved <= 1; are_moved++)
+        for (uint32_t i = 0; i < step->n_rows; i++)
+            if (m->rows[s->row[i].row].is_moved == are_moved) write_prefix(m, s, &s->row[i]);
     for (uint32_t i = 0; i < step->n_rows; i++)
-        any_new |= write_prefix(m, s, &s->row[i]);
-    for (uint32_t i = 0; any_new && i < step->n_rows; i++) {
-        const struct backend_row *row = &s->row[i];
-
-        if (m->rows[row->row].is_new)
-            (void)prefix_digest(m, row->row, row->context_len - row->n_tokens, true);
-    }
+        check_prefix(m, &s->row[i]);
 }
 
 /* --- outputs --------------------------------------------------------------------------------- */

@@ -187,6 +187,7 @@ static inline struct engine_options tiny_options(const struct setup *s, float *i
     o.async = s->async;
     o.is_deterministic = s->is_deterministic;
     o.device.path = s->machine.path;
+    o.device.sim_profile = "instant";
     o.device.n_threads = MAX(s->n_threads, 1u);
     o.device.ranks = s->machine.ranks;
     o.device.tp_size = s->machine.ranks ? 2 : 1;

@@ -53,26 +53,32 @@ static void close_sim(struct sim *s) {
     backend_sim.close(s->dev);
 }
 
-/* A bound row of n tokens computes those from `first` on, in blocks from `block` on; the flags of
- * its output. */
-static uint32_t run_row(struct sim *s, const uint32_t *prompt, uint32_t n, uint32_t first,
-                        uint32_t block) {
+/* A row of n tokens computes those from `first` on, in blocks from `block` on, of which its table
+ * lacks those from `n_known` on; the flags of its output. */
+static uint32_t go_on(struct sim *s, uint32_t row, const uint32_t *token, uint32_t n,
+                      uint32_t first, uint32_t block, uint32_t n_known) {
     struct backend_step step = {.n_tokens = n - first, .n_rows = 1, .n_outputs = 1};
     backend_fence fence;
 
-    assert_int_equal(backend_sim.row_bind(s->model, 0, prompt, n, NULL, 0), ST_OK);
-    s->stage.row[0] = (struct backend_row){0, 0, n - first, n};
-    for (uint32_t i = 0; i < (n + 15) / 16; i++)
-        s->stage.update[step.n_updates++] = (struct backend_table_update){0, i, block + i};
+    s->stage.row[0] = (struct backend_row){row, 0, n - first, n};
+    for (uint32_t i = n_known; i < (n + 15) / 16; i++)
+        s->stage.update[step.n_updates++] = (struct backend_table_update){row, i, block + i};
     for (uint32_t i = first; i < n; i++) {
-        s->stage.token[i - first] = (int32_t)prompt[i];
+        s->stage.token[i - first] = (int32_t)token[i];
         s->stage.position[i - first] = i;
         s->stage.kv_slot[i - first] = block * 16 + i;
     }
     s->stage.output[0] = (struct backend_output){
-        .token_index = n - first - 1, .position = n, .mask = BACKEND_NO_MASK};
+        .row = row, .token_index = n - first - 1, .position = n, .mask = BACKEND_NO_MASK};
     assert_int_equal(backend_sim.submit(s->model, 0, &step, &fence, NULL), ST_OK);
     return s->stage.out_flags[0];
+}
+
+/* The same with row 0, bound anew. */
+static uint32_t run_row(struct sim *s, const uint32_t *prompt, uint32_t n, uint32_t first,
+                        uint32_t block) {
+    assert_int_equal(backend_sim.row_bind(s->model, 0, prompt, n, NULL, 0), ST_OK);
+    return go_on(s, 0, prompt, n, first, block, 0);
 }
 
 /* What comes back from host memory is what went there; anything else is noticed. */
@@ -95,6 +101,48 @@ static void a_row_that_meets_another_prefix_has_no_finite_output(void **state) {
     assert_int_equal(run_row(&s, prompt, 40, 32, 20), OUT_NOT_FINITE);
     prompt[5]++; /* blocks of another prompt */
     assert_int_equal(run_row(&s, prompt, 40, 32, 10), OUT_NOT_FINITE);
+    close_sim(&s);
+}
+
+/* A beam has a row, and then the tokens of another beam: its blocks alone say which. */
+static void a_row_goes_on_behind_the_tokens_of_its_blocks(void **state) {
+    uint32_t token[2][40];
+    struct backend_copy fork = {11, 21};
+    backend_fence fence;
+    struct sim s;
+
+    (void)state;
+    for (uint32_t i = 0; i < 40; i++)
+        token[0][i] = token[1][i] = 'a' + i % 20;
+    token[1][20]++;
+    open_sim(&s, "instant", 0);
+    for (uint32_t row = 0; row < 2; row++) {
+        assert_int_equal(backend_sim.row_bind(s.model, row, token[row], 20, NULL, 0), ST_OK);
+        assert_int_equal(go_on(&s, row, token[row], 20, 0, 10 + 10 * row, 0), 0);
+        assert_int_equal(go_on(&s, row, token[row], 21, 20, 10 + 10 * row, 2), 0);
+    }
+    assert_int_equal(backend_sim.kv_copy(s.model, &fork, 1, &fence), ST_OK);
+    assert_int_equal(go_on(&s, 1, token[0], 40, 21, 20, 0), 0);
+    assert_int_equal(run_row(&s, token[0], 40, 39, 20), 0);
+    assert_int_equal(run_row(&s, token[1], 40, 39, 20), OUT_NOT_FINITE);
+    close_sim(&s);
+}
+
+/* Each row compares the slot behind which it goes on. */
+static void a_row_whose_last_block_was_overwritten_has_no_finite_output(void **state) {
+    struct backend_copy over = {10, 12};
+    uint32_t prompt[40];
+    backend_fence fence;
+    struct sim s;
+
+    (void)state;
+    for (uint32_t i = 0; i < 40; i++)
+        prompt[i] = 'a' + i % 20;
+    open_sim(&s, "instant", 0);
+    assert_int_equal(run_row(&s, prompt, 36, 0, 10), 0);
+    assert_int_equal(go_on(&s, 0, prompt, 38, 36, 10, 3), 0);
+    assert_int_equal(backend_sim.kv_copy(s.model, &over, 1, &fence), ST_OK);
+    assert_int_equal(go_on(&s, 0, prompt, 39, 38, 10, 3), OUT_NOT_FINITE);
     close_sim(&s);
 }
 
@@ -281,6 +329,8 @@ static void masks_that_are_late_are_asked_for(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_row_that_meets_another_prefix_has_no_finite_output),
+        cmocka_unit_test(a_row_goes_on_behind_the_tokens_of_its_blocks),
+        cmocka_unit_test(a_row_whose_last_block_was_overwritten_has_no_finite_output),
         cmocka_unit_test(steps_take_the_modelled_time_one_after_another),
         cmocka_unit_test(the_event_fd_is_readable_when_a_fence_is_done),
         cmocka_unit_test(the_event_fd_signals_a_later_fence),

@@ -239,6 +239,13 @@ static void case_100_on_a_device_that_works_on_its_own(void **state) {
     run_all_ways((struct machine){.ops = &backend_late}, ASYNC_AUTO);
 }
 
+/* Which notices a block that is not the request's own, though its bits do not change an answer. */
+static void case_100_in_the_simulation(void **state) {
+    (void)state;
+    run_all_ways((struct machine){.ops = &backend_sim}, ASYNC_OFF);
+    run_all_ways((struct machine){.ops = &backend_sim}, ASYNC_AUTO);
+}
+
 static void samples_share_the_prompt_and_compute_one_token_each(void **state) {
     struct request_params p[5];
     uint32_t prompt[40];
@@ -309,6 +316,7 @@ static void cancel_a_thousand(struct machine machine, enum engine_async async) {
     fixture_run(&w);
     assert_idle(&w);
     assert_int_equal(stats_of(&w).host_held, 0);
+    assert_int_equal(stats_of(&w).finished[FINISH_ERROR], 0);
     fixture_close(&w);
 }
 
@@ -318,6 +326,7 @@ static void after_a_thousand_cancels_every_block_is_free(void **state) {
     cancel_a_thousand((struct machine){0}, ASYNC_ON);
     late_plan_set(&(struct late_plan){.seed = 7, .done_percent = 20});
     cancel_a_thousand((struct machine){.ops = &backend_late}, ASYNC_AUTO);
+    cancel_a_thousand((struct machine){.ops = &backend_sim}, ASYNC_AUTO);
 }
 
 static void a_search_that_never_fits_is_refused(void **state) {
@@ -352,6 +361,7 @@ int main(void) {
         cmocka_unit_test(case_100_for_samples_and_beams_on_the_cpu),
         cmocka_unit_test(case_100_for_samples_and_beams_over_two_ranks),
         cmocka_unit_test(case_100_on_a_device_that_works_on_its_own),
+        cmocka_unit_test(case_100_in_the_simulation),
         cmocka_unit_test(samples_share_the_prompt_and_compute_one_token_each),
         cmocka_unit_test(after_a_thousand_cancels_every_block_is_free),
         cmocka_unit_test(a_search_that_never_fits_is_refused),
