@@ -68,7 +68,7 @@ void store_set_used(struct tier_store *s, struct store_node *n, uint64_t used_by
 
 void store_set_writable(struct tier_store *s, bool can_write) {
     pthread_mutex_lock(&s->lock);
-    s->base.can_write = can_write;
+    s->no_write_before_us = can_write ? 0 : loop_now_us(s->loop) + STORE_FULL_US;
     pthread_mutex_unlock(&s->lock);
 }
 
@@ -357,13 +357,14 @@ static uint32_t count_away(struct tier_store *s, uint64_t n_nodes) {
 
 static void store_stats(struct tier *t, struct tier_stats *out) {
     struct tier_store *s = store_of(t);
+    uint64_t now_us = clock_now_us();
 
     pthread_mutex_lock(&s->lock);
     *out = s->base;
     out->max_bytes = s->config.max_bytes;
     out->n_units = beliefs_n_present(s->beliefs);
     out->is_open = count_away(s, s->stats.n_nodes) < s->stats.n_nodes;
-    out->can_write = out->can_write && out->is_open;
+    out->can_write = out->is_open && now_us >= s->no_write_before_us;
     pthread_mutex_unlock(&s->lock);
 }
 
@@ -508,7 +509,6 @@ enum status tier_store_open(struct tier **out, const struct tier_store_config *c
     }
     s = mem_zalloc(sizeof(*s));
     s->tier.ops = &store_ops;
-    s->base.can_write = true;
     take_config(s, config);
     pthread_mutex_init(&s->lock, NULL);
     list_init(&s->free_asks);

@@ -20,7 +20,6 @@
 #define FAILURES_MAX     3
 #define BACKOFF_FIRST_US 250000u
 #define BACKOFF_MAX_US   30000000u
-#define FULL_US          1000000u /* no SET after an OOM or READONLY */
 #define MEMORY_US        1000000u /* between two looks at a server's memory */
 #define SLOTS_US         1000000u /* between two questions for the slots */
 #define MOVES_MAX        3        /* redirections of one request */
@@ -151,7 +150,7 @@ static bool admits(struct store_node *n, const void *who) {
 /* --- how full it is --------------------------------------------------------------------------- */
 
 void store_node_is_full(struct store_node *n) {
-    n->full_until_us = loop_now_us(n->store->loop) + FULL_US;
+    n->full_until_us = loop_now_us(n->store->loop) + STORE_FULL_US;
 }
 
 static bool is_full(struct store_node *n) {

@@ -571,12 +571,16 @@ static void a_full_server_gets_no_more_until_it_has_room(void **state) {
 
     (void)state;
     begin_open(&f, true);
-    fake_store_fail(&f.servers[0], FAULT_ERROR, "SET", 1);
-    f.servers[0].fault_text = "-OOM command not allowed";
-    store_desk_run(&f.desk, &job, TIER_STORE, 0, 1);
+    do { /* seen within a second of the answer, which a busy machine may miss */
+        fake_store_fail(&f.servers[0], FAULT_ERROR, "SET", 1);
+        f.servers[0].fault_text = "-OOM command not allowed";
+        store_desk_run(&f.desk, &job, TIER_STORE, 0, 1);
+        f.desk.tier->ops->stats(f.desk.tier, &stats);
+        assert_true(stats.is_open);
+    } while (stats.can_write);
     assert_int_equal(job.units[0].result, TIER_BUSY);
-    f.desk.tier->ops->stats(f.desk.tier, &stats);
-    assert_true(stats.is_open && !stats.can_write);
+    /* The engine sends nothing while a tier takes nothing: it must see that it may again. */
+    STORE_UNTIL(&f.desk, (f.desk.tier->ops->stats(f.desk.tier, &stats), stats.can_write));
     store_desk_run_until_ok(&f.desk, &job, TIER_STORE, 0, 1);
     f.desk.tier->ops->stats(f.desk.tier, &stats);
     assert_true(stats.can_write);
