@@ -85,7 +85,7 @@ static void greet(struct store_link *l) {
 
     l->state = LINK_GREETING;
     snprintf(database, sizeof(database), "%u", url->database);
-    if (url->password[0]) send_control(l, COMMAND_GREETING, auth);
+    if (url->user[0] || url->password[0]) send_control(l, COMMAND_GREETING, auth);
     if (url->database) send_control(l, COMMAND_GREETING, select);
     if (s->topology == TOPOLOGY_UNKNOWN) store_link_control(l, COMMAND_SLOTS);
     if (s->config.max_bytes && l->op == TIER_STORE) store_link_control(l, COMMAND_MEMORY);

@@ -27,11 +27,11 @@ static enum status read_database(struct str text, uint32_t *out) {
     return ST_OK;
 }
 
-/* "USER:PASSWORD", either of them empty; without a colon it is a password. */
+/* "USER:PASSWORD", either of them empty; without a colon it is a user. */
 static enum status read_secrets(struct str s, struct store_url *out) {
     const char *colon = s.len ? memchr(s.ptr, ':', s.len) : NULL;
-    struct str user = colon ? before(s, colon) : STR("");
-    struct str password = colon ? after(s, user.len + 1) : s;
+    struct str user = colon ? before(s, colon) : s;
+    struct str password = colon ? after(s, user.len + 1) : STR("");
 
     if (str_percent_decode(user, out->user, sizeof(out->user)) != ST_OK) return ST_INVALID;
     return str_percent_decode(password, out->password, sizeof(out->password));
@@ -108,8 +108,8 @@ enum status store_url_parse(struct str url, struct store_url *out, struct error 
     }
     if (st != ST_OK) {
         return error_set(err, ST_INVALID,
-                         "invalid URL of a store: use redis://[USER:PASSWORD@]HOST[:PORT][/DB], "
-                         "rediss:// for TLS, or unix:///PATH[?db=DB], with USER and PASSWORD "
+                         "invalid URL of a store: use redis://[USER@]HOST[:PORT][/DATABASE], "
+                         "rediss:// for TLS, or unix:///PATH[?db=DATABASE], with USER "
                          "percent-encoded");
     }
     *out = u;

@@ -1,6 +1,6 @@
 /* worker/kv/tiers/store/store_url.h - where a shared store is.
  *
- *      redis://[[USER]:PASSWORD@]HOST[:PORT][/DATABASE]      rediss:// the same over TLS
+ *      redis://[USER[:PASSWORD]@]HOST[:PORT][/DATABASE]      rediss:// the same over TLS
  *      unix:///PATH[?db=DATABASE]
  *
  * USER and PASSWORD are percent-encoded. No message shows a password. Pure. */

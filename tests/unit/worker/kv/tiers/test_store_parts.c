@@ -23,7 +23,7 @@ static void urls_are_taken_apart(void **state) {
         {"redis://[::1]/3", "redis://[::1]:6379", "::1", "", "", "", 3, 6379, false},
         {"redis://[::1]:8", "redis://[::1]:8", "::1", "", "", "", 0, 8, false},
         {"redis://:p%40:%2f@h", "redis://h:6379", "h", "", "p@:/", "", 0, 6379, false},
-        {"redis://p@h", "redis://h:6379", "h", "", "p", "", 0, 6379, false},
+        {"redis://u%40@h", "redis://h:6379", "h", "u@", "", "", 0, 6379, false},
         {"rediss://u:p@1.2.3.4:5/6", "rediss://1.2.3.4:5", "1.2.3.4", "u", "p", "", 6, 5, true},
         {"unix:///run/redis.sock", "unix:///run/redis.sock", "", "", "", "/run/redis.sock", 0, 0,
          false},

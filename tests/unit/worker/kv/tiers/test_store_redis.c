@@ -2,6 +2,7 @@
  * installed. */
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "tests/support/certs.h"
 #include "tests/support/redis_server.h"
@@ -157,9 +158,29 @@ static void writing_stops_where_the_memory_ends(void **state) {
     end(&f);
 }
 
+static void a_user_of_the_url_has_the_password_of_the_file(void **state) {
+    char path[] = "/tmp/store_password_XXXXXX";
+    int fd = mkstemp(path);
+    struct tier_job job;
+    struct fixture f;
+
+    (void)state;
+    assert_true(fd >= 0 && pwrite(fd, "s@cret\n", 7, 0) == 7);
+    close(fd);
+    begin(&f, NULL);
+    redis_server_command(&f.server, "ACL SETUSER alice on >s@cret allkeys allcommands");
+    snprintf(f.url, sizeof(f.url), "redis://alice@127.0.0.1:%u", f.server.port);
+    f.desk.config.password_file = path;
+    store_desk_open(&f.desk, f.url);
+    store_desk_run(&f.desk, &job, TIER_STORE, 0, 2);
+    assert_int_equal(store_job_count(&job, TIER_OK), 2);
+    end(&f);
+    unlink(path);
+}
+
 static void a_password_is_asked_for(void **state) {
     static const char *const more[] = {"--requirepass", "s@cret", NULL};
-    static const char *const who[] = {"", ":no@", ":s%40cret@", "default:s%40cret@"};
+    static const char *const who[] = {"", ":no@", "default@", ":s%40cret@", "default:s%40cret@"};
     struct tier_job job;
     struct fixture f;
 
@@ -169,7 +190,7 @@ static void a_password_is_asked_for(void **state) {
         snprintf(f.url, sizeof(f.url), "redis://%s127.0.0.1:%u", who[i], f.server.port);
         store_desk_open(&f.desk, f.url);
         store_desk_run(&f.desk, &job, TIER_STORE, 0, 2);
-        assert_int_equal(store_job_count(&job, i < 2 ? TIER_IO : TIER_OK), 2);
+        assert_int_equal(store_job_count(&job, i < 3 ? TIER_IO : TIER_OK), 2);
         f.desk.tier->ops->destroy(f.desk.tier);
         f.desk.tier = NULL;
     }
@@ -256,6 +277,7 @@ int main(void) {
         cmocka_unit_test(what_the_server_drops_is_absent),
         cmocka_unit_test(a_server_killed_at_any_time_loses_and_comes_back),
         cmocka_unit_test(writing_stops_where_the_memory_ends),
+        cmocka_unit_test(a_user_of_the_url_has_the_password_of_the_file),
         cmocka_unit_test(a_password_is_asked_for),
         cmocka_unit_test(a_cluster_gets_its_keys),
         cmocka_unit_test(tls_is_verified),
