@@ -125,11 +125,18 @@ static enum status configure_tiers(const struct worker_options *o, struct engine
     enum status st;
 
     *kv = (struct worker_kv){0};
+    if ((o->kv_file || o->kv_store) && engine->kv.no_host_cache)
+        return error_set(err, ST_INVALID,
+                         "KV cannot be kept below host memory: %s needs --kv-offload-bytes, for "
+                         "contents pass through host memory",
+                         o->kv_file ? "--kv-file" : "--kv-store");
     if (o->kv_key_file) {
         if ((st = read_key(o->kv_key_file, kv->fleet_key[0], err)) != ST_OK) return st;
         engine->fleet_key = kv->fleet_key;
     }
     if (o->kv_file) {
+        /* Before the weights are read, which may take minutes. */
+        if (tier_file_make_dir(o->kv_file, err) != ST_OK) return error_prefix(err, "--kv-file");
         kv->file = (struct tier_file_config){
             .dir = o->kv_file, .max_bytes = size_of(o->kv_file_bytes), .log = engine->log};
         engine->tiers[engine->n_tiers++] = (struct engine_tier_source){open_file, &kv->file};

@@ -1,5 +1,7 @@
 """--kv-file: KV that outlives its worker. What a worker has computed twice, the next one reads, and answers the same;
 what was damaged meanwhile is computed. Texts are for the demonstration model."""
+import resource
+
 import pytest
 from conftest import DEMO_MODEL, Worker, wait_for
 
@@ -98,6 +100,30 @@ def test_what_cannot_keep_kv_is_refused_by_name(keeping, args, says):
     worker.process.wait(60)
     assert worker.process.returncode != 0
     assert "KV cannot be kept below host memory" in worker.log and says in worker.log
+
+
+@pytest.mark.parametrize("name, says", [
+    ("absent/kv", "No such file or directory: make the folder that it is to be in"),
+    ("file", "Not a directory: name a folder, not a file"),
+])
+def test_a_wrong_folder_is_named_before_the_weights_are_read(programs, tmp_path, name, says):
+    (tmp_path / "file").write_text("")
+    worker = programs(Worker, DEMO_MODEL, "--device", "cpu", "--kv-offload-bytes", "8MiB", "--kv-file", tmp_path / name)
+    worker.process.wait(60)
+    assert worker.process.returncode != 0
+    assert f"--kv-file: cannot use the folder '{tmp_path / name}': {says}" in worker.log
+    assert "weights" not in worker.log
+
+
+def test_a_limit_on_the_size_of_files_is_a_full_disk(keeping, tmp_path):
+    """The system ends a process that writes more with SIGXFSZ, unless it is ignored."""
+    worker = keeping().ready()
+    resource.prlimit(worker.process.pid, resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+    first = answers(worker)
+    assert choices(answers(worker)) == choices(first)
+    wait_for(lambda: "kv_file_failed" in worker.log, "the failed write")
+    assert choices(answers(worker)) == choices(first)
+    assert worker.stop() == 0
 
 
 def test_simulated_workers_move_bytes_too(programs, tmp_path):

@@ -468,9 +468,23 @@ bool file_space_evict(struct file_tier *f, struct file_hot *hot) {
 
 /* --- from start to end ------------------------------------------------------------------------ */
 
-enum status file_space_open(struct file_tier *f, struct error *err) {
-    int error = open_folders(f);
+enum status tier_file_make_dir(const char *dir, struct error *err) {
+    int fd = -1, error = open_folder(AT_FDCWD, dir, 0, &fd);
 
+    if (fd >= 0) close(fd);
+    if (error == 0) return ST_OK;
+    return error_set(err, ST_IO, "cannot use the folder '%s': %s%s", dir, strerror(error),
+                     error == ENOENT    ? ": make the folder that it is to be in"
+                     : error == ENOTDIR ? ": name a folder, not a file"
+                                        : "");
+}
+
+enum status file_space_open(struct file_tier *f, struct error *err) {
+    enum status st = tier_file_make_dir(f->dir, err);
+    int error;
+
+    if (st != ST_OK) return st;
+    error = open_folders(f);
     if (error != 0)
         return error_set(err, ST_IO, "cannot use %s/%s: %s", f->dir, f->fingerprint,
                          error == EPERM || error == ELOOP || error == ENOTDIR
