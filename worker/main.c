@@ -160,7 +160,7 @@ int main(int argc, char **argv) {
 
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN); /* a limit on files fails the write, as a full disk does */
-    signal(SIGHUP, SIG_IGN); /* while the model loads there is nothing to read again */
+    signal(SIGHUP, SIG_IGN);  /* while the model loads there is nothing to read again */
     st = options_answer(&worker_manual, argc, argv, &wants_exit, &err);
     while (c->word && (argc < 2 || strcmp(argv[1], c->word) != 0))
         c++;

@@ -49,8 +49,8 @@ struct tier_file_config {
     const struct file_hook *hook; /* NULL outside tests */
 };
 
-/* Makes the folder if it is not there; for who has long work to do before tier_file_open. ST_IO says
- * what to do. */
+/* Makes the folder if it is not there; for who has long work to do before tier_file_open.
+ * ST_IO: the error has what to do. */
 MUST_USE enum status tier_file_make_dir(const char *dir, struct error *err);
 
 /* Reads all summaries: a second for two million units. ST_INVALID: max_bytes below two segments, or

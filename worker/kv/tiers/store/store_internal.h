@@ -25,12 +25,12 @@
 #include "worker/kv/tiers/store/store_url.h"
 
 #define STORE_SLOTS      16384
-#define STORE_ASKS_MAX   1024 /* keys that wait to be asked for, or are */
-#define STORE_NAME_BYTES 47u  /* "ic1:{12345678}:" and 32 digits */
+#define STORE_ASKS_MAX   1024     /* keys that wait to be asked for, or are */
+#define STORE_NAME_BYTES 47u      /* "ic1:{12345678}:" and 32 digits */
 #define STORE_FULL_US    1000000u /* no SET after an OOM or READONLY */
-#define LINK_CONTROLS    16   /* commands of a link's own, at a time */
-#define LINK_SENT_MAX    16   /* GETs or SETs: enough for any round trip with window bytes */
-#define LINK_ASKED_MAX   256  /* EXISTS */
+#define LINK_CONTROLS    16       /* commands of a link's own, at a time */
+#define LINK_SENT_MAX    16       /* GETs or SETs: enough for any round trip with window bytes */
+#define LINK_ASKED_MAX   256      /* EXISTS */
 
 enum store_command {
     COMMAND_GET,
@@ -154,8 +154,8 @@ void store_ask_done(struct tier_store *s, struct store_request *r, enum belief b
 void store_count(struct tier_store *s, uint64_t *counter); /* one more */
 bool store_is_spoiled(struct tier_store *s, const struct unit_key *key);
 void store_set_used(struct tier_store *s, struct store_node *n, uint64_t used_bytes);
-/* A SET was written, or none fits: then for a second none is asked for. Not longer, for the next one
- * alone finds that there is room again. */
+/* A SET was written, or none fits: then for a second none is asked for. Not longer, for the next
+ * one alone finds that there is room again. */
 void store_set_writable(struct tier_store *s, bool can_write);
 
 /* Whether a unit that waits need not be sent, and its result then. */
