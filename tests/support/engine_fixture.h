@@ -18,7 +18,9 @@
 
 #define EOS     7u
 #define CONTEXT 192u
+#ifndef MAX_OUT
 #define MAX_OUT 64u
+#endif
 
 #ifndef ENGINE_FIXTURE_SHAPE
 static const struct tiny_shape shape = {.n_layers = 2,
@@ -125,6 +127,7 @@ struct setup {
     struct machine machine; /* zeroed: the reference backend */
     uint32_t n_threads;
     uint32_t budget, n_blocks, block_size, max_seqs, max_waiting, hash_bits;
+    uint32_t max_len;                      /* 0: of the shape */
     uint32_t window;                       /* tokens that every layer sees; 0: all */
     uint32_t host_blocks;                  /* for what is evicted and swapped out */
     const struct engine_tier_source *tier; /* below them; NULL: none */
@@ -203,6 +206,7 @@ static inline struct engine_options tiny_options(const struct setup *s, float *i
     o.load = load_tiny;
     o.block_size = s->block_size ? s->block_size : 16;
     o.n_blocks = s->n_blocks ? s->n_blocks : 400;
+    o.max_model_len = s->max_len;
     o.max_logprobs = 3;
     if (s->max_waiting) o.max_waiting = s->max_waiting;
     o.kv.hash_truncate_bits = s->hash_bits;

@@ -46,6 +46,11 @@ struct engine_callbacks {
     void *arg;
 };
 
+/* Forced tokens (constrain.h) that are taken with the outcome of one step, of all its requests: one
+ * costs some ten microseconds, in which no other request gets its token. Of a longer text the next
+ * step samples one, and so on. */
+#define ENGINE_MAX_FORCED 1024u
+
 /* A second step is scheduled and submitted while the first one runs: the device never waits for the
  * host. A device that is the host has nothing to gain by it. */
 enum engine_async { ASYNC_AUTO, /* where the device works on its own */ ASYNC_OFF, ASYNC_ON };

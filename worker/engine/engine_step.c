@@ -221,11 +221,13 @@ static void end_if_complete(struct engine *e, struct request *r, uint32_t token,
     scheduler_end(e->sched, r, FINISH_STOP, now_us);
 }
 
-/* The tokens that must follow, which are not sampled. */
+/* The tokens that must follow, which are not sampled. Where they are too many for one step, the
+ * next one samples the first of the others. */
 static void take_forced(struct engine *e, struct request *r, uint64_t now_us) {
     uint32_t token;
 
-    while (r->state != REQUEST_DONE && constrain_forced(r, &token)) {
+    while (r->state != REQUEST_DONE && e->n_may_force > 0 && constrain_forced(r, &token)) {
+        e->n_may_force--;
         if (constrain_take(r, &e->masks.ends, token) != ST_OK) {
             scheduler_end(e->sched, r, FINISH_ERROR, now_us);
             return;
@@ -350,6 +352,7 @@ static void take_step(struct engine *e, uint64_t wait_us) {
     uint64_t now_us = clock_now_us();
     struct list ended, *link;
 
+    e->n_may_force = ENGINE_MAX_FORCED;
     for (uint32_t i = 0; i < step->counts.n_rows; i++)
         take_row(e, step, &step->row[i], now_us);
     take_searches(e, &ended);

@@ -6,6 +6,7 @@
 #include "tests/support/tiny_model.h"
 
 #define FORCED_MORE 60u
+#define LONG_OUT    1100u
 static const struct tiny_shape shape = {.n_layers = 2,
                                         .d_model = 32,
                                         .n_heads = 2,
@@ -13,10 +14,11 @@ static const struct tiny_shape shape = {.n_layers = 2,
                                         .head_dim = 16,
                                         .d_ff = 48,
                                         .vocab = 256 + FORCED_MORE + FIXTURE_SPECIALS,
-                                        .max_context = 192,
+                                        .max_context = LONG_OUT + 8,
                                         .weight_dtype = DTYPE_BF16,
                                         .kv_dtype = DTYPE_BF16};
 #define ENGINE_FIXTURE_SHAPE
+#define MAX_OUT LONG_OUT
 #include "tests/support/engine_fixture.h"
 
 #define N_CASES    64u
@@ -62,7 +64,7 @@ static void draw(struct cases *c, struct rng *rng, uint32_t i) {
         c->prompt[i][k] = (uint32_t)rng_below(rng, 256);
     p->prompt = c->prompt[i];
     p->n_prompt = 1 + (uint32_t)rng_below(rng, ARRAY_LEN(c->prompt[i]));
-    p->max_tokens = 1 + (uint32_t)rng_below(rng, MAX_OUT);
+    p->max_tokens = 1 + (uint32_t)rng_below(rng, 64);
     p->temperature = rng_below(rng, 3) ? 1.5f : 0;
     p->seed = rng_u64(rng);
     if (rng_below(rng, 2)) p->repetition_penalty = 1.8f;
@@ -111,9 +113,15 @@ static uint64_t answer_all(struct cases *c, bool has_steps, bool is_crowd,
 static void answers_are_those_that_sample_each_token(void **state) {
     static const struct setup setups[] = {
         {.max_seqs = 8},
-        {.max_seqs = 8, .n_blocks = 28, .block_size = 8, .budget = 12, .policy = POLICY_SRPT},
+        {.max_seqs = 8,
+         .n_blocks = 28,
+         .block_size = 8,
+         .max_len = CONTEXT,
+         .budget = 12,
+         .policy = POLICY_SRPT},
         {.max_seqs = 6,
          .n_blocks = 30,
+         .max_len = CONTEXT,
          .block_size = 8,
          .host_blocks = 20,
          .preemption = PREEMPT_SWAP},
@@ -183,10 +191,44 @@ static void forced_tokens_take_no_steps_of_their_own(void **state) {
     }
 }
 
+/* A text that is longer than what one outcome may force: the second step computes the
+ * first part, samples one token and takes the rest. */
+static void long_forced_text_is_taken_in_parts(void **state) {
+    struct setup setup = {.budget = ENGINE_MAX_FORCED + 1};
+    struct request_params p = request_params_default;
+    static struct answer a;
+    uint32_t prompt = 'x';
+    struct vocabulary *v;
+    struct engine_fixture w;
+    struct engine_stats s;
+    struct rng rng;
+
+    (void)state;
+    rng_seed(&rng, 1);
+    v = fixture_vocabulary(&rng, FORCED_MORE, "#");
+    fixture_vocabulary_encodes(v);
+    fixture_open(&w, &setup);
+    p.prompt = &prompt;
+    p.n_prompt = 1;
+    p.max_tokens = LONG_OUT;
+    p.grammar = fixture_grammar(GRAMMAR_REGEX, "a{1100}", false, v);
+    (void)submit(&w, &p, &a);
+    fixture_run(&w);
+    s = stats_of(&w);
+    assert_int_equal(a.n, LONG_OUT);
+    assert_int_equal(a.finish, FINISH_STOP);
+    assert_int_equal(s.steps, 2);
+    assert_int_equal(s.forced_tokens, LONG_OUT - 2);
+    fixture_close(&w);
+    grammar_unref(p.grammar);
+    vocabulary_destroy(v);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(answers_are_those_that_sample_each_token),
         cmocka_unit_test(forced_tokens_take_no_steps_of_their_own),
+        cmocka_unit_test(long_forced_text_is_taken_in_parts),
     };
 
     gate_init();
