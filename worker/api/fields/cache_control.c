@@ -151,7 +151,8 @@ enum status cache_control_read_ttl(const struct json *o, uint32_t *ttl_s, struct
     }
     if (str_eq(retention, STR("24h"))) {
         (void)find_time(retention, &s);
-    } else if (retention.ptr && !str_eq(retention, STR("in_memory"))) {
+    } else if (retention.ptr && !str_eq(retention, STR("in_memory")) &&
+               !str_eq(retention, STR("in-memory"))) { /* as OpenAI's clients spelt it first */
         return refuse_time("prompt_cache_retention", "prompt_cache_retention", retention,
                            "\"24h\" or \"in_memory\"", err);
     }
