@@ -7,9 +7,9 @@
  * a new one takes some ten microseconds, beside the device (masks.h).
  *
  * Where one token alone may follow, sampling could choose no other. Such tokens are taken behind
- * the sampled one, up to ENGINE_MAX_FORCED, and the next step computes all of them at once. The answer
- * is the same to the bit as one that samples each of them, for a draw depends on its position and
- * on no draw before it.
+ * the sampled one, up to ENGINE_MAX_FORCED, and the next step computes all of them at once. The
+ * answer is the same to the bit as one that samples each of them, for a draw depends on its
+ * position and on no draw before it.
  *
  * End tokens (EOS, stop ids) are allowed exactly where the answer may end, and no EOS at all with
  * ignore_eos. When nothing but the end may follow, the request ends without a step for it. Before

@@ -2,6 +2,7 @@
 #include "worker/api/stores/prompt_history.h"
 
 #include <assert.h>
+#include <string.h>
 
 #include "common/base/hash.h"
 #include "common/base/list.h"
@@ -20,16 +21,15 @@ struct parts {
 
 struct entry {
     struct list link; /* longest unused first */
-    char *id;
-    uint64_t owner;
-    size_t n_bytes;
+    char *key;
+    size_t n_key, n_bytes;
     struct parts parts;
     uint32_t n_blocks;
     uint64_t blocks[]; /* (n_blocks) each of all tokens up to its last */
 };
 
 struct prompt_history {
-    struct strmap by_id;
+    struct strmap by_key;
     struct list order;
     size_t max_bytes, n_bytes;
     uint64_t seed;
@@ -46,25 +46,29 @@ const char *prompt_change_name(enum prompt_change change) {
 struct prompt_history *prompt_history_create(size_t max_bytes, uint64_t seed) {
     struct prompt_history *h = mem_zalloc(sizeof(*h));
 
-    strmap_init(&h->by_id, seed);
+    strmap_init(&h->by_key, seed);
     list_init(&h->order);
     h->max_bytes = max_bytes;
     h->seed = seed;
     return h;
 }
 
+static struct str key_of(const struct entry *e) {
+    return (struct str){e->key, e->n_key};
+}
+
 static void drop(struct prompt_history *h, struct entry *e) {
-    (void)strmap_erase(&h->by_id, str_of(e->id));
+    (void)strmap_erase(&h->by_key, key_of(e));
     list_remove(&e->link);
     h->n_bytes -= e->n_bytes;
-    mem_free(e->id);
+    mem_free(e->key);
     mem_free(e);
 }
 
 void prompt_history_destroy(struct prompt_history *h) {
     if (!h) return;
     LIST_FOR_EACH(it, &h->order) drop(h, LIST_ENTRY(it, struct entry, link));
-    strmap_fini(&h->by_id);
+    strmap_fini(&h->by_key);
     mem_free(h);
 }
 
@@ -166,10 +170,26 @@ static struct prompt_diagnosis compare(const struct entry *before, const struct 
     return d;
 }
 
-static struct entry *find(struct prompt_history *h, struct str id, uint64_t owner) {
-    struct entry *e = id.len ? strmap_find(&h->by_id, id) : NULL;
+/* Clients choose ids: equal ones of two owners are two requests. */
+static char *make_key(struct str id, uint64_t owner, size_t *n_key) {
+    char *key = mem_alloc(sizeof(owner) + id.len);
 
-    if (!e || e->owner != owner) return NULL;
+    memcpy(key, &owner, sizeof(owner));
+    if (id.len) memcpy(key + sizeof(owner), id.ptr, id.len);
+    *n_key = sizeof(owner) + id.len;
+    return key;
+}
+
+static struct entry *find(struct prompt_history *h, struct str id, uint64_t owner) {
+    struct entry *e;
+    size_t n_key;
+    char *key;
+
+    if (id.len == 0) return NULL;
+    key = make_key(id, owner, &n_key);
+    e = strmap_find(&h->by_key, (struct str){key, n_key});
+    mem_free(key);
+    if (!e) return NULL;
     list_remove(&e->link);
     list_push_back(&h->order, &e->link);
     return e;
@@ -177,16 +197,15 @@ static struct entry *find(struct prompt_history *h, struct str id, uint64_t owne
 
 /* --- remembering ------------------------------------------------------------------------------ */
 
-static void keep(struct prompt_history *h, struct entry *e, struct str id) {
-    struct entry *before = strmap_find(&h->by_id, id);
+static void keep(struct prompt_history *h, struct entry *e) {
+    struct entry *before = strmap_find(&h->by_key, key_of(e));
 
     if (before) drop(h, before);
     while (h->n_bytes + e->n_bytes > h->max_bytes)
         drop(h, LIST_ENTRY(list_first(&h->order), struct entry, link));
-    e->id = mem_strndup(id.ptr, id.len);
     h->n_bytes += e->n_bytes;
     list_push_back(&h->order, &e->link);
-    (void)strmap_insert(&h->by_id, id, e);
+    (void)strmap_insert(&h->by_key, key_of(e), e);
 }
 
 struct prompt_diagnosis prompt_history_add(struct prompt_history *h, struct str id,
@@ -200,7 +219,6 @@ struct prompt_diagnosis prompt_history_add(struct prompt_history *h, struct str 
     uint64_t messages_at;
 
     if (!e) return d;
-    e->owner = owner;
     e->n_blocks = n_blocks;
     e->n_bytes = n_bytes + id.len + ENTRY_BYTES;
     e->parts = parts_of(h, seen->chat, before ? before->parts.n_messages : 0, &messages_at);
@@ -209,7 +227,8 @@ struct prompt_diagnosis prompt_history_add(struct prompt_history *h, struct str 
     if (e->n_bytes > h->max_bytes) {
         mem_free(e);
     } else {
-        keep(h, e, id);
+        e->key = make_key(id, owner, &e->n_key);
+        keep(h, e);
     }
     return d;
 }
@@ -217,15 +236,15 @@ struct prompt_diagnosis prompt_history_add(struct prompt_history *h, struct str 
 void prompt_history_check(const struct prompt_history *h) {
     size_t n = 0, n_bytes = 0;
 
-    strmap_check(&h->by_id);
+    strmap_check(&h->by_key);
     LIST_FOR_EACH(it, &h->order) {
         const struct entry *e = LIST_ENTRY(it, struct entry, link);
 
-        assert(strmap_find(&h->by_id, str_of(e->id)) == e);
+        assert(strmap_find(&h->by_key, key_of(e)) == e);
         n_bytes += e->n_bytes;
         n++;
     }
-    assert(n == h->by_id.n && n_bytes == h->n_bytes && n_bytes <= h->max_bytes);
+    assert(n == h->by_key.n && n_bytes == h->n_bytes && n_bytes <= h->max_bytes);
     (void)n;
     (void)n_bytes;
 }

@@ -58,7 +58,8 @@ struct prompt_history *prompt_history_create(size_t max_bytes, uint64_t seed);
 void prompt_history_destroy(struct prompt_history *h); /* NULL is fine */
 
 /* Compares a prompt with that of the request `earlier` (STR_NULL: none), and remembers it as `id`;
- * what had that id is forgotten. One that is larger than all of the memory is not remembered. */
+ * what that owner had under that id is forgotten. One that is larger than all of the memory is not
+ * remembered. */
 struct prompt_diagnosis prompt_history_add(struct prompt_history *h, struct str id,
                                            struct str earlier, uint64_t owner,
                                            const struct prompt_seen *seen);

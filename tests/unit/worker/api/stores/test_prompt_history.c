@@ -175,6 +175,19 @@ static void requests_of_another_owner_are_not_found(void **state) {
     prompt_history_destroy(h);
 }
 
+/* Clients choose ids: what one owner adds displaces nothing of another under the same id. */
+static void equal_ids_of_two_owners_are_two_requests(void **state) {
+    struct prompt_history *h = prompt_history_create(1 << 20, 7);
+    struct prompt p = {FIRST, 42, 42, 40}, other = {"{\"messages\":[]}", 42, 42, 40};
+
+    (void)state;
+    (void)add(h, "a", NULL, 1, &p);
+    (void)add(h, "a", NULL, 2, &other);
+    assert_int_equal(add(h, "b", "a", 1, &p).change, PROMPT_REUSED);
+    assert_int_equal(add(h, "b", "a", 2, &p).change, PROMPT_REUSED);
+    prompt_history_destroy(h);
+}
+
 static void a_prompt_larger_than_the_memory_is_not_remembered(void **state) {
     struct prompt_history *h = prompt_history_create(700, 7);
     struct prompt small = {FIRST, 42, 42, 40}, large = {FIRST, 240, 240, 40};
@@ -199,14 +212,14 @@ static void refused_memory_compares_nothing(void **state) {
     prompt_history_destroy(h);
 }
 
-#define N_IDS 12
+#define N_IDS    6
+#define N_OWNERS 2
 
-/* The ids in the order of their last use, and whose they are: all that is remembered is the end of
+/* The ids of each owner in the order of their last use: all that is remembered is the end of
  * that list. */
 static void memory_is_that_of_the_model(void **state) {
     struct rng rng;
-    uint32_t used[N_IDS] = {0}, now = 0;
-    uint64_t owner[N_IDS] = {0};
+    uint32_t used[N_OWNERS][N_IDS] = {{0}}, now = 0;
     struct prompt_history *h = prompt_history_create(2000, 7);
     uint32_t n_found = 0, n_lost = 0;
 
@@ -215,22 +228,21 @@ static void memory_is_that_of_the_model(void **state) {
     for (int step = 0; step < 20000; step++) {
         uint32_t i = rng_below(&rng, N_IDS), k = rng_below(&rng, N_IDS), newer = 0;
         struct prompt p = {FIRST, 42, 42, 40};
-        uint64_t by = rng_below(&rng, 2);
+        uint64_t by = rng_below(&rng, N_OWNERS);
         char id[8], earlier[8];
         bool is_known;
         struct prompt_diagnosis d;
 
         snprintf(id, sizeof(id), "i%u", i);
         snprintf(earlier, sizeof(earlier), "i%u", k);
-        for (uint32_t j = 0; j < N_IDS; j++)
-            newer += used[j] > used[k];
-        is_known = used[k] > 0 && newer < 4 && owner[k] == by; /* of 2000 bytes, four fit */
+        for (uint32_t j = 0; j < N_OWNERS * N_IDS; j++)
+            newer += used[j / N_IDS][j % N_IDS] > used[by][k];
+        is_known = used[by][k] > 0 && newer < 4; /* of 2000 bytes, four fit */
         d = add(h, id, earlier, by, &p);
         assert_int_equal(d.change, is_known ? PROMPT_REUSED : PROMPT_NOT_FOUND);
         is_known ? n_found++ : n_lost++;
-        if (is_known) used[k] = ++now;
-        used[i] = ++now;
-        owner[i] = by;
+        if (is_known) used[by][k] = ++now;
+        used[by][i] = ++now;
     }
     assert_true(n_found > 1000 && n_lost > 1000);
     prompt_history_destroy(h);
@@ -241,6 +253,7 @@ int main(void) {
         cmocka_unit_test(first_part_that_differs_is_named),
         cmocka_unit_test(a_prompt_shorter_than_a_block_misses_nothing),
         cmocka_unit_test(requests_of_another_owner_are_not_found),
+        cmocka_unit_test(equal_ids_of_two_owners_are_two_requests),
         cmocka_unit_test(a_prompt_larger_than_the_memory_is_not_remembered),
         cmocka_unit_test(refused_memory_compares_nothing),
         cmocka_unit_test(memory_is_that_of_the_model),
