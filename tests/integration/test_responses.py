@@ -235,12 +235,18 @@ def turns(n):
     return [*items, {"role": "user", "content": "So?"}]
 
 
-def cuts_of(n):
-    """How many turns may be left out, at most 15 ways: multiples of a power of two, and all."""
-    step = 1
-    while 2 * step * 8 <= n:
-        step *= 2
-    return [*range(step, n - step + 1, step), n][:n // step - 1] + [n]
+def turns_left_out(n, fits):
+    """Multiples of a power of two, of which there are 8 to 15, and all; of a smaller power in the last two of them."""
+    base = 0
+    while True:
+        step = 1
+        while 2 * step * 8 <= n - base:
+            step *= 2
+        places = [base, *range(base + step, n - step + 1, step)][:(n - base) // step] + [n]
+        at = next(at for at, place in enumerate(places) if at > 0 and fits(place))
+        if step == 1 or at < len(places) - 2:
+            return places[at]
+        base = places[at - 1]
 
 
 def test_conversation_that_does_not_fit_is_refused_unless_it_may_be_truncated(short):
@@ -252,13 +258,18 @@ def test_conversation_that_does_not_fit_is_refused_unless_it_may_be_truncated(sh
     assert short.post("/v1/responses", asked(truncation="middle")).code == 400
 
 
-@pytest.mark.parametrize("n", [9, 21, 40, 60])
+@pytest.mark.parametrize("n", [9, 21, 40, 60, 150, 331])
 def test_oldest_turns_are_left_out_until_the_rest_fits(short, n):
     fields = {"instructions": "Be brief.", "max_output_tokens": None, **writing("Hi.")}
     whole = turns(n)
     answer = short.post("/v1/responses", asked(input=whole, truncation="auto", **fields)).json["usage"]["input_tokens"]
-    sizes = [short.post("/tokenize", {"messages": [{"role": "system", "content": "Be brief."}, *whole[2 * k:]]}).json["count"] for k in range(n + 1)]
-    assert answer == (sizes[0] if sizes[0] < LENGTH else next(sizes[k] for k in cuts_of(n) if sizes[k] <= LENGTH - LENGTH // 8))
+
+    def size(k):
+        return short.post("/tokenize", {"messages": [{"role": "system", "content": "Be brief."}, *whole[2 * k:]]}).json["count"]
+
+    room = LENGTH - LENGTH // 8
+    assert answer == size(0 if size(0) < LENGTH else turns_left_out(n, lambda k: size(k) <= room))
+    assert n < 150 or answer > room // 2 # however long it is, the context is used
 
 
 def test_what_is_left_has_room_for_the_answer(short):

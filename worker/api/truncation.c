@@ -15,7 +15,7 @@
 
 #define RENDERED_MAX   (64u << 20) /* bytes of a rendered conversation */
 #define ANSWER_SHARE   8u          /* of the context, where a request does not say */
-#define LEAST_OF_STEPS 8u          /* cuts there are at least, if there are as many steps */
+#define LEAST_OF_STEPS 8u          /* cuts that may be tried, if there are as many */
 
 struct attempt {
     struct buf text;
@@ -31,9 +31,10 @@ struct truncation {
     const struct json **item;            /* (n_items) */
     bool *is_dropped;                    /* (n_items) */
     size_t *cut;                         /* (n_cuts) */
-    size_t n_items, n_cuts, step;        /* step: from one that may be tried to the next */
-    uint32_t n_tried;                    /* those that may be tried; the last is the last of all */
-    uint32_t low, high, at;              /* places of cuts, from 1: too long; fits; being tried */
+    size_t n_items, n_cuts;
+    size_t base, step;      /* cuts that leave too much; from one that may be tried to the next */
+    uint32_t n_tried;       /* those that may be tried; the last is the last of all */
+    uint32_t low, high, at; /* of them, from 1: too long; fits; being tried */
     struct attempt now, best;
     bool has_best;
 };
@@ -126,12 +127,36 @@ static void list_items(struct truncation *x) {
         JSON_FOR_EACH(it, lists[l]) x->item[x->n_items++] = it;
     }
     x->n_cuts = truncation_find_cuts(x->item, x->n_items, x->cut);
+}
+
+/* --- which cut -------------------------------------------------------------------------------- */
+
+/* Those that may be tried behind the first `base`. */
+static void set_step(struct truncation *x, size_t base) {
+    size_t n = x->n_cuts - base;
+
+    x->base = base;
     x->step = 1;
-    while (2 * x->step * LEAST_OF_STEPS <= x->n_cuts)
+    while (2 * x->step * LEAST_OF_STEPS <= n)
         x->step *= 2;
-    x->n_tried = (uint32_t)(x->n_cuts / x->step);
-    assert(x->n_tried <= TRUNCATION_MAX_CUTS);
+    x->n_tried = (uint32_t)(n / x->step);
+    x->low = 0;
     x->high = x->n_tried + 1;
+    assert(x->n_tried <= TRUNCATION_MAX_CUTS);
+}
+
+/* How many cuts there are up to that one, with it. */
+static size_t place_of(const struct truncation *x, uint32_t at) {
+    return at < x->n_tried ? x->base + at * x->step : x->n_cuts;
+}
+
+/* What fits is short beside the step: smaller ones in the last, to leave more. */
+static void refine(struct truncation *x) {
+    size_t fits = place_of(x, x->high);
+
+    if (!x->has_best || x->step == 1 || x->high + 1 < x->n_tried) return;
+    set_step(x, place_of(x, x->low));
+    x->high = fits == x->n_cuts ? x->n_tried : (uint32_t)((fits - x->base) / x->step);
 }
 
 /* --- on the text thread ----------------------------------------------------------------------- */
@@ -142,11 +167,10 @@ static enum status render(struct truncation *x, struct error *err) {
                                     .earlier = x->earlier,
                                     .is_dropped = x->is_dropped};
     struct json *chat = NULL;
-    size_t place = x->at < x->n_tried ? x->at * x->step : x->n_cuts;
     struct buf body;
     enum status st;
 
-    truncation_drop(x->item, x->n_items, x->cut[place - 1], x->is_dropped);
+    truncation_drop(x->item, x->n_items, x->cut[place_of(x, x->at) - 1], x->is_dropped);
     buf_init(&body, 0);
     buf_clear(&x->now.text);
     st = responses_to_chat(x->call->asked, &asked, &body, err);
@@ -196,6 +220,7 @@ static bool try_next(struct text_job *job) {
 
     if (x->at == 0 && job->has_too_many) {
         list_items(x);
+        set_step(x, 0);
         job->max_tokens = x->target_tokens;
     } else if (x->at > 0 && job->has_too_many) {
         x->low = x->at;
@@ -204,6 +229,7 @@ static bool try_next(struct text_job *job) {
     } else {
         return false;
     }
+    if (x->low + 1 >= x->high) refine(x);
     if (x->low + 1 >= x->high) return end(x);
     x->at = (x->low + x->high) / 2;
     job->status = render(x, &job->err);

@@ -10,9 +10,11 @@
  * So a call keeps its output, reasoning keeps what follows it, the rest begins with a user's
  * message, and the last step is always there. The text thread has found that the prompt is too
  * long; there shorter ones are rendered and tokenized until the longest that fits is known: a
- * bisection over at most TRUNCATION_MAX_CUTS cuts, so TRUNCATION_MAX_PROMPTS prompts. Cuts are
- * multiples of a power of two of steps: as a conversation grows, its beginning, and what the cache
- * has of it, stays the same for several turns.
+ * bisection over at most TRUNCATION_MAX_CUTS cuts, multiples of a power of two of steps. As a
+ * conversation grows, its beginning, and what the cache has of it, stays the same for several
+ * turns. Where less than two such steps fit, cuts of a smaller power are tried there: a
+ * conversation of a hundred contexts fills its context too. What is tried then is at most 3/8 of
+ * what was tried before, so that the whole costs no more than some four times its rendering.
  *
  * What is left has room for max_output_tokens; without them an eighth of the context is left free.
  * If the last step alone does not fit, the request is refused as without truncation. */
@@ -25,8 +27,7 @@ struct call;
 struct json;
 struct truncation;
 
-#define TRUNCATION_MAX_CUTS    15u
-#define TRUNCATION_MAX_PROMPTS 4u
+#define TRUNCATION_MAX_CUTS 15u
 
 /* For the one prompt of the call, before call_start. Takes `earlier`: the items that precede the
  * input, or NULL. */
