@@ -327,9 +327,9 @@ struct backend_ops {
                             uint64_t n_bytes);
 
     /* The token history that penalties count: the whole prompt, cached part included. Generated
-     * tokens are added by the backend itself; a beam, which has no penalties, takes up the blocks of
-     * another and keeps its own history. Both calls take their turn behind the steps submitted
-     * before, which still know the row as it was; the arrays are read during the call. */
+     * tokens are added by the backend itself; a beam, which has no penalties, may take up the
+     * blocks of another and keep its own history. Both calls take their turn behind the steps
+     * submitted before, which still know the row as it was; the arrays are read during the call. */
     enum status (*row_bind)(struct backend_model *m, uint32_t row, const uint32_t *prompt,
                             uint32_t n_prompt, const uint32_t *output, uint32_t n_output);
     void (*row_free)(struct backend_model *m, uint32_t row);

@@ -402,7 +402,8 @@ static uint64_t prefix_digest(struct backend_model *m, uint32_t row, uint32_t n,
     return digest;
 }
 
-/* A row that was not bound and whose table begins again: a beam takes up the tokens of another. */
+/* A row that was not bound and whose table is new from its first block: a beam takes up the tokens
+ * of another. */
 static void find_moved(struct backend_model *m, const struct backend_stage *s,
                        const struct backend_step *step) {
     for (uint32_t i = 0; i < step->n_rows; i++)

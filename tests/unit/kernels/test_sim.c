@@ -74,7 +74,7 @@ static uint32_t go_on(struct sim *s, uint32_t row, const uint32_t *token, uint32
     return s->stage.out_flags[0];
 }
 
-/* The same with row 0, bound anew. */
+/* The same with row 0, bound again. */
 static uint32_t run_row(struct sim *s, const uint32_t *prompt, uint32_t n, uint32_t first,
                         uint32_t block) {
     assert_int_equal(backend_sim.row_bind(s->model, 0, prompt, n, NULL, 0), ST_OK);
