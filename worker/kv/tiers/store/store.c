@@ -20,6 +20,7 @@
 
 #define ABSENT_US    5000000u /* what is not there is asked for again after this, */
 #define ASKED_US     2000000u /* and what has no answer after this */
+#define GONE_FORGETS 8u       /* values that are gone in a row: the store was emptied */
 #define WANT_MAX     256u     /* keys asked for by one find: 4,096 tokens of 16 */
 #define SECRET_BYTES 4096u    /* of a password file */
 
@@ -181,15 +182,37 @@ static void let_go(struct tier_store *s, struct store_work *w) {
     send_home(s, job);
 }
 
-/* A unit of a later version is not there for us, and is left alone. */
+/* So many values that are gone, and none that came, are a store that was emptied: nothing is assumed
+ * present any more, so that all is asked for and written again. */
+static void note_load(struct tier_store *s, const struct unit_key *key, bool has_come) {
+    uint64_t now_us = loop_now_us(s->loop);
+
+    pthread_mutex_lock(&s->lock);
+    if (has_come) {
+        s->n_gone = 0;
+    } else if (beliefs_find(s->beliefs, key, now_us) == BELIEF_PRESENT &&
+               ++s->n_gone == GONE_FORGETS) {
+        beliefs_forget_present(s->beliefs, now_us + (uint64_t)s->config.ttl_s * 1000000u);
+        s->n_gone = 0;
+    }
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* A unit of a later version is not there for us, and is left alone. What is behind a value that did
+ * not come has probably gone with it: nothing is assumed of it any more. */
 static void learn(struct tier_store *s, const struct store_request *r, enum tier_result result,
                   enum unit_cause cause) {
     bool is_load = r->command == COMMAND_GET, is_foreign = cause == UNIT_VERSION;
 
+    if (is_load && (result == TIER_OK || result == TIER_ABSENT))
+        note_load(s, &r->key, result == TIER_OK);
     switch (result) {
     case TIER_OK: assume(s, &r->key, BELIEF_PRESENT); break;
     case TIER_ABSENT: assume(s, &r->key, BELIEF_ABSENT); break;
     case TIER_REJECTED: assume(s, &r->key, is_foreign ? BELIEF_ABSENT : BELIEF_SPOILED); break;
+    case TIER_SKIPPED:
+        if (is_load && r->unit > r->work->first_bad) assume(s, &r->key, BELIEF_NONE);
+        return;
     default: return;
     }
     pthread_mutex_lock(&s->lock);

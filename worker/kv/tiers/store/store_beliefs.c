@@ -19,6 +19,7 @@ static_assert(sizeof(struct entry) == BELIEFS_BYTES, "an entry is as large as do
 struct beliefs {
     struct entry *entries;
     uint64_t n_sets, seed, n_present;
+    uint64_t forgotten_us; /* what is present until then at most is not */
 };
 
 struct beliefs *beliefs_create(uint32_t n_keys, uint64_t seed) {
@@ -56,10 +57,15 @@ static struct entry *find_entry(const struct beliefs *b, const struct unit_key *
     return NULL;
 }
 
+static bool is_present(const struct beliefs *b, const struct entry *e) {
+    return e->belief == BELIEF_PRESENT && e->until_us > b->forgotten_us;
+}
+
 enum belief beliefs_find(const struct beliefs *b, const struct unit_key *key, uint64_t now_us) {
     const struct entry *e = find_entry(b, key);
 
-    return e && e->until_us > now_us ? (enum belief)e->belief : BELIEF_NONE;
+    if (!e || e->until_us <= now_us) return BELIEF_NONE;
+    return e->belief != BELIEF_PRESENT || is_present(b, e) ? (enum belief)e->belief : BELIEF_NONE;
 }
 
 /* A free entry, or the one that ends first; one whose time is over ends before any other. */
@@ -80,8 +86,14 @@ void beliefs_set(struct beliefs *b, const struct unit_key *key, enum belief beli
     if (until_us <= now_us) belief = BELIEF_NONE;
     if (!e && belief == BELIEF_NONE) return;
     if (!e) e = choose_victim(set_of(b, key));
-    b->n_present += (uint64_t)(belief == BELIEF_PRESENT) - (e->belief == BELIEF_PRESENT);
+    b->n_present -= is_present(b, e);
     *e = (struct entry){.key = *key, .until_us = until_us, .belief = belief};
+    b->n_present += is_present(b, e);
+}
+
+void beliefs_forget_present(struct beliefs *b, uint64_t until_us) {
+    b->forgotten_us = MAX(b->forgotten_us, until_us);
+    b->n_present = 0;
 }
 
 uint64_t beliefs_n_present(const struct beliefs *b) {
@@ -95,7 +107,7 @@ void beliefs_check(const struct beliefs *b) {
         const struct entry *e = &b->entries[i];
 
         if (e->belief == BELIEF_NONE) continue;
-        n_present += e->belief == BELIEF_PRESENT;
+        n_present += is_present(b, e);
         assert(e->belief <= BELIEF_SPOILED);
         assert(find_entry(b, &e->key) == e); /* in its set, and there once */
     }

@@ -132,6 +132,7 @@ struct tier_store {
 
     pthread_mutex_t lock; /* of the rest */
     struct beliefs *beliefs;
+    uint32_t n_gone; /* values that were assumed present and did not come, since one came */
     struct unit_key wanted[STORE_ASKS_MAX]; /* to be asked for */
     uint32_t n_wanted;
     bool is_woken;

@@ -216,6 +216,24 @@ static void what_is_gone_is_absent_and_forgotten(void **state) {
     end(&f);
 }
 
+/* Of those behind what a load has asked for, too: they are to be written again. */
+static void an_emptied_store_is_noticed_at_once(void **state) {
+    struct tier_job job;
+    struct fixture f;
+
+    (void)state;
+    begin_open(&f, true);
+    store_desk_run(&f.desk, &job, TIER_STORE, 0, 40);
+    assert_int_equal(store_desk_find(&f.desk, 0, 40), 40);
+    fake_store_flush(&f.servers[0]);
+    store_desk_run(&f.desk, &job, TIER_LOAD, 0, 12);
+    assert_true(store_job_count(&job, TIER_ABSENT) >= 8);
+    assert_int_equal(store_desk_find(&f.desk, 12, 28), 0);
+    store_desk_run(&f.desk, &job, TIER_STORE, 0, 40);
+    assert_int_equal(store_desk_find(&f.desk, 0, 40), 40);
+    end(&f);
+}
+
 static void the_front_of_a_run_is_kept(void **state) {
     struct tier_job job;
     struct fixture f;
@@ -999,6 +1017,7 @@ int main(void) {
         cmocka_unit_test(two_fleets_share_nothing),
         cmocka_unit_test(a_reply_may_come_in_two_pieces_cut_anywhere),
         cmocka_unit_test(what_is_gone_is_absent_and_forgotten),
+        cmocka_unit_test(an_emptied_store_is_noticed_at_once),
         cmocka_unit_test(the_front_of_a_run_is_kept),
         cmocka_unit_test(another_valid_unit_is_rejected_and_then_overwritten),
         cmocka_unit_test(each_error_at_each_command_is_a_counted_absence),

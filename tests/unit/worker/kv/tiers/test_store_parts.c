@@ -120,7 +120,7 @@ static struct unit_key key_of(uint32_t i) {
 /* With room for all keys it is the model; with less it forgets, and never makes anything up. */
 static void drive(uint32_t n_keys, bool forgets) {
     struct beliefs *b = beliefs_create(n_keys, 5);
-    uint64_t now_us = 1000, n_forgotten = 0;
+    uint64_t now_us = 1000, n_forgotten = 0, until_us = 0;
     struct model m = {0};
     struct rng rng;
 
@@ -140,8 +140,15 @@ static void drive(uint32_t n_keys, bool forgets) {
             m.belief[i] = (enum belief)rng_below(&rng, BELIEF_SPOILED + 1);
             m.until_us[i] = now_us + rng_below(&rng, 100);
             beliefs_set(b, &key, m.belief[i], now_us, m.until_us[i]);
+            if (m.belief[i] == BELIEF_PRESENT && m.until_us[i] <= until_us) m.until_us[i] = 0;
         }
         now_us += rng_below(&rng, 2);
+        if (rng_below(&rng, 1000) == 0) {
+            beliefs_forget_present(b, now_us + 100);
+            until_us = now_us + 100;
+            for (uint32_t k = 0; k < KEYS; k++)
+                if (m.belief[k] == BELIEF_PRESENT && m.until_us[k] <= until_us) m.until_us[k] = 0;
+        }
         if (step % 512 == 0) beliefs_check(b);
     }
     assert_int_equal(n_forgotten > 0, forgets);
