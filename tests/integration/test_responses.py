@@ -203,9 +203,9 @@ def test_conversation_is_the_one_of_chat_and_messages(worker):
 
 def test_sent_back_items_find_the_cached_answer(worker):
     """The next turn's prompt begins with the last turn's prompt and answer, reasoning that the client never read included.
-    The reasoning is sampled: what a grammar forces at an answer's end is computed by the turn that has it in its prompt."""
-    tag = {"type": "sequence", "elements": [{"type": "const_string", "value": "<think>\n"}, {"type": "regex", "pattern": "(hm |mh ){40}"},
-                                            {"type": "const_string", "value": "\n</think>\n\nOn it. " + CALL}]}
+    One token is sampled: what a grammar forces behind the last of those is computed by the turn that has it in its prompt."""
+    tag = {"type": "sequence", "elements": [{"type": "const_string", "value": "<think>\n" + "hm " * 40 + "\n</think>\n\nOn it"},
+                                            {"type": "regex", "pattern": "[.!]"}, {"type": "const_string", "value": " " + CALL}]}
     turn = [{"role": "user", "content": "Look at the sky."}]
     first = worker.post("/v1/responses", asked(input=turn, tools=[WEATHER], include=["reasoning.encrypted_content"],
                                                      structured_outputs={"structural_tag": {"format": tag}})).json

@@ -182,8 +182,8 @@ static void let_go(struct tier_store *s, struct store_work *w) {
     send_home(s, job);
 }
 
-/* So many values that are gone, and none that came, are a store that was emptied: nothing is assumed
- * present any more, so that all is asked for and written again. */
+/* So many values that are gone, and none that came, are a store that was emptied: nothing is
+ * assumed present any more, so that all is asked for and written again. */
 static void note_load(struct tier_store *s, const struct unit_key *key, bool has_come) {
     uint64_t now_us = loop_now_us(s->loop);
 

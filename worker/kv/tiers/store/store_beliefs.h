@@ -38,8 +38,8 @@ enum belief beliefs_find(const struct beliefs *b, const struct unit_key *key, ui
 void beliefs_set(struct beliefs *b, const struct unit_key *key, enum belief belief, uint64_t now_us,
                  uint64_t until_us);
 
-/* No key is assumed present any more, if all that were are so until until_us at most; those that are
- * set later must be so for longer. */
+/* No key is assumed present any more, if all that were are so until until_us at most; those that
+ * are set later must be so for longer. */
 void beliefs_forget_present(struct beliefs *b, uint64_t until_us);
 
 /* Keys that are entered as present, those whose time has ended included. */
