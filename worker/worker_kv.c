@@ -3,8 +3,10 @@
 
 #include <string.h>
 
+#include "common/base/buf.h"
 #include "common/base/file.h"
 #include "common/base/mem.h"
+#include "common/net/cipher.h"
 #include "common/text/json.h"
 
 #define BARE_GIB_MAX 1024 /* a size without a unit up to this is GiB, as other engines have it */
@@ -72,19 +74,14 @@ static enum status open_store(void *arg, const struct unit_codec_config *codec, 
     return st == ST_OK ? ST_OK : error_prefix(err, "--kv-store");
 }
 
-static int digit(char c) {
-    if (c >= '0' && c <= '9') return c - '0';
-    if ((c | 32) >= 'a' && (c | 32) <= 'f') return (c | 32) - 'a' + 10;
-    return -1;
-}
-
 /* 64 hexadecimal digits, and white space behind them. */
 static bool read_digits(const char *text, size_t n, uint8_t key[32]) {
     while (n > 0 && strchr(" \t\r\n", text[n - 1]))
         n--;
     if (n != 64) return false;
     for (size_t i = 0; i < 32; i++) {
-        int high = digit(text[2 * i]), low = digit(text[2 * i + 1]);
+        int high = str_hex_value((unsigned char)text[2 * i]);
+        int low = str_hex_value((unsigned char)text[2 * i + 1]);
 
         if (high < 0 || low < 0) return false;
         key[i] = (uint8_t)(high << 4 | low);
@@ -102,7 +99,7 @@ static enum status read_key(const char *path, uint8_t key[32], struct error *err
                        "%s does not hold a key of 64 hexadecimal digits: make one with 'openssl "
                        "rand -hex 32'",
                        path);
-    if (text) memset(text, 0, n);
+    if (text) cipher_erase(text, n);
     mem_free(text);
     return st == ST_OK ? ST_OK : error_prefix(err, "--kv-key-file");
 }

@@ -36,7 +36,7 @@ static void require_chat(const struct buf *out, bool late) {
     json_destroy(chat);
 }
 
-/* Refused with a sentence, or marks of which none contains another one of its time. */
+/* It is refused with a reason, or no mark contains another one of its time. */
 static void require_marks(const struct json *root) {
     struct cache_control marks[CACHE_CONTROL_MAX];
     size_t n_messages = json_count(json_get(root, "messages"));

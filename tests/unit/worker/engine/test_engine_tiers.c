@@ -367,7 +367,7 @@ static void prompts_that_do_not_return_write_nothing(void **state) {
     memory_store_destroy(store);
 }
 
-/* A salt is nobody else's to guess; the logprobs of a prompt must be computed. */
+/* Salted contents stay private; the logprobs of a prompt must be computed. */
 static void salted_and_scored_prompts_stay_out(void **state) {
     static struct waiting_fixture f;
     uint32_t n_units, n_loads;
@@ -399,7 +399,7 @@ static void salted_and_scored_prompts_stay_out(void **state) {
     waiting_close(&f);
 }
 
-/* As a store that others write to: only a load tells. */
+/* A store that others write to knows only after a load. */
 static void what_a_tier_may_have_is_tried(void **state) {
     static struct prompts p;
     struct memory_store *store = memory_store_create();

@@ -1,4 +1,5 @@
-/* tests/unit/worker/kv/tiers/test_store_parts.c - URLs of a store, and what is believed of it. */
+/* tests/unit/worker/kv/tiers/test_store_parts.c - URLs of a store, and what it may be assumed to
+ * hold. */
 #include <stdio.h>
 
 #include "common/base/mem.h"
