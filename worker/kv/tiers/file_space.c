@@ -139,7 +139,7 @@ static void keep_folders(struct file_tier *f) {
     int error;
 
     if (fstat(f->dir_fd, &st) == 0 && st.st_nlink > 0) {
-        if (f->owner == 0 || (fstat(f->owner_fd, &st) == 0 && st.st_nlink > 0)) return;
+        if (f->owner != 0 && fstat(f->owner_fd, &st) == 0 && st.st_nlink > 0) return;
         /* An owner without its file would be taken for dead. */
     } else if ((error = open_folders(f)) != 0) {
         file_note_error(f, "folder", error, true);

@@ -167,8 +167,11 @@ static int prepare(struct file_thread *t) {
     return w->fd >= 0 ? 0 : begin_segment(t);
 }
 
-/* A full disk has room again when something goes: the budget was larger than the disk. */
+/* A full disk has room again when something goes: the budget was larger than the disk. A folder
+ * that is gone is the next scan's to make again; until then no store tries, for each try that fails
+ * would also put the scan's off. */
 static void after_failure(struct file_tier *f, int error) {
+    if (error == ENOENT) f->owner = 0;
     file_note_error(f, "write", error, true);
     if (error != ENOSPC || !file_space_enter(f, 0)) return;
     file_space_evict(f, NULL);

@@ -306,6 +306,24 @@ static void a_truncated_segment_is_what_is_left(void **state) {
 
 /* --- files that go, or are not ours ----------------------------------------------------------- */
 
+/* Case 51. */
+static void a_removed_folder_is_made_again(void **state) {
+    struct file_desk *d = *state;
+    char command[160];
+
+    assert_int_equal(file_desk_store(d, 1, 0, 20), 20);
+    d->config.scan_us = 20000;
+    file_desk_reopen(d);
+    assert_int_equal(file_desk_store(d, 2, 0, 4), 4);
+    snprintf(command, sizeof(command), "rm -rf %s 2>&1", d->dir);
+    WAIT_UNTIL(system(command) == 0); /* a scan may put a file there meanwhile */
+    WAIT_UNTIL(file_desk_load(d, 1, 0, 20) == 0 && file_desk_stats(d).can_write &&
+               file_desk_segment(d, 0, NULL) == 0);
+    WAIT_UNTIL(file_desk_store(d, 3, 0, 4) == 4 && file_desk_segment(d, 0, NULL) == 1);
+    assert_int_equal(file_desk_load(d, 3, 0, 4), 4);
+    assert_int_equal(file_desk_load(d, 2, 0, 4), 0);
+}
+
 /* Case 53. */
 static void a_removed_segment_is_absent(void **state) {
     struct file_desk *d = *state;
@@ -495,6 +513,7 @@ int main(void) {
         CASE(a_damaged_summary_is_walked_around),
         CASE(lost_pages_are_absent_units),
         CASE(a_truncated_segment_is_what_is_left),
+        CASE(a_removed_folder_is_made_again),
         CASE(a_removed_segment_is_absent),
         CASE(links_are_refused),
         CASE(names_of_no_segment_are_left_alone),
