@@ -116,7 +116,8 @@ struct engine;
       "by other marked prompts, evicted although marked, refused because of the tenant's share.")  \
     X(COUNTER, kv_tier_requests_total, "tier,outcome",                                             \
       "Requests with a part of their prompt in a tier below host memory (--kv-file), by outcome: " \
-      "awaited, they waited for it; dearer, computing was quicker; late, computed at their "       \
+      "awaited, they waited for it; dearer, computing was quicker or the tier late; late, "        \
+      "computed at their "                                                                         \
       "deadline after waiting; full, computed because no host block was free for it.")             \
     X(COUNTER, kv_tier_restored_tokens_total, "tier",                                              \
       "Tokens whose KV was brought from a tier to host memory, verified.")                         \

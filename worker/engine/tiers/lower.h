@@ -10,7 +10,7 @@
  * The engine passes the mails it finds in its mailbox, calls lower_turn between steps, and sleeps
  * no longer than lower_due_us. A request waits until what it awaits is there, or has failed, or
  * until its deadline: by then the restore was expected to be over, or the prompt could have been
- * computed. Late bytes are kept when they come.
+ * computed. Late bytes are kept when they come; until then no other request waits for that tier.
  *
  * Owns its tiers. Nothing is allocated after creation. Time is an argument. */
 #ifndef WORKER_ENGINE_TIERS_LOWER_H
@@ -42,7 +42,7 @@ struct lower_config {
 struct lower_stats {
     const char *name;
     uint64_t n_awaited; /* requests that waited for it */
-    uint64_t n_dearer;  /* computed at once, because that is sooner */
+    uint64_t n_dearer;  /* computed at once, because that is sooner or a restore is late */
     uint64_t n_late;    /* computed at their deadline */
     uint64_t n_full;    /* computed, because no job or no host block was free */
     uint64_t restored_tokens;

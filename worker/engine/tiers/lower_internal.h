@@ -18,6 +18,7 @@ struct lower_tier {
     struct lower_stats stats;
     struct price price;
     struct lower_pause loads, stores;
+    uint32_t n_overdue; /* restores that requests waited for in vain, and that are not over */
     bool can_write;
     struct writeback *writeback;
 };

@@ -38,6 +38,7 @@ struct restore {
     uint64_t deadline_us;  /* of its jobs */
     uint64_t number;       /* prefix number of the last block that landed */
     bool is_over;          /* nothing more is asked for or published */
+    bool is_late;          /* a request's deadline has passed: counted in from->n_overdue */
     struct unit_key *keys; /* (longest + 1) */
     struct list waiters;   /* requests, through remote_link */
 };
@@ -207,13 +208,18 @@ static struct restore_job *next_to_land(struct restores *rs, const struct restor
     return NULL;
 }
 
+static void release(struct restore *x) {
+    x->from->n_overdue -= x->is_late;
+    request_unref(x->asker);
+    x->asker = NULL;
+}
+
 static void go_on(struct restores *rs, struct restore *x) {
     if (rs->w->is_stopped || list_is_empty(&x->waiters)) x->n = MIN(x->n, x->n_submitted);
     submit(rs, x);
     if (x->n_jobs > 0) return;
     if (!x->is_over) end(rs, x, x->n_landed == 0); /* all there, or no room for more */
-    request_unref(x->asker);
-    x->asker = NULL;
+    release(x);
 }
 
 static void learn(struct restore *x, const struct tier_job *job, uint64_t n_bytes) {
@@ -318,7 +324,8 @@ static uint32_t most_to_restore(const struct lower *w, const struct request *r,
     return MIN(n_missing, n_room - MIN(n_room, hit->n_host_blocks));
 }
 
-/* Sets the deadline of a request that waits for the first time; false: computing is sooner. */
+/* Sets the deadline of a request that waits for the first time; false: computing is sooner. A tier
+ * that is late has yet to teach its price: until then nobody else waits for it. */
 static bool is_worth(struct restores *rs, struct request *r, struct lower_tier *from,
                      uint32_t first, uint32_t n) {
     struct lower *w = rs->w;
@@ -328,6 +335,10 @@ static bool is_worth(struct restores *rs, struct request *r, struct lower_tier *
     double wait_s = MIN(expected_s + 3 * sigma_s, compute_s);
 
     if (r->remote_deadline_us) return w->now_us < r->remote_deadline_us;
+    if (from->n_overdue > 0) {
+        from->stats.n_dearer++;
+        return false;
+    }
     if (w->config.always_wait_us) {
         wait_s = 1e-6 * (double)w->config.always_wait_us;
     } else if (expected_s > compute_s * (1 + DEARER_MARGIN) &&
@@ -352,12 +363,11 @@ static struct restore *begin(struct restores *rs, struct request *r, struct lowe
         x->n_submitted = x->n_landed = x->n_jobs = 0;
         x->number = number;
         x->deadline_us = r->remote_deadline_us;
-        x->is_over = false;
+        x->is_over = x->is_late = false;
         memcpy(x->keys, rs->keys, (n + 1) * sizeof(*x->keys));
         submit(rs, x);
         if (x->n_jobs > 0) return x;
-        request_unref(r);
-        x->asker = NULL;
+        release(x);
         return NULL;
     }
     return NULL;
@@ -412,6 +422,8 @@ static void wake_late(struct restores *rs, struct restore *x) {
         next = it->next;
         if (r->remote_deadline_us > rs->w->now_us) continue;
         x->from->stats.n_late++;
+        x->from->n_overdue += !x->is_late;
+        x->is_late = true;
         wake(rs, r, true);
     }
 }
@@ -458,6 +470,7 @@ void restores_check(const struct restores *rs) {
             continue;
         }
         assert(n_jobs[i] == x->n_jobs && x->n_jobs > 0);
+        assert(!x->is_late || x->from->n_overdue > 0);
         assert(x->n_landed <= x->n_submitted && x->n_submitted <= x->n);
         LIST_FOR_EACH(it, &x->waiters)
         assert(request_of(it)->remote == REMOTE_AWAITED && !x->is_over);

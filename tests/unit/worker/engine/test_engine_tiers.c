@@ -314,6 +314,23 @@ static void at_the_deadline_it_is_computed(void **state) {
     waiting_close(&f); /* jobs never came back: destroy ends them */
 }
 
+/* A tier that hangs delays one request, not each. */
+static void while_a_restore_is_late_others_are_computed(void **state) {
+    static struct waiting_fixture f;
+    struct answer answers[N_PROMPTS] = {{.n = 0}};
+
+    (void)state;
+    waiting_open(&f, 1000);
+    run_each(&f.w, &f.p, answers);
+    assert_answers(&f.p, answers, "behind a late one");
+    assert_int_equal(stats_of(&f.w).tiers[0].n_late, 1);
+    assert_int_equal(stats_of(&f.w).tiers[0].n_awaited, 1);
+    assert_true(stats_of(&f.w).tiers[0].n_dearer >= 1);
+    release(&f);
+    assert_at_rest(&f.w);
+    waiting_close(&f);
+}
+
 static void after_a_reset_nothing_older_is_found(void **state) {
     static struct waiting_fixture f;
     struct answer answers[2] = {{.n = 0}};
@@ -504,6 +521,7 @@ int main(void) {
         cmocka_unit_test(others_run_while_one_waits),
         cmocka_unit_test(a_request_that_ends_leaves_its_restore_behind),
         cmocka_unit_test(at_the_deadline_it_is_computed),
+        cmocka_unit_test(while_a_restore_is_late_others_are_computed),
         cmocka_unit_test(what_a_tier_may_have_is_tried),
         cmocka_unit_test(after_a_reset_nothing_older_is_found),
         cmocka_unit_test(prompts_that_do_not_return_write_nothing),
