@@ -135,6 +135,7 @@ struct setup {
     enum preemption_mode preemption;
     enum scheduler_policy policy;
     bool no_caching, is_gated, is_deterministic;
+    bool is_priced;          /* what is quicker is asked of tiers, and not restored always */
     enum engine_async async; /* zero: as the backend has it, off for ref and cpu */
     struct log *log;
 };
@@ -214,7 +215,7 @@ static inline struct engine_options tiny_options(const struct setup *s, float *i
     o.kv.hash_seed = STR("test");
     o.scheduler.max_num_seqs = s->max_seqs ? s->max_seqs : 8;
     o.scheduler.max_num_batched_tokens = s->budget ? s->budget : 512;
-    o.restores_always = true;
+    o.restores_always = !s->is_priced;
     o.host_kv_bytes = s->host_blocks * kv_layout_block_bytes(&o.geometry, o.block_size);
     o.digest_weights = digest_tiny;
     if (s->tier) o.tiers[o.n_tiers++] = *s->tier;

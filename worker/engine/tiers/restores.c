@@ -325,7 +325,7 @@ static uint32_t most_to_restore(const struct lower *w, const struct request *r,
 }
 
 /* Sets the deadline of a request that waits for the first time; false: computing is sooner. A tier
- * that is late has yet to teach its price: until then nobody else waits for it. */
+ * that is late has yet to teach its price: until then no other request waits for it. */
 static bool is_worth(struct restores *rs, struct request *r, struct lower_tier *from,
                      uint32_t first, uint32_t n) {
     struct lower *w = rs->w;
