@@ -38,8 +38,8 @@ static const struct {
     uint32_t causes; /* 1 << each that it may be refused for */
 } damages[N_DAMAGES] = {
     {"flipped", ~(1u << UNIT_FINE)},
-    {"truncated",
-     1u << UNIT_MAGIC | 1u << UNIT_TORN | 1u << UNIT_SIZE | 1u << UNIT_CHECKSUM | 1u << UNIT_AUTH},
+    {"truncated", 1u << UNIT_MAGIC | 1u << UNIT_VERSION | 1u << UNIT_TORN | 1u << UNIT_SIZE |
+                      1u << UNIT_CHECKSUM | 1u << UNIT_AUTH},
     {"swapped", 1u << UNIT_POSITION},
     {"stale", 1u << UNIT_TOKENS | 1u << UNIT_PARENT},
     {"other model", 1u << UNIT_FINGERPRINT},
