@@ -73,7 +73,8 @@ struct engine_options {
     enum status (*load)(void *arg, const struct backend_ops *ops, struct backend_device *dev,
                         const struct geometry *g, const struct backend_limits *limits,
                         struct backend_model **out, struct error *err);
-    /* SHA-256 of all that the weights are. NULL: unknown, and no tier below host memory. */
+    /* SHA-256 of all that the weights are; called beside `load`, by a thread of its own. NULL:
+     * unknown, and no tier below host memory. */
     enum status (*digest_weights)(void *arg, uint8_t out[32], struct error *err);
     void *load_arg, *digest_arg;
 

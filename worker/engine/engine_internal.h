@@ -49,6 +49,16 @@ struct engine_moves {
     backend_fence out, in;
 };
 
+/* The weights' digest, of a thread that reads them while they are loaded. */
+struct engine_digest {
+    struct engine *engine;
+    pthread_t thread;
+    bool is_under_way;
+    enum status st;
+    struct error err;
+    uint8_t weights[32];
+};
+
 struct engine {
     double restored_tokens, restored_s; /* of calls that brought blocks back; sums that forget */
     struct engine_options options;
@@ -74,6 +84,7 @@ struct engine {
     struct masks masks;
     uint32_t n_may_force;                     /* tokens, of the outcome that is being taken */
     struct lower *lower;                      /* NULL: no tiers below host memory */
+    struct engine_digest digest;              /* before they are open */
     struct engine_moves last_moves, settling; /* of host blocks; the latter are polled for */
     uint64_t landed_us;                       /* when the last outcome came */
     bool is_starved;            /* nothing can be computed before a step ends or a mail arrives */
@@ -107,7 +118,8 @@ void engine_on_explain(struct engine *e, struct request *r);
 void engine_on_snapshot(struct engine *e, struct engine_snapshot *s);
 void engine_count_kv(struct engine *e); /* into the totals */
 
-/* engine_tiers.c, on the engine's thread; nothing without tiers, except for the first. */
+/* engine_tiers.c, on the engine's thread; nothing without tiers. */
+void engine_begin_digest(struct engine *e); /* before the weights are loaded */
 enum status engine_open_tiers(struct engine *e, const struct backend_kv_info *kv,
                               struct error *err); /* before the kv manager */
 void engine_close_tiers(struct engine *e);        /* no request is left; accepts half an engine */

@@ -344,6 +344,7 @@ enum status engine_open_device(struct engine *e, struct error *err) {
     if ((st = plan_blocks(e, expected_block_bytes(e), &n_blocks, err)) != ST_OK) return st;
     log_plan(e, expected_block_bytes(e), n_blocks);
     decide_slots(e);
+    engine_begin_digest(e);
     st = e->options.load(e->options.load_arg, ops, e->dev, &e->options.geometry, &e->limits,
                          &e->model, err);
     if (st != ST_OK) return st;

@@ -3,6 +3,7 @@
  *
  * The fingerprint is what must be equal for KV to be equal bits: the weights, the shape, the RoPE
  * table, the types, and who computes: backend, instruction path and BACKEND_NUMERICS. */
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -12,6 +13,31 @@
 #include "common/base/mem.h"
 #include "kernels/tp/tp.h"
 #include "worker/engine/engine_internal.h"
+
+/* --- the weights' digest ---------------------------------------------------------------------- */
+
+static void *make_digest(void *arg) {
+    struct engine_digest *d = arg;
+    const struct engine_options *o = &d->engine->options;
+
+    d->st = o->digest_weights(o->digest_arg, d->weights, &d->err);
+    return NULL;
+}
+
+/* Hashing takes about as long as loading, and a core. */
+void engine_begin_digest(struct engine *e) {
+    struct engine_digest *d = &e->digest;
+
+    if (e->options.n_tiers == 0 || !e->options.digest_weights) return;
+    d->engine = e;
+    d->is_under_way = pthread_create(&d->thread, NULL, make_digest, d) == 0;
+    if (!d->is_under_way) make_digest(d);
+}
+
+static void await_digest(struct engine *e) {
+    if (e->digest.is_under_way) pthread_join(e->digest.thread, NULL);
+    e->digest.is_under_way = false;
+}
 
 /* --- the fingerprint -------------------------------------------------------------------------- */
 
@@ -54,17 +80,17 @@ static void add_geometry(struct sha256 *ctx, const struct geometry *g) {
 static enum status make_fingerprint(struct engine *e, uint8_t out[UNIT_DIGEST_BYTES],
                                     struct error *err) {
     const struct backend_ops *ops = e->options.backend;
+    const struct engine_digest *d = &e->digest;
     struct backend_info info;
-    uint8_t weights[SHA256_BYTES];
-    enum status st = e->options.digest_weights(e->options.digest_arg, weights, err);
     struct sha256 *ctx;
 
-    if (st != ST_OK) return st;
+    await_digest(e);
+    if (d->st != ST_OK) return error_set(err, d->st, "%s", d->err.message);
     ops->info(e->dev, &info);
     ctx = sha256_create();
     sha256_begin(ctx);
     add_u64(ctx, "version", 1);
-    add(ctx, "weights", weights, sizeof(weights));
+    add(ctx, "weights", d->weights, sizeof(d->weights));
     add_geometry(ctx, &e->options.geometry);
     add_u64(ctx, "block_size", e->options.block_size);
     add_z(ctx, "layout", "LKHTD1");
@@ -155,6 +181,7 @@ static void take_last_jobs(struct engine *e) {
 }
 
 void engine_close_tiers(struct engine *e) {
+    await_digest(e); /* a load may have failed meanwhile */
     if (!e->lower) return;
     lower_stop(e->lower);
     if (e->sched) take_last_jobs(e);
