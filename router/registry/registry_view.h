@@ -3,9 +3,9 @@
 #define ROUTER_REGISTRY_REGISTRY_VIEW_H
 
 #include "common/protocol/wire.h"
+#include "router/ejection/breaker.h"
 #include "router/registry/registry.h"
 #include "router/registry/registry_kv.h"
-#include "router/routing/breaker.h"
 #include "router/sessions/sessions.h"
 
 struct registry_view { /* a copy */

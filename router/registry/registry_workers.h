@@ -4,9 +4,9 @@
 #define ROUTER_REGISTRY_REGISTRY_WORKERS_H
 
 #include "common/protocol/wire.h"
+#include "router/ejection/breaker.h"
+#include "router/ejection/outcomes.h"
 #include "router/registry/registry.h"
-#include "router/routing/breaker.h"
-#include "router/routing/outcomes.h"
 
 /* Adds a worker at its resolved address. It is not eligible (WORKER_STARTING) until described. Its
  * id is the smallest free one, which keeps masks short: an id is reused after its worker was

@@ -1,6 +1,6 @@
-/* tests/unit/router/routing/test_outcomes.c - outliers among peers. */
+/* tests/unit/router/ejection/test_outcomes.c - outliers among peers. */
 #include "common/base/rng.h"
-#include "router/routing/outcomes.h"
+#include "router/ejection/outcomes.h"
 #include "tests/support/cm.h"
 #include "tests/support/support.h"
 

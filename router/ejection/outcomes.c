@@ -1,5 +1,5 @@
-/* router/routing/outcomes.c - two halves of a window, and one comparison. */
-#include "router/routing/outcomes.h"
+/* router/ejection/outcomes.c - two halves of a window, and one comparison. */
+#include "router/ejection/outcomes.h"
 
 /* Moves the window on. */
 static void turn(struct outcomes *o, uint64_t now_us) {

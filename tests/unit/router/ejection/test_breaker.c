@@ -1,7 +1,7 @@
-/* tests/unit/router/routing/test_breaker.c - the states, their times, and random events against the
- * rules. */
+/* tests/unit/router/ejection/test_breaker.c - the states, their times, and random events against
+ * the rules. */
 #include "common/base/rng.h"
-#include "router/routing/breaker.h"
+#include "router/ejection/breaker.h"
 #include "tests/support/cm.h"
 #include "tests/support/support.h"
 

@@ -1,5 +1,5 @@
-/* router/routing/breaker.c - four states, six events. */
-#include "router/routing/breaker.h"
+/* router/ejection/breaker.c - four states, six events. */
+#include "router/ejection/breaker.h"
 
 const char *const breaker_cause_names[BREAKER_N_CAUSES] = {
     [BREAKER_UNREACHED] = "unreachable",

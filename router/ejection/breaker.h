@@ -1,4 +1,4 @@
-/* router/routing/breaker.h - stops sending to a failing worker, and tries it again.
+/* router/ejection/breaker.h - stops sending to a failing worker, and tries it again.
  *
  *                 failed                  its pause is over               a request was sent
  *      CLOSED ------------> OPEN ------------------------------> HALF_OPEN ------------> TRYING
@@ -17,8 +17,8 @@
  * pause is 1 s and doubles up to 60 s.
  *
  * Pure: time is an argument. Owner: registry, under its lock. */
-#ifndef ROUTER_ROUTING_BREAKER_H
-#define ROUTER_ROUTING_BREAKER_H
+#ifndef ROUTER_EJECTION_BREAKER_H
+#define ROUTER_EJECTION_BREAKER_H
 
 #include "common/base/base.h"
 

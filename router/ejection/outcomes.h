@@ -1,4 +1,4 @@
-/* router/routing/outcomes.h - a worker's latest answers, compared with those of its peers.
+/* router/ejection/outcomes.h - a worker's latest answers, compared with those of its peers.
  *
  * Good and bad answers are counted over a sliding window of two halves:
  *
@@ -10,8 +10,8 @@
  * 5xx, failure percentage), with the peers' share in place of a fixed one.
  *
  * Pure: time is an argument. Owner: registry, under its lock. */
-#ifndef ROUTER_ROUTING_OUTCOMES_H
-#define ROUTER_ROUTING_OUTCOMES_H
+#ifndef ROUTER_EJECTION_OUTCOMES_H
+#define ROUTER_EJECTION_OUTCOMES_H
 
 #include "common/base/base.h"
 
