@@ -195,6 +195,16 @@ static enum status read_names(const struct json *root, struct wire_server_info *
     return ST_OK;
 }
 
+static void put_kv_peer(struct json_writer *w, const struct wire_kv_peer *peer) {
+    json_put_key(w, "kv_peer");
+    json_begin_object(w);
+    json_field_z(w, "generation", peer->generation);
+    json_field_z(w, "fingerprint", peer->fingerprint);
+    json_field_u64(w, "bytes_per_token", peer->bytes_per_token);
+    json_field_bool(w, "is_encrypted", peer->is_encrypted);
+    json_end_object(w);
+}
+
 void wire_append_server_info(struct buf *out, const struct wire_server_info *info) {
     struct json_writer w;
 
@@ -222,6 +232,7 @@ void wire_append_server_info(struct buf *out, const struct wire_server_info *inf
     json_field_f64(&w, "attn_context", info->attn_context);
     if (info->kv_bytes_per_token)
         json_field_u64(&w, "kv_bytes_per_token", info->kv_bytes_per_token);
+    if (info->kv_peer.fingerprint[0]) put_kv_peer(&w, &info->kv_peer);
     if (info->schedule_policy[0]) json_field_z(&w, "schedule_policy", info->schedule_policy);
     if (info->tool_calls[0]) json_field_z(&w, "tool_call_parser", info->tool_calls);
     if (info->reasoning[0]) json_field_z(&w, "reasoning_parser", info->reasoning);
@@ -279,6 +290,24 @@ static enum status read_tiers(const struct json *root, struct wire_server_info *
     return ST_OK;
 }
 
+static enum status read_kv_peer(const struct json *root, struct wire_kv_peer *out,
+                                struct error *err) {
+    const struct json *peer = json_get(root, "kv_peer");
+    enum status st;
+
+    if (json_is_null(peer)) return ST_OK;
+    if (json_type(peer) != JSON_OBJECT)
+        return error_set(err, ST_INVALID, "%s: 'kv_peer' is not an object", WIRE_INFO_PATH);
+    st = get_text(peer, "generation", out->generation, sizeof(out->generation), err);
+    if (st != ST_OK) return st;
+    st = get_text(peer, "fingerprint", out->fingerprint, sizeof(out->fingerprint), err);
+    if (st != ST_OK) return st;
+    st = json_get_u64(peer, "bytes_per_token", 0, UINT64_C(1) << 40, &out->bytes_per_token, NULL,
+                      err);
+    if (st != ST_OK) return st;
+    return json_get_bool(peer, "is_encrypted", &out->is_encrypted, NULL, err);
+}
+
 static enum status read_info(const struct json *root, struct wire_server_info *info,
                              struct error *err) {
     const double huge = RATE_MAX;
@@ -334,6 +363,7 @@ static enum status read_info(const struct json *root, struct wire_server_info *i
     st = json_get_u64(root, "kv_bytes_per_token", 0, UINT64_C(1) << 40, &info->kv_bytes_per_token,
                       NULL, err);
     if (st != ST_OK) return st;
+    if ((st = read_kv_peer(root, &info->kv_peer, err)) != ST_OK) return st;
     st = get_text(root, "schedule_policy", info->schedule_policy, sizeof(info->schedule_policy),
                   err);
     if (st != ST_OK) return st;

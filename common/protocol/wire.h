@@ -6,13 +6,19 @@
  *      x-incipit-cached-tokens: 1184       prompt tokens found in the prefix cache
  *      x-incipit-prompt-tokens: 1201       all prompt tokens
  *      x-incipit-cached-tiers: host=512    of the cached ones, found below the device: by tier
+ *      x-incipit-restored-tokens: 512      brought for this request from tiers and other workers, in
+ *      x-incipit-restore-us: 41000         so many microseconds
  *      x-incipit-load: running=3 waiting=0 queued_tokens=1200 kv_free=812 kv_total=1024 draining=0
  *
  * In the head of a refusal: x-incipit-reason: draining, when another worker should be used at once.
  *
  * From the router: x-incipit-chain (common/protocol/request_events.h), and x-incipit-salt, 64
- * hexadecimal digits, mixed into the first block's hash by workers that trust the router. And GET
- * /server_info. A reader ignores unknown parts and rejects malformed ones: a malformed load report
+ * hexadecimal digits, mixed into the first block's hash by workers that trust the router. And
+ *
+ *      x-incipit-kv-source: 10.0.0.7:8000;tokens=1184
+ *
+ * a worker that probably holds the KV of so many of the prompt's first tokens, for one that has a
+ * kv_peer of the same fingerprint in /server_info. And GET /server_info. A reader ignores unknown parts and rejects malformed ones: a malformed load report
  * counts as none. Pure; any thread. */
 #ifndef COMMON_PROTOCOL_WIRE_H
 #define COMMON_PROTOCOL_WIRE_H
@@ -31,6 +37,9 @@ struct json_writer;
 #define WIRE_CACHED_TOKENS "x-incipit-cached-tokens"
 #define WIRE_PROMPT_TOKENS "x-incipit-prompt-tokens"
 #define WIRE_CACHED_TIERS  "x-incipit-cached-tiers"
+#define WIRE_RESTORED      "x-incipit-restored-tokens"
+#define WIRE_RESTORE_US    "x-incipit-restore-us"
+#define WIRE_KV_SOURCE     "x-incipit-kv-source"
 #define WIRE_LOAD          "x-incipit-load"
 #define WIRE_SALT          "x-incipit-salt"
 #define WIRE_SALT_CHARS    64
@@ -69,17 +78,18 @@ MUST_USE enum status wire_parse_tiers(struct str value, uint32_t *out);
 /* A salt: WIRE_SALT_CHARS lower-case hexadecimal digits. */
 bool wire_is_salt(struct str value);
 
-#define WIRE_MODEL_MAX      256
-#define WIRE_NAMES_MAX      512
-#define WIRE_BACKEND_MAX    32
-#define WIRE_GENERATION_MAX 40
-#define WIRE_DEVICE_MAX     64
-#define WIRE_UUID_MAX       48
-#define WIRE_DTYPE_MAX      16
-#define WIRE_TIER_NAME_MAX  16
-#define WIRE_POLICY_MAX     32
-#define WIRE_FORMAT_MAX     32
-#define WIRE_TIERS_MAX      4
+#define WIRE_MODEL_MAX       256
+#define WIRE_NAMES_MAX       512
+#define WIRE_BACKEND_MAX     32
+#define WIRE_GENERATION_MAX  40
+#define WIRE_DEVICE_MAX      64
+#define WIRE_UUID_MAX        48
+#define WIRE_DTYPE_MAX       16
+#define WIRE_TIER_NAME_MAX   16
+#define WIRE_POLICY_MAX      32
+#define WIRE_FORMAT_MAX      32
+#define WIRE_TIERS_MAX       4
+#define WIRE_FINGERPRINT_MAX 80
 
 /* Where a worker keeps KV blocks that have left its device: what is found there need not be
  * computed. In JSON also `medium`, which is the name, and `capacity_tokens`. */
@@ -88,6 +98,14 @@ struct wire_tier {
     uint64_t n_blocks;             /* of block_size */
     double restore_tokens_per_s;   /* to the device, as measured; 0: unknown */
     bool is_inclusive;             /* what is restored stays here too */
+};
+
+/* A worker that exchanges KV blocks with others; `fingerprint` is "" without. */
+struct wire_kv_peer {
+    char generation[WIRE_GENERATION_MAX];
+    char fingerprint[WIRE_FINGERPRINT_MAX]; /* equal for those that can use each other's blocks */
+    uint64_t bytes_per_token;
+    bool is_encrypted;
 };
 
 struct wire_server_info {
@@ -113,6 +131,7 @@ struct wire_server_info {
     double prefill_tokens_per_s; /* measured or estimated; 0: unknown */
     double attn_context;         /* tokens at which attention doubles the cost of one; 0: unknown */
     uint64_t kv_bytes_per_token; /* 0: unknown */
+    struct wire_kv_peer kv_peer;
     char schedule_policy[WIRE_POLICY_MAX]; /* "fcfs", "priority", "srpt"; "": not reported */
     char tool_calls[WIRE_FORMAT_MAX];      /* how they are read: "hermes", "none"; "": unknown */
     char reasoning[WIRE_FORMAT_MAX];

@@ -36,6 +36,18 @@ extern const double router_decision_buckets[ROUTER_DECISION_BUCKETS]; /* 500 ns 
       "Cached prompt tokens from below the device, as reported by workers.")                       \
     X(COUNTER, predicted_below_tokens_total, "",                                                   \
       "Cached prompt tokens expected below the chosen worker's device.")                           \
+    X(COUNTER, kv_fetches_total, "",                                                               \
+      "Requests sent with the name of another worker to fetch KV from.")                           \
+    X(COUNTER, kv_fetches_missed_total, "",                                                        \
+      "Requests sent with the name of a worker to fetch KV from, and answered without fetched "    \
+      "KV.")                                                                                       \
+    X(COUNTER, kv_fetch_predicted_tokens_total, "",                                                \
+      "Prompt tokens whose KV was expected from the worker that the request names.")               \
+    X(COUNTER, kv_fetched_tokens_total, "",                                                        \
+      "Prompt tokens whose KV was fetched from the worker that the request names, as reported.")   \
+    X(HISTOGRAM, kv_fetch_seconds, "",                                                             \
+      "Time to fetch the KV of one request from another worker, as reported.",                     \
+      METRIC_BUCKETS(metrics_seconds_buckets))                                                     \
     X(COUNTER, output_tokens_total, "",                                                            \
       "Tokens generated, as reported by workers; without a report, one for each event of a "       \
       "stream.",                                                                                   \

@@ -129,6 +129,16 @@ static void put_if_known(struct json_writer *w, const char *name, int64_t value)
     if (value >= 0) json_field_i64(w, name, value);
 }
 
+/* From where KV was to be fetched, and what came of it. */
+static void put_fetch(struct json_writer *w, const struct route_ticket *ticket,
+                      const struct route_feedback *f) {
+    json_field_u64(w, "fetch_from", ticket->fetch.source);
+    json_field_f64(w, "fetch_tokens", ticket->fetch.tokens);
+    json_field_f64(w, "fetch_s", ticket->fetch.fetch_s);
+    json_field_u64(w, "restored_tokens", f->restored_tokens);
+    json_field_f64(w, "restore_s", (double)f->restore_us * 1e-6);
+}
+
 void decision_log_put(struct decision_log *d, const struct decision *decision, struct buf *line) {
     const struct route_ticket *ticket = decision->ticket;
     struct json_writer w;
@@ -150,6 +160,7 @@ void decision_log_put(struct decision_log *d, const struct decision *decision, s
     json_field_f64(&w, "predicted_cached_tokens", ticket->cached_tokens);
     if (ticket->below_tokens > 0)
         json_field_f64(&w, "predicted_below_tokens", ticket->below_tokens);
+    if (ticket->fetch.fetch_tokens > 0) put_fetch(&w, ticket, &decision->feedback);
     put_if_known(&w, "prompt_tokens", decision->feedback.prompt_tokens);
     put_if_known(&w, "cached_tokens", decision->feedback.cached_tokens);
     put_if_known(&w, "below_tokens",

@@ -109,7 +109,8 @@ void proxy_build_worker_head(struct exchange *x) {
     struct str host = {x->try.target.authority, x->try.target.authority_len};
     struct str client = http_request_client(x->req);
     struct str key = x->proxy->config.worker_key;
-    size_t room = http_kept_max(head) + host.len + key.len + OWN_MAX;
+    struct str source = {x->try.target.source, x->try.target.source_len};
+    size_t room = http_kept_max(head) + host.len + key.len + source.len + OWN_MAX;
     bool sends_chain =
         x->try.target.publishes_events && x->is_generation && x->proxy->config.origin;
     struct request_chain chain;
@@ -138,6 +139,11 @@ void proxy_build_worker_head(struct exchange *x) {
     if (sends_chain) {
         to = put(to, STR(WIRE_CHAIN ": "));
         to = request_chain_put(to, &chain, &x->try.target.mark);
+        to = put(to, STR("\r\n"));
+    }
+    if (source.len) {
+        to = put(put(to, STR(WIRE_KV_SOURCE ": ")), source);
+        to = str_put_u64(put(to, STR(";tokens=")), (uint64_t)x->try.ticket.fetch.tokens);
         to = put(to, STR("\r\n"));
     }
     if (x->proxy->config.name) /* a second Via, after the client's */
@@ -214,6 +220,13 @@ void proxy_put_route(struct exchange *x, struct buf *out) {
     if (x->try.ticket.below_tokens > 0 || x->try.feedback.has_below)
         buf_appendf(out, " predicted_below_tokens=%.0f below_tokens=%lld",
                     x->try.ticket.below_tokens, (long long)x->try.feedback.below_tokens);
+    if (x->try.target.source_len)
+        buf_appendf(out,
+                    " fetch_from=%u fetch_tokens=%.0f fetch_s=%.4g restored_tokens=%u "
+                    "restore_s=%.4g",
+                    x->try.ticket.fetch.source, x->try.ticket.fetch.tokens,
+                    x->try.ticket.fetch.fetch_s, x->try.feedback.restored_tokens,
+                    (double)x->try.feedback.restore_us * 1e-6);
     buf_appendf(out, " held_ms=%llu", (unsigned long long)x->waited_us / 1000);
     if (x->held_position)
         buf_appendf(out, " position=%u held_by=%s", x->held_position, proxy_held_by(x));

@@ -31,6 +31,11 @@
     X(predicted_tokens, predicted_cached_tokens_total)                                             \
     X(below_tokens, cached_below_tokens_total)                                                     \
     X(predicted_below, predicted_below_tokens_total)                                               \
+    X(fetches, kv_fetches_total)                                                                   \
+    X(fetches_missed, kv_fetches_missed_total)                                                     \
+    X(fetch_predicted, kv_fetch_predicted_tokens_total)                                            \
+    X(fetched_tokens, kv_fetched_tokens_total)                                                     \
+    X(fetch_seconds, kv_fetch_seconds)                                                             \
     X(output_tokens, output_tokens_total)                                                          \
     X(prefix_blocks, prefix_blocks_total)                                                          \
     X(matched_blocks, matched_prefix_blocks_total)                                                 \

@@ -83,6 +83,17 @@ static int64_t token_header(struct exchange *x, const char *data, struct str nam
     return value.ptr && wire_parse_tokens(value, &n) == ST_OK ? (int64_t)n : -1;
 }
 
+/* What was brought for this request, and how long that took: one is nothing without the other. */
+static void read_restored(struct exchange *x, const char *data, struct route_feedback *f) {
+    struct str us = http_head_find(&x->try.head, data, STR(WIRE_RESTORE_US));
+    int64_t n = token_header(x, data, STR(WIRE_RESTORED));
+    uint64_t restore_us;
+
+    if (n <= 0 || n > f->cached_tokens || str_to_u64(us, &restore_us) != ST_OK) return;
+    f->restored_tokens = (uint32_t)n;
+    f->restore_us = restore_us;
+}
+
 /* --- the end ---------------------------------------------------------------------------------- */
 
 /* The numbers of the body, unless the head had them. Impossible ones (above the model's length, or
@@ -355,7 +366,10 @@ static bool take_head(struct exchange *x, const char *data) {
     }
     x->try.feedback.prompt_tokens = token_header(x, data, STR(WIRE_PROMPT_TOKENS));
     x->try.feedback.cached_tokens = token_header(x, data, STR(WIRE_CACHED_TOKENS));
-    if (x->try.feedback.cached_tokens >= 0) read_tiers(x, data, &x->try.feedback);
+    if (x->try.feedback.cached_tokens >= 0) {
+        read_tiers(x, data, &x->try.feedback);
+        read_restored(x, data, &x->try.feedback);
+    }
     x->try.form = form_of(http_head_get(&x->try.head, data, HTTP_NAME_CONTENT_TYPE));
     x->try.is_stream = is_open_stream(x, data);
     sse_usage_init(&x->try.usage, x->api, x->try.form == ANSWER_SSE);

@@ -46,6 +46,23 @@ static void count_request(struct proxy *p, struct str path, int code) {
     metric_inc(*counter);
 }
 
+/* Of the answered attempt. */
+static void count_fetch(const struct exchange *x) {
+    const struct route_feedback *f = &x->try.feedback;
+    const struct fetch_plan *plan = &x->try.ticket.fetch;
+    struct proxy *p = x->proxy;
+
+    if (!(plan->fetch_tokens > 0)) return;
+    metric_inc(p->counts.fetches);
+    metric_add(p->counts.fetch_predicted, (uint64_t)plan->fetch_tokens);
+    if (!f->restored_tokens) {
+        metric_inc(p->counts.fetches_missed);
+        return;
+    }
+    metric_add(p->counts.fetched_tokens, f->restored_tokens);
+    metric_observe(p->counts.fetch_seconds, (double)f->restore_us * 1e-6);
+}
+
 static void count_tokens(const struct exchange *x) {
     struct proxy *p = x->proxy;
     const struct route_feedback *f = &x->try.feedback;
@@ -56,6 +73,7 @@ static void count_tokens(const struct exchange *x) {
     if (f->has_below) metric_add(p->counts.below_tokens, (uint64_t)f->below_tokens);
     if (output_tokens > 0) metric_add(p->counts.output_tokens, (uint64_t)output_tokens);
     if (!x->try.first_token_us) return;
+    count_fetch(x);
     metric_add(p->counts.predicted_tokens, (uint64_t)x->try.ticket.cached_tokens);
     metric_add(p->counts.predicted_below, (uint64_t)x->try.ticket.below_tokens);
     metric_add(p->counts.prefix_blocks, x->try.ticket.n_blocks);

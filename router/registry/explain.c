@@ -64,6 +64,8 @@ static void append_term(struct buf *out, const char *prefix, const struct regist
                 "%smatched_tokens=%.0f",
                 prefix, t->wait_s, prefix, t->memory_s, prefix, t->prefill_s, prefix, c->in_flight,
                 prefix, t->cost_s, prefix, t->matched_tokens);
+    if (t->fetch_tokens > 0)
+        buf_appendf(out, " %sfetch_from=%u %sfetch_s=%.4g", prefix, t->source, prefix, t->fetch_s);
 }
 
 void explain_append(struct buf *out, const struct explanation *e, uint32_t worker) {
@@ -101,6 +103,10 @@ void explain_put_terms(struct json_writer *w, const struct registry_candidate *c
     json_field_u64(w, "L", c->in_flight);
     json_field_f64(w, "matched_tokens", c->term.matched_tokens);
     if (c->term.below_tokens > 0) json_field_f64(w, "below_tokens", c->term.below_tokens);
+    if (!(c->term.fetch_tokens > 0)) return;
+    json_field_u64(w, "fetch_from", c->term.source);
+    json_field_f64(w, "fetch_tokens", c->term.fetch_tokens);
+    json_field_f64(w, "fetch_s", c->term.fetch_s);
 }
 
 static void put_candidate(struct json_writer *w, struct registry *registry,

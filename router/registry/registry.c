@@ -239,6 +239,23 @@ static struct worker_spec spec_of(const struct registry *r, const struct worker 
     return spec;
 }
 
+/* Its KV blocks, for others that have equal ones, under equal keys. A host is an address without
+ * its port: pods of one node count as apart. */
+static struct fetch_peer peer_of(const struct worker *w) {
+    const struct wire_kv_peer *peer = &w->info.kv_peer;
+    char host[ADDRESS_TEXT_MAX];
+    const char *port;
+
+    if (!peer->fingerprint[0]) return (struct fetch_peer){0};
+    address_text(&w->addr, host);
+    port = strrchr(host, ':');
+    return (struct fetch_peer){
+        .fabric =
+            hash_64(peer->fingerprint, strlen(peer->fingerprint), 2u + peer->is_encrypted) | 1,
+        .host = hash_64(host, port ? (size_t)(port - host) : strlen(host), 4),
+        .bytes_per_token = (double)peer->bytes_per_token};
+}
+
 void worker_set_reason(struct worker *w, uint32_t id, uint32_t reasons, bool is_set) {
     if (w->model && w->is_described) {
         w->model->was_eligible |= load_has_eligible(routing_load(w->model->routing));
@@ -285,6 +302,7 @@ enum status registry_describe(struct registry *r, uint32_t id, const struct wire
     enum status st = model_ensure(r, info->model, err);
     struct wire_server_info full;
     struct worker_spec spec;
+    struct fetch_peer peer;
     struct model *m;
     bool is_new;
 
@@ -313,7 +331,9 @@ enum status registry_describe(struct registry *r, uint32_t id, const struct wire
     }
     w->info = full;
     spec = spec_of(r, w);
+    peer = peer_of(w);
     routing_worker_up(m->routing, id, &spec);
+    routing_set_peer(m->routing, id, &peer);
     if (is_new) routing_slow_start(m->routing, id, r->now_us);
     if (is_new && m->sessions) sessions_worker_lost(m->sessions, id);
     m->max_model_len = info->max_model_len;

@@ -117,6 +117,17 @@ static enum status place(struct registry *r, struct model *m, struct route_reque
     return st;
 }
 
+static void fill_source(const struct registry *r, const struct route_ticket *ticket,
+                        struct registry_target *out) {
+    const struct worker *source;
+
+    out->source_len = 0;
+    if (ticket->fetch.source == WORKER_NONE) return;
+    source = &r->workers[ticket->fetch.source];
+    out->source_len = source->authority_len;
+    memcpy(out->source, source->authority, source->authority_len + 1);
+}
+
 /* Fills the target of an opened ticket. */
 static void fill_target(struct registry *r, struct routing *routing,
                         const struct route_ticket *ticket, struct registry_target *out) {
@@ -140,6 +151,7 @@ static void fill_target(struct registry *r, struct routing *routing,
     out->addr_len = w->addr.len;
     out->authority_len = w->authority_len;
     memcpy(out->authority, w->authority, w->authority_len + 1);
+    fill_source(r, ticket, out);
     out->shared_id = 0;
     if (w->model->sessions)
         out->mark.sessions_wait_s = sessions_wait_s(w->model->sessions, ticket->load.sent_us);

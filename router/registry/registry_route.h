@@ -30,6 +30,8 @@ struct registry_target {      /* where an attempt goes */
     uint64_t shared_id; /* number of the attempt for other routers; 0: not shared */
     uint32_t authority_len;
     char authority[REGISTRY_URL_MAX]; /* "127.0.0.1:31000", for Host; and a NUL */
+    uint32_t source_len;              /* of a worker to fetch KV from (fetch.h); 0: none */
+    char source[REGISTRY_URL_MAX];    /* its authority */
 };
 
 enum registry_outcome {

@@ -33,13 +33,15 @@ double policy_matched_tokens(const struct policy_view *view, uint32_t w) {
     return whole_tokens(view, w, view->matched_blocks[w]);
 }
 
-struct policy_prefill policy_prefill_of_tiers(const struct policy_view *view, uint32_t w) {
+/* Without what others hold. */
+static struct policy_prefill prefill_of_tiers(const struct policy_view *view, uint32_t w) {
     const struct load_worker *k = &view->load->workers[w];
     double cached = policy_matched_tokens(view, w), device, restore_s, compute_s;
     struct policy_prefill p = {.cached_tokens = cached,
-                               .work_s = load_prefill_s(k, cached, view->prompt_tokens)};
+                               .work_s = load_prefill_s(k, cached, view->prompt_tokens),
+                               .fetch = FETCH_NONE};
 
-    if (view->device_blocks[w] == view->matched_blocks[w]) return p;
+    if (!view->device_blocks || view->device_blocks[w] == view->matched_blocks[w]) return p;
     device = whole_tokens(view, w, view->device_blocks[w]);
     restore_s = load_restore_s(k, cached - device);
     compute_s = load_prefill_s(k, device, cached);
@@ -49,5 +51,17 @@ struct policy_prefill policy_prefill_of_tiers(const struct policy_view *view, ui
         p.below_tokens = cached - device;
     else
         p.cached_tokens = device;
+    return p;
+}
+
+struct policy_prefill policy_prefill_of_all(const struct policy_view *view, uint32_t w) {
+    const struct load_worker *k = &view->load->workers[w];
+    struct policy_prefill p = prefill_of_tiers(view, w);
+
+    if (!view->fetch) return p;
+    p.fetch = fetch_plan(view->fetch, view, w, p.cached_tokens);
+    if (p.fetch.source == WORKER_NONE) return p;
+    p.work_s -= load_prefill_s(k, p.cached_tokens, p.fetch.tokens);
+    p.cached_tokens = p.fetch.tokens;
     return p;
 }

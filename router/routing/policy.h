@@ -10,6 +10,7 @@
 
 #include "common/base/base.h"
 #include "common/base/buf.h"
+#include "router/routing/fetch.h"
 #include "router/routing/load.h"
 
 struct route_request {
@@ -33,6 +34,7 @@ struct policy_view {
     const uint64_t *candidates;     /* never empty */
     const uint32_t *matched_blocks; /* by worker id, for candidates; of these */
     const uint32_t *device_blocks;  /* before the first below the device; NULL: all */
+    const struct fetch *fetch;      /* has the sources of this request; NULL: there are none */
     uint32_t n_shared_blocks;       /* leading blocks that more than half of candidates hold */
     double prompt_tokens;           /* predicted */
     double tokens_per_block;
@@ -91,7 +93,10 @@ struct policy_options {
 struct policy_term {
     bool is_candidate;     /* may be picked */
     double matched_tokens; /* of the prompt, already computed there */
-    double below_tokens;   /* of these, to be brought back from below the device */
+    double below_tokens;   /* of these, to be brought back from below the device; */
+    double fetch_tokens;   /* and to be brought from worker `source`, in fetch_s; 0: none */
+    double fetch_s;
+    uint32_t source;
     double wait_s, memory_s, prefill_s;
     double cost_s;
 };
@@ -125,22 +130,25 @@ double policy_matched_tokens(const struct policy_view *view, uint32_t w);
 
 /* What w does before it has the prompt's first token. What is cached below its device is brought
  * back, which takes the worker's time, or computed where that is quicker: then it does not count as
- * cached. */
+ * cached. What another worker holds beyond that is fetched where that is quicker: it counts as
+ * cached, and w works on other prompts meanwhile. */
 struct policy_prefill {
-    double cached_tokens, below_tokens; /* below_tokens: of cached_tokens */
+    double cached_tokens, below_tokens; /* below_tokens: of cached_tokens, as is what is fetched */
     double work_s;
     bool may_recompute; /* bringing back and computing take about as long */
+    struct fetch_plan fetch;
 };
-struct policy_prefill policy_prefill_of_tiers(const struct policy_view *view, uint32_t w);
+struct policy_prefill policy_prefill_of_all(const struct policy_view *view, uint32_t w);
 
 static inline struct policy_prefill policy_prefill(const struct policy_view *view, uint32_t w) {
     double cached;
 
-    if (UNLIKELY(view->device_blocks != NULL)) return policy_prefill_of_tiers(view, w);
+    if (UNLIKELY(view->device_blocks || view->fetch)) return policy_prefill_of_all(view, w);
     cached = policy_matched_tokens(view, w);
     return (struct policy_prefill){
         .cached_tokens = cached,
-        .work_s = load_prefill_s(&view->load->workers[w], cached, view->prompt_tokens)};
+        .work_s = load_prefill_s(&view->load->workers[w], cached, view->prompt_tokens),
+        .fetch = FETCH_NONE};
 }
 
 /* By name ("prefix", "round_robin" ...), or NULL. */

@@ -89,6 +89,7 @@ struct cache_state {
 struct routing {
     struct routing_options options;
     struct load load;
+    struct fetch fetch;
     struct prefix_index *index;
     struct prefix_lru *lru;
     void *policy; /* the state of options.policy */
@@ -165,6 +166,7 @@ enum status routing_create(struct routing **out, const struct routing_options *o
     r->n_entries_max = entries_within(options->max_index_bytes, options->max_workers);
     load_init(&r->load, options->max_workers);
     r->load.slow_start_us = options->slow_start_us;
+    fetch_init(&r->fetch, options->max_workers);
     r->caches = mem_calloc(options->max_workers, sizeof(*r->caches));
     r->matched = mem_calloc(options->max_workers, sizeof(*r->matched));
     r->on_device = mem_calloc(options->max_workers, sizeof(*r->on_device));
@@ -205,6 +207,7 @@ void routing_destroy(struct routing *r) {
     mem_free(r->speeds);
     mem_free(r->terms);
     mem_free(r->caches);
+    fetch_fini(&r->fetch);
     load_fini(&r->load);
     mem_free(r);
 }
@@ -269,6 +272,18 @@ static void learn_capacity(struct routing *r, const struct route_ticket *t,
         capacity_weigh_prompt(&c->device, predicted, found, tolerance);
 }
 
+/* What came of a fetch, once per request. What is cached then proves nothing of the worker's own
+ * capacity. */
+static void learn_fetch(struct routing *r, struct route_ticket *t, const struct route_feedback *f,
+                        uint64_t now_us) {
+    if (!f || t->fetch.source == WORKER_NONE || t->is_fetch_over || f->prompt_tokens <= 0) return;
+    t->is_fetch_over = true;
+    if (f->restored_tokens)
+        fetch_done(&r->fetch, &t->fetch, f->restored_tokens, (double)f->restore_us * 1e-6, now_us);
+    else
+        fetch_missed(&r->fetch, &t->fetch, now_us);
+}
+
 /* Learns from an answer, once per request. A prompt that is not mostly text (images: many bytes,
  * few tokens) and a worker that counts wrongly are ignored. */
 static void learn(struct routing *r, struct route_ticket *t, const struct route_feedback *f) {
@@ -281,7 +296,8 @@ static void learn(struct routing *r, struct route_ticket *t, const struct route_
     learn_ratio(r, (double)t->prompt_bytes, (double)f->prompt_tokens, RATIO_DECAY);
     if (f->cached_tokens >= 0 && t->epoch == r->caches[t->load.worker].epoch) {
         r->caches[t->load.worker].reports.n_with_usage++;
-        if (t->n_blocks && !is_cut_short(r, t)) learn_capacity(r, t, f);
+        if (t->n_blocks && !is_cut_short(r, t) && t->fetch.source == WORKER_NONE)
+            learn_capacity(r, t, f);
     }
 }
 
@@ -436,7 +452,12 @@ void routing_worker_down(struct routing *r, uint32_t w) {
     r->caches[w].stored_tokens = 0;
     speed_reset(&r->speeds[w]);
     load_worker_down(&r->load, w);
+    fetch_set_peer(&r->fetch, w, &(struct fetch_peer){0});
     if (r->options.policy->worker_down) r->options.policy->worker_down(r->policy, w);
+}
+
+void routing_set_peer(struct routing *r, uint32_t w, const struct fetch_peer *peer) {
+    fetch_set_peer(&r->fetch, w, peer);
 }
 
 void routing_forget_cache(struct routing *r, uint32_t w) {
@@ -510,6 +531,33 @@ static struct policy_view look(struct routing *r, const struct route_request *rq
     };
 }
 
+/* Workers that the request may fetch from; false: none. */
+static bool find_sources(const struct routing *r, const struct route_request *rq,
+                         struct worker_mask *sources) {
+    if (!fetch_is_possible(&r->fetch) || rq->is_light || rq->is_continued) return false;
+    for (uint32_t i = 0; i < r->load.n_words; i++)
+        sources->words[i] = r->load.eligible.words[i] & r->fetch.peers.words[i];
+    for (uint32_t i = 0; i < rq->n_exclude; i++) {
+        if (rq->exclude[i] < r->load.n_workers) worker_mask_drop(sources->words, rq->exclude[i]);
+    }
+    return true;
+}
+
+/* look() for a request that may fetch. */
+static struct policy_view look_wider(struct routing *r, const struct route_request *rq,
+                                     const struct worker_mask *mask, uint32_t *guesses) {
+    struct worker_mask sources, all = *mask;
+    struct policy_view view;
+
+    if (!find_sources(r, rq, &sources)) return look(r, rq, mask, guesses);
+    for (uint32_t i = 0; i < r->load.n_words; i++)
+        all.words[i] |= sources.words[i];
+    view = look(r, rq, &all, guesses);
+    view.candidates = mask->words;
+    if (fetch_find(&r->fetch, &view, sources.words, rq->now_us)) view.fetch = &r->fetch;
+    return view;
+}
+
 /* One that holds no more than another and is not quicker is passed over: workers of a model differ
  * in speed, and tiers make more of what is held, not less. */
 static double least_prefill_s(const struct routing *r, const struct policy_view *view) {
@@ -579,6 +627,7 @@ static uint32_t anonymous_blocks(struct routing *r, const struct route_ticket *t
 
 void routing_open_light(struct routing *r, uint32_t w, uint64_t now_us, struct route_ticket *t) {
     *t = (struct route_ticket){0};
+    t->fetch = FETCH_NONE;
     load_open_light(&r->load, &t->load, w, now_us);
 }
 
@@ -603,15 +652,20 @@ static void open_ticket(struct routing *r, uint32_t w, const struct route_reques
         .matched_blocks = r->matched[w],
         .prompt_bytes = rq->prompt_bytes,
         .epoch = r->caches[w].epoch,
-        .wait_s = load_wait_s(k, rq->now_us),
+        .wait_s = load_wait_s(k, rq->now_us) + p.fetch.fetch_s,
         .prompt_tokens = view->prompt_tokens,
         .cached_tokens = p.cached_tokens,
         .below_tokens = p.below_tokens,
         .may_recompute = p.may_recompute,
+        .fetch = p.fetch,
         .has_feedback = rq->is_continued, /* nothing follows from the length of a part */
     };
-    load_open(&r->load, &t->load, w, p.work_s, new_tokens + p.below_tokens, rq->now_us);
-    t->is_measured = speed_sent(&r->speeds[w], new_tokens, rq->now_us);
+    load_open(&r->load, &t->load, w, p.work_s, new_tokens + p.below_tokens + p.fetch.fetch_tokens,
+              rq->now_us);
+    if (p.fetch.source != WORKER_NONE)
+        fetch_sent(&r->fetch, &p.fetch, w, rq->now_us);
+    else
+        t->is_measured = speed_sent(&r->speeds[w], new_tokens, rq->now_us);
     t->n_recorded = prefix_lru_sent(r->lru, w, rq->chain, rq->n_blocks, rq->guesses);
     r->caches[w].unrecorded_bytes += unrecorded_bytes(r, t);
     fit_cache(r, w, rq->now_us);
@@ -626,7 +680,7 @@ static enum status choose(struct routing *r, const struct route_request *rq, str
                          rq->n_exclude
                              ? "all available workers have failed this request: retry later"
                              : "no worker is available: retry later, or check GET /workers");
-    r->view = look(r, rq, &r->candidates, rq->guesses);
+    r->view = look_wider(r, rq, &r->candidates, rq->guesses);
     w = r->options.policy->pick(r->policy, rq, &r->view, NULL);
     assert(w < r->load.n_workers && worker_mask_has(r->candidates.words, w));
     r->chosen = w;
@@ -662,7 +716,7 @@ bool routing_prefers(struct routing *r, const struct route_request *rq, uint32_t
 
     worker_mask_add(pair.words, w);
     worker_mask_add(pair.words, v);
-    view = look(r, rq, &pair, NULL);
+    view = look_wider(r, rq, &pair, NULL);
     return r->options.policy->pick(r->policy, rq, &view, r->terms) == w;
 }
 
@@ -734,6 +788,7 @@ void routing_first_token(struct routing *r, struct route_ticket *t,
         }
         if (r->options.policy->first_token) r->options.policy->first_token(r->policy, w);
     }
+    learn_fetch(r, t, feedback, now_us);
     learn(r, t, feedback);
 }
 
@@ -779,12 +834,15 @@ uint32_t routing_explain(struct routing *r, const struct route_request *rq,
 
     memset(terms, 0, r->load.n_workers * sizeof(*terms));
     if (!find_candidates(r, rq, &mask)) return WORKER_NONE;
-    view = look(r, rq, &mask, NULL);
+    view = look_wider(r, rq, &mask, NULL);
     WORKER_MASK_FOR_EACH(w, mask.words, r->load.n_words) {
         struct policy_prefill p = policy_prefill(&view, w);
 
         terms[w].matched_tokens = p.cached_tokens;
         terms[w].below_tokens = p.below_tokens;
+        terms[w].fetch_tokens = p.fetch.fetch_tokens;
+        terms[w].fetch_s = p.fetch.fetch_s;
+        terms[w].source = p.fetch.source;
     }
     return r->options.policy->pick(r->policy, rq, &view, terms);
 }
@@ -875,6 +933,7 @@ void routing_stats(const struct routing *r, struct routing_stats *stats) {
 
 void routing_check(const struct routing *r) {
     load_check(&r->load);
+    fetch_check(&r->fetch);
     prefix_lru_check(r->lru);
     for (uint32_t w = 0; w < r->load.n_workers; w++) {
         const struct cache_state *c = &r->caches[w];

@@ -52,16 +52,20 @@ struct route_ticket {
     double prompt_tokens; /* predicted */
     double cached_tokens; /* predicted; of these to be brought back from below the device: */
     double below_tokens;
-    bool may_recompute; /* computing them takes about as long */
-    bool is_measured;   /* for the worker's speed */
+    bool may_recompute;      /* computing them takes about as long */
+    bool is_measured;        /* for the worker's speed */
+    struct fetch_plan fetch; /* of the cached ones; its source is WORKER_NONE without */
+    bool is_fetch_over;      /* what came of it is known */
 };
 
 /* From the worker's answer; negative: not reported. */
 struct route_feedback {
     int64_t prompt_tokens;
     int64_t cached_tokens;
-    int64_t below_tokens; /* of the cached ones, brought back from below the device: */
-    bool has_below;       /* reported */
+    int64_t below_tokens;     /* of the cached ones, brought back from below the device: */
+    bool has_below;           /* reported */
+    uint32_t restored_tokens; /* brought for this request from other workers and tiers, in */
+    uint64_t restore_us;
 };
 
 struct route_end {
@@ -105,6 +109,9 @@ void routing_worker_up(struct routing *r, uint32_t w, const struct worker_spec *
 /* The worker left: its part of the index is dropped and it is WORKER_ABSENT. The id may be used
  * again once its in_flight is 0. For a worker that may return, use routing_set_reason. */
 void routing_worker_down(struct routing *r, uint32_t w);
+
+/* Whether w exchanges KV with others (fetch.h); not, until this is called and once it has left. */
+void routing_set_peer(struct routing *r, uint32_t w, const struct fetch_peer *peer);
 
 /* The worker's cache was emptied: so is its part of the index. */
 void routing_forget_cache(struct routing *r, uint32_t w);

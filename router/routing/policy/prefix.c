@@ -1,12 +1,14 @@
 /* router/routing/policy/prefix.c - the default: the worker where the request costs least, to itself
  * and to the others. In seconds, for worker w:
  *
- *     cost(w) = max(wait(w), memory(w)) + u(w) x (1 + s(w) x (later + fleet x least L
+ *     cost(w) = max(wait(w) + fetch(w), memory(w)) + u(w) x (1 + s(w) x (later + fleet x least L
  *               + decoding x L(w) + queued x Q(w))) + slot x L(w)
  *
  *     wait    prefill of what was sent to w before and has no first token yet
  *     memory  until enough KV memory is free there
  *     u       prefill of what w does not hold of this prompt, attention included
+ *     fetch   until what another worker holds of it is there, where that is quicker than computing
+ *             it (fetch.h); then u is of the rest. It delays this request alone: w works on others
  *     L       requests in flight on w; Q  those of them without a first token
  *     s       speed of prefill by the candidates' mean: a second of a slow worker is worth less to
  *             the others; 1 where all are equal
@@ -137,15 +139,18 @@ static struct policy_term price(const struct prefix *p, const struct route_reque
 
     t.matched_tokens = u.cached_tokens;
     t.below_tokens = u.below_tokens;
+    t.fetch_tokens = u.fetch.fetch_tokens;
+    t.fetch_s = u.fetch.fetch_s;
+    t.source = u.fetch.source;
     t.prefill_s = u.work_s;
-    new_tokens = view->prompt_tokens - u.cached_tokens + u.below_tokens;
+    new_tokens = view->prompt_tokens - u.cached_tokens + u.below_tokens + u.fetch.fetch_tokens;
     t.memory_s = load_memory_wait_s(load, k, new_tokens + load->mean_output_tokens);
     t.wait_s = wait_s(p, load, w, t.prefill_s, rq->now_us, &queued);
     speed = relative_speed(p, load, w);
     weight =
         1 + p->later_weight * speed + p->options.cost_decoding * in_flight * speed + queued * speed;
-    t.cost_s =
-        MAX(t.wait_s, t.memory_s) + t.prefill_s * weight + p->options.cost_batch_slot_s * in_flight;
+    t.cost_s = MAX(t.wait_s + t.fetch_s, t.memory_s) + t.prefill_s * weight +
+               p->options.cost_batch_slot_s * in_flight;
     return t;
 }
 

@@ -93,6 +93,7 @@ static void server_info_reads_as_written(void **state) {
         .n_blocks = UINT64_C(5000000000),
         .tiers = {{"host", 7000, 400000, true}, {"file", UINT64_C(6000000000), 0, false}},
         .kv_bytes_per_token = 131072,
+        .kv_peer = {"g-7", "00ff", 65536, true},
         .n_tiers = 2,
         .max_model_len = 32768,
         .max_num_seqs = 48,
@@ -134,6 +135,10 @@ static void server_info_reads_as_written(void **state) {
     assert_true(b.tiers[0].is_inclusive && !b.tiers[1].is_inclusive);
     assert_float_equal(b.tiers[0].restore_tokens_per_s, 400000, 0);
     assert_int_equal(b.kv_bytes_per_token, 131072);
+    assert_string_equal(b.kv_peer.generation, "g-7");
+    assert_string_equal(b.kv_peer.fingerprint, "00ff");
+    assert_int_equal(b.kv_peer.bytes_per_token, 65536);
+    assert_true(b.kv_peer.is_encrypted);
     assert_true(a.wire == b.wire && a.block_size == b.block_size && a.n_blocks == b.n_blocks &&
                 a.max_model_len == b.max_model_len && a.max_num_seqs == b.max_num_seqs &&
                 a.trusts_router == b.trusts_router && a.publishes_events == b.publishes_events &&

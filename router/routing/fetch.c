@@ -1,0 +1,235 @@
+/* router/routing/fetch.c - the best sources of a request, and what a sink saves by one. */
+#include "router/routing/fetch.h"
+
+#include <assert.h>
+#include <math.h>
+
+#include "common/base/mem.h"
+#include "router/routing/policy.h"
+
+/* First guesses: shared memory, and a network of 10 Gb/s. */
+#define SAME_HOST_LATENCY_S   2e-3
+#define SAME_HOST_BYTES_PER_S 5e9
+#define APART_LATENCY_S       5e-3
+#define APART_BYTES_PER_S     1.25e9
+
+/* Computing must take that much longer: what is close is not worth a transfer. */
+#define MARGIN 0.05
+
+/* A source that had nothing: the first pause, and doublings at most (32 s). */
+#define PAUSE_US      UINT64_C(250000)
+#define DOUBLINGS_MAX 7u
+
+void fetch_init(struct fetch *f, uint32_t n_workers) {
+    *f = (struct fetch){
+        .n_workers = n_workers,
+        .workers = mem_calloc(n_workers, sizeof(*f->workers)),
+        .of_host = mem_calloc(n_workers, sizeof(*f->of_host)),
+        .of_fabric = mem_calloc(n_workers, sizeof(*f->of_fabric)),
+    };
+    fetch_rate_init(&f->rates[FETCH_SAME_HOST], SAME_HOST_LATENCY_S, SAME_HOST_BYTES_PER_S);
+    fetch_rate_init(&f->rates[FETCH_APART], APART_LATENCY_S, APART_BYTES_PER_S);
+}
+
+void fetch_fini(struct fetch *f) {
+    mem_free(f->workers);
+    mem_free(f->of_host);
+    mem_free(f->of_fabric);
+    *f = (struct fetch){0};
+}
+
+/* --- workers --------------------------------------------------------------------------------- */
+
+static bool is_of_fabric(const struct fetch_worker *a, const struct fetch_worker *b) {
+    return a->peer.fabric == b->peer.fabric;
+}
+
+static bool is_of_host(const struct fetch_worker *a, const struct fetch_worker *b) {
+    return is_of_fabric(a, b) && a->peer.host == b->peer.host;
+}
+
+static void join(struct fetch *f, uint32_t w) {
+    struct fetch_worker *k = &f->workers[w];
+
+    k->fabric_id = k->host_id = w;
+    WORKER_MASK_FOR_EACH(v, f->peers.words, CEIL_DIV(f->n_workers, 64)) {
+        const struct fetch_worker *other = &f->workers[v];
+
+        if (is_of_fabric(k, other)) k->fabric_id = other->fabric_id;
+        if (is_of_host(k, other)) k->host_id = other->host_id;
+    }
+    worker_mask_add(f->peers.words, w);
+    f->n_peers++;
+}
+
+/* Groups that have its id get that of another member. */
+static void leave(struct fetch *f, uint32_t w) {
+    uint32_t fabric_id = WORKER_NONE, host_id = WORKER_NONE;
+
+    worker_mask_drop(f->peers.words, w);
+    f->n_peers--;
+    WORKER_MASK_FOR_EACH(v, f->peers.words, CEIL_DIV(f->n_workers, 64)) {
+        struct fetch_worker *other = &f->workers[v];
+
+        if (other->fabric_id == w) other->fabric_id = fabric_id = MIN(fabric_id, v);
+        if (other->host_id == w) other->host_id = host_id = MIN(host_id, v);
+    }
+}
+
+void fetch_set_peer(struct fetch *f, uint32_t w, const struct fetch_peer *peer) {
+    struct fetch_worker *k = &f->workers[w];
+    struct fetch_peer now = *peer;
+
+    assert(w < f->n_workers);
+    if (!now.fabric || !(now.bytes_per_token > 0)) now = (struct fetch_peer){0};
+    if (now.fabric == k->peer.fabric && now.host == k->peer.host) {
+        k->peer = now;
+        return;
+    }
+    if (k->peer.fabric) leave(f, w);
+    *k = (struct fetch_worker){.peer = now};
+    if (now.fabric) join(f, w);
+}
+
+/* --- sources --------------------------------------------------------------------------------- */
+
+static double seconds_until(uint64_t then_us, uint64_t now_us) {
+    return then_us > now_us ? (double)(int64_t)(then_us - now_us) * 1e-6 : 0;
+}
+
+static void offer(struct fetch_source *best, uint32_t s, double tokens, double value_s) {
+    if (value_s <= best->value_s) return;
+    *best = (struct fetch_source){s, tokens, value_s};
+}
+
+bool fetch_find(struct fetch *f, const struct policy_view *view, const uint64_t *mask,
+                uint64_t now_us) {
+    const struct fetch_source none = {.worker = WORKER_NONE, .value_s = -HUGE_VAL};
+    const struct load *load = view->load;
+    uint64_t sources[WORKER_MASK_WORDS];
+    bool is_any = false;
+
+    f->now_us = now_us;
+    for (int p = 0; p < FETCH_N_PATHS; p++)
+        fetch_rate_forget(&f->rates[p], now_us);
+    for (uint32_t i = 0; i < load->n_words; i++)
+        sources[i] = mask[i] & f->peers.words[i];
+    WORKER_MASK_FOR_EACH(w, f->peers.words, load->n_words) {
+        f->of_host[f->workers[w].host_id] = f->of_fabric[f->workers[w].fabric_id] = none;
+    }
+    WORKER_MASK_FOR_EACH(s, sources, load->n_words) {
+        const struct fetch_worker *k = &f->workers[s];
+        double tokens, saved_s, bytes;
+
+        if (!view->matched_blocks[s] || k->away_until_us > now_us) continue;
+        tokens = policy_matched_tokens(view, s);
+        saved_s =
+            load_prefill_s(&load->workers[s], 0, tokens) - seconds_until(k->busy_until_us, now_us);
+        bytes = tokens * k->peer.bytes_per_token;
+        offer(&f->of_host[k->host_id], s, tokens,
+              saved_s - bytes * f->rates[FETCH_SAME_HOST].s_per_byte);
+        offer(&f->of_fabric[k->fabric_id], s, tokens,
+              saved_s - bytes * f->rates[FETCH_APART].s_per_byte);
+        is_any = true;
+    }
+    return is_any;
+}
+
+/* The plan by one source, if it takes less than *least_s until the prompt is computed. */
+static void consider(const struct fetch *f, const struct policy_view *view, uint32_t w,
+                     double cached, const struct fetch_source *source, double *least_s,
+                     struct fetch_plan *plan) {
+    const struct fetch_worker *k = &f->workers[w];
+    const struct load_worker *worker = &view->load->workers[w];
+    struct fetch_plan p = {.source = source->worker, .tokens = source->tokens};
+    uint64_t busy_us;
+    double total_s;
+
+    if (source->worker == WORKER_NONE || source->worker == w || source->tokens <= cached) return;
+    p.path = f->workers[p.source].host_id == k->host_id ? FETCH_SAME_HOST : FETCH_APART;
+    busy_us = MAX(k->busy_until_us, f->workers[p.source].busy_until_us);
+    p.fetch_tokens = p.tokens - cached;
+    p.queue_s = seconds_until(busy_us, f->now_us);
+    p.fetch_s =
+        p.queue_s + fetch_rate_s(&f->rates[p.path], p.fetch_tokens * k->peer.bytes_per_token);
+    total_s = p.fetch_s + load_prefill_s(worker, p.tokens, view->prompt_tokens);
+    if (total_s >= *least_s) return;
+    *least_s = total_s;
+    *plan = p;
+}
+
+/* The first token needs memory for the rest of the prompt anyhow; where that is scarce, a copy
+ * would push out what others will ask for. */
+static bool has_memory(const struct policy_view *view, uint32_t w, double cached) {
+    double need = view->prompt_tokens - cached + view->load->mean_output_tokens;
+
+    return load_memory_wait_s(view->load, &view->load->workers[w], need) <= 0;
+}
+
+struct fetch_plan fetch_plan(const struct fetch *f, const struct policy_view *view, uint32_t w,
+                             double cached) {
+    const struct fetch_worker *k = &f->workers[w];
+    struct fetch_plan plan = FETCH_NONE;
+    double compute_s, least_s;
+
+    if (!k->peer.fabric || f->of_fabric[k->fabric_id].worker == WORKER_NONE) return plan;
+    compute_s = load_prefill_s(&view->load->workers[w], cached, view->prompt_tokens);
+    least_s = compute_s / (1 + MARGIN);
+    consider(f, view, w, cached, &f->of_host[k->host_id], &least_s, &plan);
+    consider(f, view, w, cached, &f->of_fabric[k->fabric_id], &least_s, &plan);
+    if (plan.source != WORKER_NONE && !has_memory(view, w, cached)) return FETCH_NONE;
+    return plan;
+}
+
+/* --- transfers ------------------------------------------------------------------------------- */
+
+void fetch_sent(struct fetch *f, const struct fetch_plan *plan, uint32_t w, uint64_t now_us) {
+    uint64_t until_us = now_us + (uint64_t)(plan->fetch_s * 1e6);
+
+    f->workers[w].busy_until_us = MAX(f->workers[w].busy_until_us, until_us);
+    f->workers[plan->source].busy_until_us = MAX(f->workers[plan->source].busy_until_us, until_us);
+}
+
+void fetch_done(struct fetch *f, const struct fetch_plan *plan, double tokens, double seconds,
+                uint64_t now_us) {
+    struct fetch_worker *s = &f->workers[plan->source];
+    double own_s = MAX(seconds - plan->queue_s, seconds / 2);
+
+    s->n_missed = 0;
+    s->away_until_us = 0;
+    fetch_rate_learn(&f->rates[plan->path], tokens * s->peer.bytes_per_token, own_s, now_us);
+}
+
+void fetch_missed(struct fetch *f, const struct fetch_plan *plan, uint64_t now_us) {
+    struct fetch_worker *s = &f->workers[plan->source];
+
+    s->away_until_us = now_us + (PAUSE_US << MIN(s->n_missed, DOUBLINGS_MAX));
+    s->n_missed = MIN(s->n_missed + 1, DOUBLINGS_MAX);
+}
+
+/* A member of the group gives it its id, and all members have it. */
+static void check_groups(const struct fetch *f, const struct fetch_worker *k) {
+    const struct fetch_worker *fabric = &f->workers[k->fabric_id], *host = &f->workers[k->host_id];
+
+    assert(is_of_fabric(fabric, k) && fabric->fabric_id == k->fabric_id);
+    assert(is_of_host(host, k) && host->host_id == k->host_id);
+    (void)fabric;
+    (void)host;
+}
+
+void fetch_check(const struct fetch *f) {
+    uint32_t n = 0;
+
+    for (uint32_t w = 0; w < f->n_workers; w++) {
+        const struct fetch_worker *k = &f->workers[w];
+
+        assert(worker_mask_has(f->peers.words, w) == (k->peer.fabric != 0));
+        assert(k->n_missed <= DOUBLINGS_MAX);
+        if (k->peer.fabric) check_groups(f, k);
+        n += k->peer.fabric != 0;
+    }
+    assert(n == f->n_peers);
+    for (int p = 0; p < FETCH_N_PATHS; p++)
+        fetch_rate_check(&f->rates[p]);
+    (void)n;
+}
