@@ -136,7 +136,7 @@ static void put_fetch(struct json_writer *w, const struct route_ticket *ticket,
     json_field_f64(w, "fetch_tokens", ticket->fetch.tokens);
     json_field_f64(w, "fetch_s", ticket->fetch.fetch_s);
     json_field_u64(w, "restored_tokens", f->restored_tokens);
-    json_field_f64(w, "restore_s", (double)f->restore_us * 1e-6);
+    json_field_f64(w, "restore_s", (double)f->restore_us / 1e6);
 }
 
 void decision_log_put(struct decision_log *d, const struct decision *decision, struct buf *line) {

@@ -226,7 +226,7 @@ void proxy_put_route(struct exchange *x, struct buf *out) {
                     "restore_s=%.4g",
                     x->try.ticket.fetch.source, x->try.ticket.fetch.tokens,
                     x->try.ticket.fetch.fetch_s, x->try.feedback.restored_tokens,
-                    (double)x->try.feedback.restore_us * 1e-6);
+                    (double)x->try.feedback.restore_us / 1e6);
     buf_appendf(out, " held_ms=%llu", (unsigned long long)x->waited_us / 1000);
     if (x->held_position)
         buf_appendf(out, " position=%u held_by=%s", x->held_position, proxy_held_by(x));
