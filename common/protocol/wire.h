@@ -18,8 +18,10 @@
  *      x-incipit-kv-source: 10.0.0.7:8000;tokens=1184
  *
  * a worker that probably holds the KV of so many of the prompt's first tokens, for one that has a
- * kv_peer of the same fingerprint in /server_info. And GET /server_info. A reader ignores unknown parts and rejects malformed ones: a malformed load report
- * counts as none. Pure; any thread. */
+ * kv_peer of the same fingerprint in /server_info. And GET /server_info.
+ *
+ * A reader ignores unknown parts and rejects malformed ones: a malformed load report counts as
+ * none. Pure; any thread. */
 #ifndef COMMON_PROTOCOL_WIRE_H
 #define COMMON_PROTOCOL_WIRE_H
 

@@ -1,7 +1,8 @@
 /* router/routing/fetch.h - bringing a prefix from another worker instead of computing it.
  *
  * Workers that serve their KV blocks to each other let a request be computed where there is room,
- * and its prefix come from where it is cached. For sink w and source s that holds M tokens, of which w has c:
+ * and its prefix come from where it is cached. Source s holds M tokens of the prompt, and sink w
+ * has c of them:
  *
  *     fetch(w, s) = queue(w, s) + latency + (M - c) x bytes per token / rate
  *     u(w)        = min(prefill(c, all), fetch(w, s) + prefill(M, all))

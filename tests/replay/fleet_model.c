@@ -28,6 +28,7 @@ struct fleet {
     struct worker_model *workers;
     struct model_request *requests;
     struct router_models *routers; /* NULL: another chooser */
+    struct fetch_model *fetches;   /* NULL: there are none */
     struct worker_model_events events;
     struct rng rng; /* breaks an oracle's ties */
     double now_s;
@@ -59,6 +60,8 @@ void fleet_options_default(struct fleet_options *options) {
                                       .declared_attn_context = WORKER_ATTN_CONTEXT,
                                       .has_feedback = true,
                                       .is_restore_told = true,
+                                      .fetch_latency_s = 5e-3,
+                                      .kv_bytes_per_token = 131072,
                                       .n_routers = 1,
                                       .walk_s = HOLD_WALK_US * 1e-6,
                                       .n_ahead = 256,
@@ -175,6 +178,35 @@ static void refuse(struct fleet *f, struct model_request *q) {
     heap_push(&f->returns, &q->later);
 }
 
+struct fetch_trial {
+    struct fleet *f;
+    struct model_request *q;
+    struct fetch_offer offer;
+};
+
+static double live_until_first(void *ctx, uint32_t way);
+
+/* From the router's source, or not; one choice in so many is judged. */
+static void begin_fetch(struct fleet *f, struct model_request *q) {
+    const struct fetch_plan *plan = router_models_fetch(f->routers, q);
+    struct fetch_offer chosen = {plan->source, plan->tokens};
+    struct fetch_trial t = {.f = f, .q = q};
+
+    if (!f->is_tried && fetch_model_is_judged(f->fetches, q, &chosen, &t.offer)) {
+        double seconds[FETCH_N_WAYS];
+
+        rollout_costs(FETCH_N_WAYS, live_until_first, &t, seconds);
+        fetch_model_judge(
+            f->fetches, plan->source != WORKER_NONE ? FETCH_WAY_FETCH : FETCH_WAY_COMPUTE, seconds);
+    }
+    fetch_model_begin(f->fetches, q, &chosen, f->now_s);
+}
+
+static void add(struct fleet *f, struct model_request *q) {
+    if (f->routers) router_models_sent(f->routers, q, f->now_s);
+    worker_model_add(&f->workers[q->worker], q, f->now_s);
+}
+
 static void on_placed(void *ctx, uint32_t request, uint32_t worker) {
     struct fleet *f = ctx;
     struct model_request *q = &f->requests[request];
@@ -185,8 +217,8 @@ static void on_placed(void *ctx, uint32_t request, uint32_t worker) {
     }
     q->worker = worker;
     q->held_s = f->now_s - q->arrival_s;
-    if (f->routers) router_models_sent(f->routers, q, f->now_s);
-    worker_model_add(&f->workers[q->worker], q, f->now_s);
+    if (f->fetches) begin_fetch(f, q);
+    add(f, q);
 }
 
 static void place(struct fleet *f, struct model_request *q) {
@@ -369,6 +401,20 @@ static double live_on(void *ctx, uint32_t choice) {
     return f->sum_s;
 }
 
+/* In a process of its own: the time to first token of a request that fetches, or computes. */
+static double live_until_first(void *ctx, uint32_t way) {
+    struct fetch_trial *t = ctx;
+    struct fleet *f = t->f;
+
+    f->is_tried = true;
+    f->n_seen = 0;
+    if (way == FETCH_WAY_FETCH) fetch_model_begin(f->fetches, t->q, &t->offer, f->now_s);
+    add(f, t->q);
+    while (!(t->q->first_s > 0) && happen(f))
+        continue;
+    return t->q->first_s > 0 ? t->q->first_s - t->q->arrival_s : INFINITY;
+}
+
 static uint32_t pick_by_rollout(struct fleet *f, struct model_request *q) {
     struct trial t = {.f = f, .q = q};
 
@@ -388,6 +434,7 @@ static void open_routers(struct fleet *f) {
         .cache_tokens = o->cache_tokens,
         .host_tokens = o->worker.host_tokens,
         .restore_tokens_per_s = o->is_restore_told ? o->worker.restore_tokens_per_s : 0,
+        .kv_bytes_per_token = o->fetch_tokens_per_s > 0 ? o->kv_bytes_per_token : 0,
         .block_tokens = f->workload->block_tokens,
         .n_requests = f->workload->n,
         .policy = o->policy,
@@ -414,6 +461,18 @@ static void open_routers(struct fleet *f) {
         .late_delay_s = o->late_delay_s,
         .seed = o->seed,
     });
+}
+
+static void open_fetches(struct fleet *f) {
+    const struct fleet_options *o = f->options;
+
+    if (!f->routers || !(o->fetch_tokens_per_s > 0)) return;
+    f->fetches =
+        fetch_model_create(&(struct fetch_model_options){.n_workers = o->n_workers,
+                                                         .tokens_per_s = o->fetch_tokens_per_s,
+                                                         .latency_s = o->fetch_latency_s,
+                                                         .judged = o->judged_fetches},
+                           f->workers);
 }
 
 static void open_worker(struct fleet *f, uint32_t i) {
@@ -454,6 +513,7 @@ static void open_fleet(struct fleet *f) {
         open_worker(f, i);
     rng_seed(&f->rng, f->options->seed);
     open_routers(f);
+    open_fetches(f);
     open_events(f);
 }
 
@@ -463,6 +523,7 @@ static void close_fleet(struct fleet *f) {
         worker_model_fini(&f->workers[i]);
     }
     router_models_destroy(f->routers);
+    fetch_model_destroy(f->fetches);
     heap_fini(&f->returns);
     mem_free(f->late);
     mem_free(f->workers);
@@ -478,5 +539,6 @@ void fleet_run(const struct workload *workload, const struct workload_bound *bou
         check(&f);
     fleet_report(&(struct fleet_record){workload, bound, options, f.requests, f.workers}, result);
     if (f.routers) router_models_sessions(f.routers, &result->sessions.joined);
+    if (f.fetches) result->fetches = fetch_model_judgement(f.fetches);
     close_fleet(&f);
 }

@@ -14,11 +14,17 @@
  *                   have the least time to first token: it sees their true arrivals. Open
  *                   workloads; some hundred times as slow, so for a slice of one
  *
+ * With fetch_tokens_per_s workers bring KV from one another. A transfer begins when its request is
+ * sent, after the earlier ones of both ends. Choices about that are judged by what comes of both
+ * ways, in processes of their own: with the router's source, or the worker that holds most, and
+ * without.
+ *
  * An oracle decides request by request and does not see the future, so a policy may do better. */
 #ifndef TESTS_REPLAY_FLEET_MODEL_H
 #define TESTS_REPLAY_FLEET_MODEL_H
 
 #include "router/routing/policy.h"
+#include "tests/replay/fetch_model.h"
 #include "tests/replay/router_model.h"
 #include "tests/replay/worker_model.h"
 
@@ -43,7 +49,11 @@ struct fleet_options {
     const struct policy_ops *policy;      /* of CHOOSER_POLICY */
     struct policy_options policy_options; /* of CHOOSER_POLICY */
     const uint32_t *list;                 /* of CHOOSER_LIST: (n) a worker for each request */
-    uint32_t n_ahead, n_tried;     /* of CHOOSER_ROLLOUT: requests it sees, workers it tries */
+    uint32_t n_ahead, n_tried; /* of CHOOSER_ROLLOUT: requests it sees, workers it tries */
+    double fetch_tokens_per_s; /* between two workers; 0: they exchange no KV */
+    double fetch_latency_s;    /* of each fetch */
+    double kv_bytes_per_token;
+    uint32_t judged_fetches;       /* of so many choices about fetching one is judged; 0: none */
     double declared_capacity;      /* as a multiple of the real one */
     double declared_attn_context;  /* tokens; what workers report of themselves */
     uint32_t hashed_tokens;        /* of a prompt at most; 0: all */
@@ -96,9 +106,11 @@ struct fleet_result {
     double imbalance;           /* most prefill tokens of a worker, by the mean */
     double request_imbalance;   /* the same of requests */
     double held_share, mean_held_s, longest_held_s; /* requests that waited in a router */
-    double odd_by_even; /* prefill of every second tenant, by that of the others, between the
+    double odd_by_even;   /* prefill of every second tenant, by that of the others, between the
                          * warm-up and the last arrival */
-    uint32_t n_lost;    /* requests, by crashes after their first token */
+    uint32_t n_lost;      /* requests, by crashes after their first token */
+    double fetched_share; /* of prompt tokens: from another worker */
+    struct fetch_judgement fetches;
     double refused_share, missed_share; /* deadlines: refused; of those accepted, too late */
     double due_share;                   /* of all: in time */
     double again_share;                 /* of those that came again: accepted then */

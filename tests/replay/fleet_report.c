@@ -90,7 +90,7 @@ static void report_times(struct sample *ttft, struct sample *itl, struct fleet_r
 
 static void report_requests(const struct fleet_record *f, struct fleet_result *r) {
     double warm_s = f->options->warm_share * workload_span_s(f->workload);
-    double prompt = 0, hit = 0, pooled = 0, e2e_s = 0, n_good = 0;
+    double prompt = 0, hit = 0, fetched = 0, pooled = 0, e2e_s = 0, n_good = 0;
     struct tenants tenants = {0};
     struct sample ttft, itl;
 
@@ -108,6 +108,7 @@ static void report_requests(const struct fleet_record *f, struct fleet_result *r
         n_good += ttft_s(q) <= GOOD_TTFT_S && itl_s(q) <= GOOD_ITL_S;
         prompt += q->in->n_prompt;
         hit += q->cached;
+        fetched += q->fetched;
         if (f->bound) pooled += (double)f->bound->cached_blocks[i] * f->workload->block_tokens;
     }
     report_times(&ttft, &itl, r);
@@ -115,6 +116,7 @@ static void report_requests(const struct fleet_record *f, struct fleet_result *r
     r->mean_e2e_s = e2e_s / MAX(r->n, 1u);
     r->good_share = n_good / MAX(r->n, 1u);
     r->hit_share = hit / fmax(prompt, 1);
+    r->fetched_share = fetched / fmax(prompt, 1);
     r->pooled_hit_share = pooled / fmax(prompt, 1);
     mem_free(ttft.values);
     mem_free(itl.values);

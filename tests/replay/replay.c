@@ -14,6 +14,9 @@
  *                        routers know the order
  *     itl_ms MS, host TOKENS, restore RATE   a target of the worker's steps; its host memory, and
  *                        tokens a second from there; tiers 0: not reported (1)
+ *     fetch RATE, fetch_ms MS, kv_bytes BYTES    workers bring KV from one another: tokens a second
+ *                        (0: they do not), ms of each fetch (5), bytes of a token, by which routers
+ *                        guess (131072); judged N: one in N choices is replayed both ways
  *     reuse 1            workers evict by expected reuse (worker/kv/block/block_reuse.h)
  *     slow FACTOR, told 1       odd workers are so much slower; they report it
  *     load SHARE         of the fleet's capacity (0.8); 0: times stay as they are
@@ -40,6 +43,7 @@
  *     bound 1            a lower bound of the mean time to first token as well (fleet_bound.h)
  *     since S, until S   what comes earlier and later is left out; time begins at `since`
  *     write FILE         writes the requests instead, as a trace (workload.h) */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -140,6 +144,9 @@ static bool set_real(struct replay *r, const char *name, double x) {
         {"aging", &r->fleet.worker.aging, 1},
         {"itl_ms", &r->fleet.worker.itl_s, 1e-3},
         {"restore", &r->fleet.worker.restore_tokens_per_s, 1},
+        {"fetch", &r->fleet.fetch_tokens_per_s, 1},
+        {"fetch_ms", &r->fleet.fetch_latency_s, 1e-3},
+        {"kv_bytes", &r->fleet.kv_bytes_per_token, 1},
         {"slow", &r->fleet.slow_odd, 1},
         {"burst", &r->crowd.burst, 1},
         {"flash", &r->crowd.flash, 1},
@@ -163,6 +170,8 @@ static bool set_whole(struct replay *r, const char *name, double x) {
         r->fleet.cache_tokens = (uint32_t)x;
     else if (strcmp(name, "host") == 0)
         r->fleet.worker.host_tokens = (uint32_t)x;
+    else if (strcmp(name, "judged") == 0)
+        r->fleet.judged_fetches = (uint32_t)x;
     else if (strcmp(name, "crash") == 0)
         r->fleet.n_crashes = (uint32_t)x;
     else if (strcmp(name, "tenants") == 0)
@@ -299,6 +308,10 @@ static void print(const struct replay *r, const struct fleet_result *f, double b
     json_field_f64(&j, "flood_ttft_s", f->flood_ttft_s);
     json_field_f64(&j, "worst_tenant_ttft_s", f->worst_tenant_ttft_s);
     json_field_f64(&j, "cached", f->hit_share);
+    json_field_f64(&j, "fetched", f->fetched_share);
+    json_field_u64(&j, "fetches_judged", f->fetches.n);
+    json_field_f64(&j, "fetches_right", f->fetches.n_right / fmax(f->fetches.n, 1));
+    json_field_f64(&j, "fetches_right_5pc", f->fetches.n_right_5pc / fmax(f->fetches.n, 1));
     json_field_f64(&j, "cached_pooled", f->pooled_hit_share);
     json_field_f64(&j, "busy", f->busy_share);
     json_field_f64(&j, "imbalance", f->imbalance);

@@ -3,7 +3,7 @@
 # A modelled fleet in virtual time, and traces through the real programs. TRACE=FILE replays recorded
 # requests (tests/replay/README.md names some); without it they are generated.
 $(B)/libreplay.a: $(call objs,$(wildcard tests/replay/workload/*.c) $(addprefix tests/replay/,engine_replay.c worker_model.c router_model.c session_model.c \
-                    event_ring.c fleet_bound.c fleet_model.c fleet_report.c rollout.c))
+                    event_ring.c fetch_model.c fleet_bound.c fleet_model.c fleet_report.c rollout.c))
 $(B)/tests/replay/%: $(B)/tests/replay/%.o $(B)/libreplay.a $(LIBS_all)
 	$(call link,,)
 

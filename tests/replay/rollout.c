@@ -44,20 +44,23 @@ static double end(struct future f) {
     return cost;
 }
 
-uint32_t rollout_least(uint32_t n, double (*cost)(void *ctx, uint32_t choice), void *ctx) {
+void rollout_costs(uint32_t n, double (*cost)(void *ctx, uint32_t choice), void *ctx,
+                   double costs[]) {
     struct future futures[ROLLOUT_MAX];
-    uint32_t best = 0;
-    double least = 0;
 
     assert(n && n <= ROLLOUT_MAX);
     for (uint32_t i = 0; i < n; i++)
         futures[i] = begin(cost, ctx, i);
-    for (uint32_t i = 0; i < n; i++) {
-        double x = end(futures[i]);
+    for (uint32_t i = 0; i < n; i++)
+        costs[i] = end(futures[i]);
+}
 
-        if (i && x >= least) continue;
-        least = x;
-        best = i;
-    }
+uint32_t rollout_least(uint32_t n, double (*cost)(void *ctx, uint32_t choice), void *ctx) {
+    double costs[ROLLOUT_MAX];
+    uint32_t best = 0;
+
+    rollout_costs(n, cost, ctx, costs);
+    for (uint32_t i = 1; i < n; i++)
+        best = costs[i] < costs[best] ? i : best;
     return best;
 }

@@ -9,8 +9,12 @@
 
 #define ROLLOUT_MAX 64 /* futures at once */
 
-/* The choice in [0, n) with the least `cost`, n in [1, ROLLOUT_MAX]; of equals the first. `cost`
- * runs in a child, may change all that ctx names, and writes nowhere. */
+/* The cost of each choice in [0, n), n in [1, ROLLOUT_MAX]. `cost` runs in a child, may change all
+ * that ctx names, and writes nowhere. */
+void rollout_costs(uint32_t n, double (*cost)(void *ctx, uint32_t choice), void *ctx,
+                   double costs[]);
+
+/* The choice with the least; of equals the first. */
 uint32_t rollout_least(uint32_t n, double (*cost)(void *ctx, uint32_t choice), void *ctx);
 
 #endif

@@ -90,6 +90,8 @@ static void announce(struct router_model *r, uint32_t w) {
     };
 
     routing_worker_up(r->routing, w, &spec);
+    if (o->kv_bytes_per_token > 0)
+        routing_set_peer(r->routing, w, &(struct fetch_peer){1, w, o->kv_bytes_per_token});
 }
 
 static void open_routing(struct router_model *r) {
@@ -475,6 +477,11 @@ uint32_t router_models_pick(struct router_models *all, const struct model_reques
     return choose(r, q, now_s);
 }
 
+const struct fetch_plan *router_models_fetch(struct router_models *all,
+                                             const struct model_request *q) {
+    return &router_of(all, q)->tickets[q->number].fetch;
+}
+
 static struct request_mark mark_of(const struct router_model *r, const struct model_request *q,
                                    double now_s) {
     const struct router_model_options *o = &r->all->options;
@@ -513,7 +520,9 @@ void router_models_first(struct router_models *all, const struct model_request *
     struct route_feedback feedback = {q->in->n_prompt,
                                       all->options.has_feedback ? (int64_t)q->cached : -1,
                                       all->options.has_feedback ? (int64_t)q->restored : 0,
-                                      all->options.has_feedback && all->options.host_tokens};
+                                      all->options.has_feedback && all->options.host_tokens,
+                                      q->fetched,
+                                      us(q->ready_s > 0 ? q->ready_s - q->added_s : 0)};
 
     write_event(all, q, now_s,
                 (struct request_event){.kind = REQUEST_FIRST,

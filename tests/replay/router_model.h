@@ -38,6 +38,7 @@ struct router_model_options {
     double declared_capacity;     /* as a multiple of the real one */
     double declared_attn_context; /* tokens; what workers report of themselves */
     double restore_tokens_per_s;  /* that workers report; 0: they do not */
+    double kv_bytes_per_token;    /* that workers exchange; 0: they do not. Each has a host */
     bool is_speed_fixed;          /* nothing is learned of speeds */
     double slow_odd;              /* every second worker reports so many times less speed */
     enum worker_order order;      /* that workers report */
@@ -79,6 +80,10 @@ uint32_t router_models_n_waiting(const struct router_models *all);
 
 /* Of the sessions of all routers together; zeroes without. */
 void router_models_sessions(const struct router_models *all, struct session_model_result *out);
+
+/* What the request, whose worker is chosen, is to fetch; its source is WORKER_NONE without. */
+const struct fetch_plan *router_models_fetch(struct router_models *all,
+                                             const struct model_request *q);
 
 /* It was sent to q->worker; its first token was there; it has ended. */
 void router_models_sent(struct router_models *all, const struct model_request *q, double now_s);

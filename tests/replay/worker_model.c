@@ -86,6 +86,11 @@ static double restore(const struct worker_model *w, struct kv_hit *hit) {
     return 0;
 }
 
+/* The first n tokens are computed when this step is over. */
+static void publish(struct worker_model *w, struct model_request *q, uint32_t n) {
+    kv_manager_publish(w->kv, &q->seq, q->tokens, q->n_units, n / w->block_tokens);
+}
+
 /* All blocks that the request will ever need, or nothing. */
 static bool admit(struct worker_model *w, struct model_request *q) {
     struct kv_alloc alloc = {.hit = look_up(w, q), .delay_publish = true};
@@ -94,15 +99,15 @@ static bool admit(struct worker_model *w, struct model_request *q) {
     alloc.n_new = q->n_units - alloc.hit.n_blocks;
     if (kv_manager_allocate(w->kv, &q->seq, q->tokens, q->n_units, &alloc) != ST_OK) return false;
     q->done = q->cached = alloc.hit.n_blocks * w->block_tokens;
+    if (q->fetch_to > q->done) {
+        q->fetched = q->fetch_to - q->done;
+        q->done = q->cached = q->fetch_to;
+        publish(w, q, q->done);
+    }
     q->restored = alloc.hit.n_host_blocks * w->block_tokens;
     w->prefill_tokens += q->in->n_prompt - q->cached;
     w->restore_s += restore_s;
     return true;
-}
-
-/* The first n tokens are computed when this step is over. */
-static void publish(struct worker_model *w, struct model_request *q, uint32_t n) {
-    kv_manager_publish(w->kv, &q->seq, q->tokens, q->n_units, n / w->block_tokens);
 }
 
 static void give_back(struct worker_model *w, struct model_request *q) {
@@ -149,14 +154,18 @@ static double rank(const struct worker_model *w, const struct model_request *q, 
     return worker_prefill_s(q->done, q->in->n_prompt) - w->options.aging * (now_s - q->added_s);
 }
 
+/* What it need not compute when it is admitted. */
+static uint32_t found_tokens(struct worker_model *w, struct model_request *q) {
+    return MAX(worker_model_cached(w, q) * w->block_tokens, q->fetch_to);
+}
+
 static void reread_queue(struct worker_model *w) {
     uint32_t turns = w->n_queued / REREAD + 1;
 
     LIST_FOR_EACH(it, &w->queue) {
         struct model_request *q = LIST_ENTRY(it, struct model_request, queue);
 
-        if ((q->number + w->n_steps) % turns == 0)
-            q->done = worker_model_cached(w, q) * w->block_tokens;
+        if ((q->number + w->n_steps) % turns == 0) q->done = found_tokens(w, q);
     }
 }
 
@@ -173,18 +182,28 @@ static struct model_request *next_started(const struct worker_model *w, double n
     return q;
 }
 
+static struct model_request *first_ready(const struct worker_model *w, double now_s) {
+    LIST_FOR_EACH(it, &w->queue) {
+        struct model_request *q = LIST_ENTRY(it, struct model_request, queue);
+
+        if (q->ready_s <= now_s) return q;
+    }
+    return NULL;
+}
+
 /* The next of the queue, if it goes before `started`. */
 static struct model_request *next_queued(const struct worker_model *w,
                                          struct model_request *started, double now_s) {
-    struct model_request *q = started;
-    struct list *head = list_first(&w->queue);
+    struct model_request *q = started, *first = first_ready(w, now_s);
 
-    if (!head || w->n_running + w->n_completing + w->n_prefilling >= WORKER_SEQS_MAX) return NULL;
-    if (w->options.order == WORKER_FCFS)
-        return started ? NULL : LIST_ENTRY(head, struct model_request, queue);
+    if (!first || w->n_running + w->n_completing + w->n_prefilling >= WORKER_SEQS_MAX) return NULL;
+    if (w->options.order == WORKER_FCFS) return started ? NULL : first;
     if (w->n_prefilling == WORKER_PREFILLS_MAX) return NULL;
-    LIST_FOR_EACH(it, &w->queue)
-    q = shortest(q, LIST_ENTRY(it, struct model_request, queue), w, now_s);
+    LIST_FOR_EACH(it, &w->queue) {
+        struct model_request *other = LIST_ENTRY(it, struct model_request, queue);
+
+        if (other->ready_s <= now_s) q = shortest(q, other, w, now_s);
+    }
     return q == started ? NULL : q;
 }
 
@@ -247,6 +266,22 @@ static double fill_step(struct worker_model *w, double now_s) {
     return step_s + w->restore_s;
 }
 
+static bool is_computing(const struct worker_model *w) {
+    return w->n_running || w->n_completing || w->n_prefilling;
+}
+
+/* When the first of those that are not ready will be. */
+static double next_ready_s(const struct worker_model *w, double now_s) {
+    double first_s = INFINITY;
+
+    LIST_FOR_EACH(it, &w->queue) {
+        double ready_s = LIST_ENTRY(it, struct model_request, queue)->ready_s;
+
+        if (ready_s > now_s) first_s = fmin(first_s, ready_s);
+    }
+    return first_s;
+}
+
 static void begin_step(struct worker_model *w, double now_s) {
     double step_s;
 
@@ -256,8 +291,8 @@ static void begin_step(struct worker_model *w, double now_s) {
     if (w->options.order == WORKER_SRPT) reread_queue(w);
     step_s = w->options.slow * fill_step(w, now_s);
     kv_manager_clear_moves(w->kv);
-    w->step_end_s = INFINITY;
-    if (!w->n_running && !w->n_completing && !w->n_prefilling) return;
+    w->step_end_s = next_ready_s(w, now_s);
+    if (!is_computing(w)) return;
     w->step_end_s = now_s + step_s;
     w->busy_s += step_s;
 }
@@ -340,11 +375,11 @@ void worker_model_crash(struct worker_model *w, const struct worker_model_events
 void worker_model_add(struct worker_model *w, struct model_request *q, double now_s) {
     list_push_back(&w->queue, &q->queue);
     q->added_s = now_s;
-    q->done = worker_model_cached(w, q) * w->block_tokens;
+    q->done = found_tokens(w, q);
     w->n_queued++;
     w->n_requests++;
     count_pending(w, q, 1);
-    if (isinf(w->step_end_s)) begin_step(w, now_s);
+    if (!is_computing(w)) begin_step(w, now_s);
 }
 
 /* --- what an oracle sees --------------------------------------------------------------------- */
@@ -375,7 +410,7 @@ double worker_model_slowdown(const struct worker_model *w) {
 }
 
 double worker_model_wait_s(struct worker_model *w, uint32_t n_blocks, double now_s) {
-    double wait_s = isinf(w->step_end_s) ? 0 : w->step_end_s - now_s, n_needed = n_blocks;
+    double wait_s = is_computing(w) ? w->step_end_s - now_s : 0, n_needed = n_blocks;
     double slow = worker_model_slowdown(w);
 
     for (uint32_t i = 0; i < w->n_prefilling; i++)
@@ -411,7 +446,8 @@ void worker_model_check(const struct worker_model *w) {
         context_tokens += q->in->n_prompt + q->in->n_output - q->left;
     }
     assert(n_queued == w->n_queued && context_tokens == w->context_tokens);
-    assert(isinf(w->step_end_s) == !(w->n_running || w->n_completing || w->n_prefilling));
+    assert(!is_computing(w) || !isinf(w->step_end_s));
+    assert(is_computing(w) || isinf(w->step_end_s) == list_is_empty(&w->queue));
     map_check(&w->pending);
     kv_manager_check(w->kv);
 }

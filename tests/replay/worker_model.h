@@ -24,6 +24,9 @@
  * WORKER_CHUNK_MIN. With host memory a hit there is restored in the step that admits the request,
  * where that is quicker than computing it.
  *
+ * A request may wait for blocks from another worker (ready_s): others pass it, and when it is
+ * admitted these blocks are as if computed, in no time.
+ *
  * The KV manager (worker/kv) has the cache: its prefix lookup, its order of eviction, its
  * publishing of blocks. It is given a block of the workload as one token and keeps blocks of one
  * token, which changes the unit and nothing else. Blocks of an output stay cached when a request
@@ -78,7 +81,10 @@ struct model_request {
     uint32_t n_units, n_prompt;  /* blocks, the last partly filled one included; of the prompt */
     uint32_t worker;             /* where it was sent */
     uint32_t cached, done, left; /* tokens: found, of the prompt computed, of the output to come */
-    uint32_t restored;           /* of the found ones, from host memory */
+    uint32_t restored;           /* of the found ones, from host memory, */
+    uint32_t fetched;            /* and from another worker */
+    uint32_t fetch_to;           /* tokens of the prompt that are there, */
+    double ready_s;              /* from then on; until then it is passed over */
     double arrival_s, added_s;   /* when it came, and when it came to this worker */
     double first_s, end_s;       /* when its first token was there, and its last */
     double held_s;               /* waited in a router */
@@ -101,8 +107,8 @@ struct worker_model {
     uint32_t n_steps;      /* so far */
     double restore_s;      /* of what was admitted into this step */
     double context_tokens; /* of the running ones */
-    double step_end_s;     /* INFINITY: idle */
-    struct map pending;    /* names of prompt blocks of requests here -> how many requests */
+    double step_end_s;  /* INFINITY: idle; of an empty step: when the first waiting one is ready */
+    struct map pending; /* names of prompt blocks of requests here -> how many requests */
     double busy_s, prefill_tokens;
     uint32_t n_requests; /* so far */
 };
@@ -129,6 +135,7 @@ void model_request_init(struct model_request *q, const struct workload_request *
 
 void model_request_fini(struct model_request *q); /* of one that no worker has got */
 
+/* q's fetch_to and ready_s may be set before. */
 void worker_model_add(struct worker_model *w, struct model_request *q, double now_s);
 
 /* Ends the step that is due and begins the next. */
