@@ -7,7 +7,11 @@
  * sees one contiguous body whichever way it was sent, and nothing is allocated for it. */
 #include <arpa/inet.h>
 #include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
 #include <netinet/in.h>
+#include <string.h>
+#include <unistd.h>
 
 #include "common/base/mem.h"
 #include "common/http/http_server_internal.h"
@@ -460,6 +464,34 @@ void peer_open(struct http_server *server, struct tls *tls, int fd,
     if (!list_is_empty(&server->waiting)) conn_expect_input(&p->conn, PRESSED_BYTES);
     if (tls) tls_accept(&p->conn, tls);
     peer_set_state(p, tls ? PEER_HANDSHAKE : PEER_NEW);
+}
+
+/* --- leaving HTTP ----------------------------------------------------------------------------- */
+
+enum status http_request_take_socket(struct http_request *req, struct str head, int *fd,
+                                     struct error *err) {
+    struct exchange *x = exchange_of(req);
+    struct peer *p = x->peer;
+    int own;
+
+    if (http_request_is_tls(req))
+        return error_set(err, ST_UNSUPPORTED, "a connection with TLS has no upgrade: use http://");
+    if (conn_input(&p->conn).len != x->total_len)
+        return error_set(err, ST_INVALID,
+                         "bytes came behind the request: send them behind the answer");
+    own = fcntl(p->conn.watch.fd, F_DUPFD_CLOEXEC, 0);
+    if (own < 0) return error_set(err, ST_IO, "no descriptor for the socket: %s", strerror(errno));
+    conn_write(&p->conn, head.ptr, head.len);
+    conn_flush(&p->conn);
+    if (!conn_is_open(&p->conn) || conn_pending(&p->conn) > 0) {
+        close(own);
+        peer_abort(p);
+        *fd = -1;
+        return ST_OK;
+    }
+    peer_close(p);
+    *fd = own;
+    return ST_OK;
 }
 
 /* --- questions about a request ---------------------------------------------------------------- */

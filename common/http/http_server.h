@@ -26,7 +26,8 @@
  * (http_places.c). What the server itself refuses or closes is counted by reason, and logged once a
  * second at most (http_server_report).
  *
- * LIMITS. No HTTP/2, no upgrades. A request body is always buffered whole, up to max_body_bytes.
+ * LIMITS. No HTTP/2; an upgrade ends the connection here. A request body is always buffered whole,
+ * up to max_body_bytes.
  * While a request is answered its client's disconnect is noticed unless that client has pipelined
  * more than 64 KiB. A client that closes its sending side counts as gone. */
 #ifndef COMMON_HTTP_HTTP_SERVER_H
@@ -224,6 +225,16 @@ void http_raw_flush(
     struct http_request *req); /* sends now: what was written is in the cache still */
 void http_raw_end(struct http_request *req, bool keep_alive); /* flushes, ends the request */
 bool http_wants_close(const struct http_request *req);
+
+/* --- leaving HTTP ----------------------------------------------------------------------------- */
+
+/* Sends the head of a 101, and hands the connection over: its socket, which does not block, is the
+ * caller's, and the request has ended. On failure the request is still to be answered:
+ * ST_UNSUPPORTED over TLS, whose state stays here; ST_INVALID when the client has sent more than
+ * its request; ST_IO without a descriptor for it. *fd is -1 when
+ * the client has left. */
+MUST_USE enum status http_request_take_socket(struct http_request *req, struct str head, int *fd,
+                                              struct error *err);
 
 /* --- flow ------------------------------------------------------------------------------------- */
 
