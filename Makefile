@@ -53,9 +53,8 @@ srcs = $(filter-out %/main.c,$(wildcard $(addsuffix /*.c,$(1))))
 objs = $(addprefix $(B)/,$(addsuffix .o,$(basename $(1))))
 COMMON  := $(call srcs,$(addprefix common/,base text options telemetry net protocol http))
 KERNELS := $(call srcs,kernels $(addprefix kernels/,host ref sim cpu tp))
-WORKER  := $(call srcs,worker $(addprefix worker/,metrics kv/block kv/tiers kv/tiers/store kv grammar/core grammar/schema grammar/notation grammar/tags grammar sched model/checkpoint model/quant model text text/tokenizer text/unicode text/template engine/tiers engine output/arguments output api/fields api/events api/stores api/wires api/shapes api))
-ROUTER  := $(call srcs,router $(addprefix router/,prompt routing routing/policy queue sessions ejection metrics registry access proxy proxy/answers fleet fleet/discovery kv sharing \
-             upgrade admin options))
+WORKER  := $(call srcs,$(shell find worker -type d))
+ROUTER  := $(call srcs,$(shell find router -type d))
 SUPPORT := $(call srcs,tests/support)
 
 .PHONY: all

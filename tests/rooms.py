@@ -75,7 +75,8 @@ ARROWS = {
     "worker/kv": "common/base common/text worker/kv/block worker/kv/tiers",
     "worker/kv/tiers": "common/base common/net common/telemetry",
     "worker/kv/tiers/store": "common/base common/net common/telemetry worker/kv/tiers",
-    "worker/sched": "common/base common/net kernels worker/kv worker/grammar",
+    "worker/kv/tiers/peer": "common/base common/net common/telemetry worker/kv/tiers",
+    "worker/sched": "common/base common/net kernels worker/kv worker/kv/tiers worker/grammar",
     "worker/model/checkpoint": "common/base common/text kernels",
     "worker/model/quant": "common/base common/text kernels worker/model/checkpoint",
     "worker/model": COMMON + " kernels worker/model/checkpoint worker/model/quant",
@@ -83,8 +84,8 @@ ARROWS = {
     "worker/text/tokenizer": "common/base common/text worker/text/unicode",
     "worker/text/template": "common/base common/text worker/text/unicode",
     "worker/text": "common/base common/net worker/text/tokenizer",
-    "worker/engine/tiers": "common/base worker/kv/tiers worker/sched",
-    "worker/engine": COMMON + " kernels kernels/tp worker/kv worker/kv/tiers worker/grammar worker/sched worker/model worker/engine/tiers",
+    "worker/engine/tiers": "common/base worker/kv/tiers worker/kv/tiers/peer worker/sched",
+    "worker/engine": COMMON + " kernels kernels/tp worker/kv worker/kv/tiers worker/kv/tiers/peer worker/grammar worker/sched worker/model worker/engine/tiers",
     "worker/metrics": COMMON + " worker/kv worker/kv/block worker/kv/tiers worker/text worker/grammar worker/engine worker/engine/tiers",
     "worker/api/fields": "common/base common/text worker/grammar worker/output worker/sched worker/model worker/text worker/text/tokenizer",
     "worker/api/events": "common/base common/net common/text common/protocol common/http",
@@ -93,8 +94,8 @@ ARROWS = {
     "worker/api/shapes": "common/base common/http common/protocol common/text worker/output worker/text worker/text/tokenizer worker/api worker/api/fields "
                          "worker/api/stores worker/api/wires",
     "worker/api": COMMON + " kernels worker/grammar worker/output worker/sched worker/model worker/text worker/text/tokenizer worker/text/template "
-                  "worker/engine worker/metrics worker/api/fields worker/api/events worker/api/stores worker/api/wires",
-    "worker": COMMON + " kernels kernels/host kernels/tp worker/kv/tiers worker/kv/tiers/store worker/grammar worker/output worker/sched worker/model worker/text worker/text/tokenizer "
+                  "worker/kv/tiers worker/kv/tiers/peer worker/engine worker/metrics worker/api/fields worker/api/events worker/api/stores worker/api/wires",
+    "worker": COMMON + " kernels kernels/host kernels/tp worker/kv/tiers worker/kv/tiers/store worker/kv/tiers/peer worker/grammar worker/output worker/sched worker/model worker/text worker/text/tokenizer "
               "worker/text/template worker/engine worker/metrics worker/api worker/api/events worker/api/stores",
 }
 

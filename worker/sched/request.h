@@ -31,6 +31,7 @@
 #include "common/net/mailbox.h"
 #include "worker/grammar/grammar.h"
 #include "worker/kv/kv_manager.h"
+#include "worker/kv/tiers/tier_source.h"
 #include "worker/sched/fair_order.h"
 #include "worker/sched/thinking.h"
 
@@ -79,7 +80,8 @@ struct request_params {
     struct thinking_limit thinking; /* zero: none */
     struct kv_retain retain[KV_RETAIN_MAX]; /* (n_retain) what of the prompt to keep cached */
     uint32_t n_retain;
-    bool explains_cache; /* fill in `explanation` when it is admitted */
+    bool explains_cache;          /* fill in `explanation` when it is admitted */
+    struct tier_source kv_source; /* who has KV of the prompt, for the tier that asks it */
 };
 extern const struct request_params request_params_default; /* temperature 1, 16 tokens */
 
@@ -139,6 +141,8 @@ struct request {
     struct list remote_link;     /* the connector's, while the request awaits it */
     uint64_t remote_deadline_us; /* when it waits no longer; 0: it has not awaited anything yet */
     bool is_remote_over;         /* nothing more is awaited */
+    uint32_t n_unrestored;       /* tokens found when it first awaited something */
+    uint64_t awaits_since_us;    /* what it awaits now */
     uint32_t beam;               /* number in its search, or BEAM_ANSWER */
     struct grammar_matcher matcher; /* where the output stands in the grammar */
     struct thinking thinking;       /* where it stands in its reasoning, if that is limited */
@@ -182,6 +186,8 @@ struct request {
     struct kv_explanation explanation; /* if requested: filled with the first token */
     uint32_t cached_tokens;            /* prompt tokens found in the cache at first admission */
     uint32_t host_tokens;              /* of these, brought back from host memory */
+    uint32_t restored_tokens; /* of these, brought there from a tier below while it waited; */
+    uint64_t restore_us;      /* for so long */
     uint64_t arrival_us, scheduled_us, first_token_us, finished_us; /* clock_now_us; 0: not yet */
     uint64_t last_token_us;                                         /* the engine's */
     enum finish_reason finish;

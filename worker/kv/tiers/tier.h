@@ -19,6 +19,7 @@
 #include <stdatomic.h>
 
 #include "common/net/mailbox.h"
+#include "worker/kv/tiers/tier_source.h"
 #include "worker/kv/tiers/unit.h"
 
 #define TIER_JOB_UNITS 64
@@ -50,6 +51,7 @@ struct tier_job {
     enum tier_op op;
     uint32_t n; /* <= TIER_JOB_UNITS, consecutive blocks of one chain, first to last */
     struct tier_unit units[TIER_JOB_UNITS];
+    const struct tier_source *source;          /* for can_ask; borrowed until the mail */
     uint64_t deadline_us;                      /* monotonic; when it need not begin any more */
     atomic_bool is_cancelled;                  /* a hint: no request needs the results */
     uint64_t submitted_us, began_us, ended_us; /* the last two by the tier */
@@ -66,13 +68,17 @@ struct tier_stats {
 
 struct tier;
 struct tier_ops {
-    const char *name; /* "file", "store": label of metrics */
+    const char *name; /* "file", "store", "peer": label of metrics */
     /* How many of keys[0, n), from the first on, it holds as far as it knows. Any thread; never
      * blocks for longer than a short lock. */
     uint32_t (*find)(struct tier *t, const struct unit_key *keys, uint32_t n);
     /* The same, with those that it may hold: others write there too, and only a load finds out.
      * NULL: as find. */
     uint32_t (*guess)(struct tier *t, const struct unit_key *keys, uint32_t n);
+    /* For a tier of several places. A request names one of them: may it be asked now? The request
+     * has also what it holds, so `find` finds nothing. Failures are the place's, not the tier's.
+     * NULL: the tier is one place. */
+    bool (*can_ask)(struct tier *t, const struct tier_source *source);
     /* Ownership of the job goes to the tier until its mail. */
     void (*submit)(struct tier *t, struct tier_job *job);
     void (*stats)(struct tier *t, struct tier_stats *out); /* any thread */

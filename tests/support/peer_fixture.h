@@ -1,0 +1,75 @@
+/* tests/support/peer_fixture.h - a source with blocks of one chain and a thread that stands for its
+ * engine, a door in front of it, and a sink whose jobs are waited for. And the two ends of a
+ * connection that a test speaks on itself. */
+#ifndef TESTS_SUPPORT_PEER_FIXTURE_H
+#define TESTS_SUPPORT_PEER_FIXTURE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "common/base/list.h"
+#include "common/net/mailbox.h"
+#include "tests/support/unit_fixture.h"
+#include "worker/kv/tiers/peer/peer.h"
+#include "worker/kv/tiers/peer/peer_server.h"
+
+#define PEER_TEST_BLOCKS  128
+#define PEER_TEST_PATIENT 60000u /* ms; no test expects it to pass */
+
+struct peer_desk {
+    struct unit_codec_config form;
+    struct unit_block blocks[PEER_TEST_BLOCKS];
+    size_t block_bytes;
+    uint8_t *theirs, *ours; /* (PEER_TEST_BLOCKS, block_bytes) of the source, of the sink */
+    struct peer_server *server;
+    struct tier_peer_config config; /* of the sink */
+    struct tier *tier;
+    struct mailbox *home;
+    struct tier_source source;
+    uint32_t n_mails;
+
+    /* The engine's, and the door's. */
+    struct mailbox *engine;
+    struct mail stop;
+    pthread_t engine_thread, door_thread;
+    int listener;
+    atomic_bool has[PEER_TEST_BLOCKS];         /* blocks that the source's engine finds */
+    atomic_int n_pinned, most_pinned, n_keeps; /* n_keeps > 0: answers to so many wants are kept */
+    struct list kept;
+};
+
+void peer_desk_begin(struct peer_desk *d, bool is_sealed, size_t block_bytes);
+void peer_desk_end(struct peer_desk *d);
+void peer_desk_open_server(struct peer_desk *d, uint64_t look_us);
+void peer_desk_close_server(struct peer_desk *d); /* the door stays, and shuts in everyone's face */
+void peer_desk_open_sink(struct peer_desk *d);
+
+/* A job on blocks [first, first + n), on its way. */
+void peer_job_submit(struct peer_desk *d, struct tier_job *job, uint32_t first, uint32_t n);
+/* Waits until so many jobs in all have come home. */
+void peer_desk_await(struct peer_desk *d, uint32_t n_mails);
+void peer_desk_run(struct peer_desk *d, struct tier_job *job, uint32_t first, uint32_t n);
+uint32_t peer_job_count(const struct tier_job *job, enum tier_result result);
+/* The units that are TIER_OK are right, and no other has bytes that came from anywhere. */
+void peer_job_check(const struct peer_desk *d, const struct tier_job *job);
+
+/* --- ends of a connection, which block -------------------------------------------------------- */
+
+int peer_listen(struct tier_source *source); /* a listener, whose address is in *source */
+int peer_accept(int listener);               /* behind its 101 */
+int peer_connect(const struct peer_desk *d); /* to the door, behind its 101 */
+
+void peer_write(int fd, enum peer_type type, uint16_t stream, const void *body, size_t n);
+/* The next frame; its body in `body`, of at most PEER_FRAME_MAX. False: the end. */
+bool peer_read(int fd, struct peer_frame *f, uint8_t *body);
+/* HELLO and AUTH as the one who asks, or is asked. The form is the desk's. */
+void peer_greet_as_sink(const struct peer_desk *d, int fd);
+void peer_greet_as_source(const struct peer_desk *d, int fd);
+
+#define PEER_UNTIL(condition)                                                                      \
+    for (uint64_t until_us_ = clock_now_us() + 60000000u; !(condition);) {                         \
+        usleep(200);                                                                               \
+        if (clock_now_us() > until_us_) fail_msg("never: %s", #condition);                         \
+    }
+
+#endif
