@@ -70,6 +70,7 @@ struct worker {
     struct worker_tokens tokens; /* for grammars */
     struct engine *engine;
     struct kv_event_log *kv_events; /* the engine writes it, the API reads it; NULL: off */
+    struct peer_server *peers;      /* the engine runs it, the API brings connections; NULL: off */
     struct api api;
     struct access *access; /* NULL: everything is open */
     struct generation_config generation;
@@ -444,7 +445,9 @@ static enum status start_engine(struct worker *w, const struct backend_ops *back
     e.kv.dedup = o->dedup;
     e.kv.retained_share = o->retained_share;
     e.log = w->log;
-    if ((st = worker_kv_configure(o, &e, &w->kv_events, &kv, err)) != ST_OK) return st;
+    st = worker_kv_configure(o, &e, &w->kv_events, &kv, err);
+    w->peers = kv.peers;
+    if (st != ST_OK) return st;
     e.scheduler.long_prefill_token_threshold = o->long_prefill_token_threshold;
     e.scheduler.chunked_prefill = o->chunked_prefill;
     e.scheduler.full_sequence_must_fit = o->reserve_full_isl;
@@ -541,6 +544,8 @@ static void build_api(struct worker *w, const char *name) {
     list_init(&w->api.calls);
     list_init(&w->api.kv_streams);
     w->api.kv_events = w->kv_events;
+    w->api.peers = w->peers;
+    w->api.is_peer_sealed = w->options->kv_key_file != NULL;
     w->api.max_kv_streams = w->options->kv_event_subscribers;
     w->api.cache_explain = (enum cache_explain)w->options->cache_explain;
     api_keep_alive_init(&w->api);
@@ -699,6 +704,7 @@ void worker_destroy(struct worker *w) {
     tls_destroy(w->tls);
     engine_destroy(w->engine);
     (void)alarm(0);
+    peer_server_destroy(w->peers);
     kv_event_log_destroy(w->kv_events);
     text_thread_stop(w->text_thread);
     grammar_thread_stop(w->grammar_thread);

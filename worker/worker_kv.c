@@ -5,6 +5,7 @@
 
 #include "common/base/buf.h"
 #include "common/base/file.h"
+#include "common/base/hash.h"
 #include "common/base/mem.h"
 #include "common/net/cipher.h"
 #include "common/text/json.h"
@@ -74,6 +75,16 @@ static enum status open_store(void *arg, const struct unit_codec_config *codec, 
     return st == ST_OK ? ST_OK : error_prefix(err, "--kv-store");
 }
 
+static enum status open_peer(void *arg, const struct unit_codec_config *codec, struct tier **out,
+                             struct error *err) {
+    struct tier_peer_config c = *(const struct tier_peer_config *)arg;
+    enum status st;
+
+    c.codec = codec;
+    st = tier_peer_open(out, &c, err);
+    return st == ST_OK ? ST_OK : error_prefix(err, "--kv-peers");
+}
+
 /* 64 hexadecimal digits, and white space behind them. */
 static bool read_digits(const char *text, size_t n, uint8_t key[32]) {
     while (n > 0 && strchr(" \t\r\n", text[n - 1]))
@@ -116,17 +127,34 @@ static bool has_password(const char *urls) {
     return false;
 }
 
+static enum status configure_peers(const struct worker_options *o, struct engine_options *engine,
+                                   struct worker_kv *kv, struct error *err) {
+    uint64_t generation;
+
+    if (!o->kv_key_file && !o->kv_peer_plain)
+        return error_set(err, ST_INVALID,
+                         "--kv-peers sends prompts over the network: encrypt them with "
+                         "--kv-key-file, or set --kv-peer-plain");
+    hash_random(&generation, sizeof(generation));
+    kv->peer = (struct tier_peer_config){.generation = generation, .log = engine->log};
+    kv->peers = engine->peers = peer_server_create(generation, engine->log);
+    engine->tiers[engine->n_tiers++] = (struct engine_tier_source){open_peer, &kv->peer};
+    return ST_OK;
+}
+
 /* The nearest first. */
 static enum status configure_tiers(const struct worker_options *o, struct engine_options *engine,
                                    struct worker_kv *kv, struct error *err) {
     enum status st;
 
     *kv = (struct worker_kv){0};
-    if ((o->kv_file || o->kv_store) && engine->kv.no_host_cache)
+    if ((o->kv_file || o->kv_store || o->kv_peers) && engine->kv.no_host_cache)
         return error_set(err, ST_INVALID,
                          "KV cannot be kept below host memory: %s needs --kv-offload-bytes, for "
                          "contents pass through host memory",
-                         o->kv_file ? "--kv-file" : "--kv-store");
+                         o->kv_file    ? "--kv-file"
+                         : o->kv_store ? "--kv-store"
+                                       : "--kv-peers");
     if (o->kv_key_file) {
         if ((st = read_key(o->kv_key_file, kv->fleet_key[0], err)) != ST_OK) return st;
         engine->fleet_key = kv->fleet_key;
@@ -138,6 +166,7 @@ static enum status configure_tiers(const struct worker_options *o, struct engine
             .dir = o->kv_file, .max_bytes = size_of(o->kv_file_bytes), .log = engine->log};
         engine->tiers[engine->n_tiers++] = (struct engine_tier_source){open_file, &kv->file};
     }
+    if (o->kv_peers && (st = configure_peers(o, engine, kv, err)) != ST_OK) return st;
     if (!o->kv_store) return ST_OK;
     if (has_password(o->kv_store))
         return error_set(err, ST_INVALID,

@@ -334,8 +334,18 @@ static const struct option_def rows[] = {
              "needs one of its servers. Blocks are encrypted with --kv-key-file. A server that is "
              "away counts as empty. Contents pass through host memory: set --kv-offload-bytes as "
              "well. Set maxmemory and maxmemory-policy allkeys-lru on the server."},
+    {"kv-peers", OPT_BOOL, FIELD(kv_peers), .group = "Cache",
+     .help = "Give KV blocks to other workers of the model that have it too, and ask the one that "
+             "a router names in the header x-incipit-kv-source, where that is quicker than to "
+             "compute. Blocks are encrypted, and workers prove themselves, with --kv-key-file. "
+             "Contents pass through host memory: set --kv-offload-bytes as well. A client "
+             "that reaches the port can have the worker connect to any address: let only routers "
+             "and workers reach it."},
+    {"kv-peer-plain", OPT_BOOL, FIELD(kv_peer_plain), .group = "Cache",
+     .help = "Exchange KV blocks by --kv-peers without --kv-key-file. Who reads the network reads "
+             "prompts there, and who can answer on it changes answers."},
     {"kv-key-file", OPT_STR, FIELD(kv_key_file), .group = "Cache", .metavar = "FILE",
-     .help = "File with the key that encrypts KV blocks in --kv-file and --kv-store "
+     .help = "File with the key that encrypts KV blocks in --kv-file, --kv-store and --kv-peers "
              "(AES-256-GCM): 64 hexadecimal digits, as 'openssl rand -hex 32' prints. Workers that "
              "share blocks have the same. With another key earlier blocks are not found."},
     {"kv-store-plain", OPT_BOOL, FIELD(kv_store_plain), .group = "Cache",

@@ -6,6 +6,7 @@
 #include "common/base/mem.h"
 #include "common/http/http_server.h"
 #include "common/protocol/wire.h"
+#include "worker/kv/tiers/peer/peer_frame.h"
 
 #define FILE_MAX_BYTES ((size_t)1 << 20)
 #define KEY_MAX_BYTES  1024
@@ -22,9 +23,11 @@ struct access {
 };
 
 /* What is open to all: whether it lives, how much it does, and what it is. */
-static const char *const open_paths[] = {"/health",     "/ping",    "/readyz",      "/livez",
-                                         "/version",    "/metrics", WIRE_INFO_PATH, "/load",
-                                         "/admin/drain" /* of this machine alone */};
+static const char *const open_paths[] = {
+    "/health",      "/ping",    "/readyz",
+    "/livez",       "/version", "/metrics",
+    WIRE_INFO_PATH, "/load",    "/admin/drain" /* of this machine alone */,
+    PEER_PATH /* which proves a key of its own */};
 
 static void digest_of(const struct access *a, struct str key, struct digest *out) {
     sha256_begin(a->sha);

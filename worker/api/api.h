@@ -19,6 +19,7 @@ struct http_request;
 struct json;
 struct log;
 struct metrics;
+struct peer_server;
 struct request_feed;
 struct prompt_history;
 struct responses_store;
@@ -67,6 +68,8 @@ struct api {
     struct responses_store *responses;      /* stored ones; NULL: none are */
     char response_mark[API_MARK_CHARS + 1]; /* in their ids, for routers; else "" */
     struct prompt_history *prompts;         /* of Messages and Responses, to be compared */
+    struct peer_server *peers;              /* gives other workers KV blocks; NULL: off */
+    bool is_peer_sealed;                    /* they are encrypted */
     struct list kv_streams;                 /* its streams */
     uint32_t n_kv_streams, max_kv_streams;
     enum cache_explain cache_explain;

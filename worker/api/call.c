@@ -219,6 +219,14 @@ static void send_usage(struct call *c, const struct call_usage *usage) {
         snprintf(comment, sizeof(comment), "host=%llu", (unsigned long long)usage->host_tokens);
         http_add_header(c->req, STR(WIRE_CACHED_TIERS), str_of(comment));
     }
+    if (usage->restored_tokens) {
+        char tokens[24], us[24];
+
+        snprintf(tokens, sizeof(tokens), "%llu", (unsigned long long)usage->restored_tokens);
+        snprintf(us, sizeof(us), "%llu", (unsigned long long)usage->restore_us);
+        http_add_header(c->req, STR(WIRE_RESTORED), str_of(tokens));
+        http_add_header(c->req, STR(WIRE_RESTORE_US), str_of(us));
+    }
     send_head(c);
 }
 

@@ -194,10 +194,12 @@ void call_release(struct call *c); /* it is answered: frees it, at once or when 
 struct call_usage {
     const struct call *explained; /* its cache explanation goes into the response; NULL: none */
     uint64_t prompt_tokens, completion_tokens, cached_tokens;
-    uint64_t host_tokens;      /* of the cached ones, brought back from host memory: */
-    bool has_host;             /* which this worker has */
-    uint64_t reasoning_tokens; /* of the completion */
-    bool has_reasoning;        /* which is read from these answers */
+    uint64_t restored_tokens, restore_us; /* of the cached ones, awaited from a tier below host
+                                           * memory; for so long, at most */
+    uint64_t host_tokens;                 /* of the cached ones, brought back from host memory: */
+    bool has_host;                        /* which this worker has */
+    uint64_t reasoning_tokens;            /* of the completion */
+    bool has_reasoning;                   /* which is read from these answers */
 };
 struct call_usage call_usage(const struct call *c);
 

@@ -138,6 +138,14 @@ static enum status take_router_salt(struct call *c, struct error *err) {
     return ST_OK;
 }
 
+/* Who has KV of the prompt, as the router has it. */
+static enum status take_kv_source(struct call *c, struct error *err) {
+    struct str given = http_request_header(c->req, STR(WIRE_KV_SOURCE));
+
+    if (!c->api->peers || !given.ptr) return ST_OK;
+    return tier_source_parse(given, &c->params.request.kv_source, err);
+}
+
 /* Truncates a prompt to the requested length; echo then shows the rest. */
 static void truncate_prompt(struct prompt *p, const struct call_params *params) {
     struct token_list *tokens = &p->job.tokens;
@@ -210,6 +218,7 @@ static void launch(struct call *c) {
     if (c->truncation) truncation_finish(c->truncation);
     if (st == ST_OK) st = check_grammar(c, &err);
     if (st == ST_OK) st = take_router_salt(c, &err);
+    if (st == ST_OK) st = take_kv_source(c, &err);
     if (st == ST_OK) st = cache_explain_check(c, &err);
     for (uint32_t i = 0; i < c->n_prompts && st == ST_OK; i++) {
         st = check_tokenized(c, &c->prompts[i], &err);

@@ -21,6 +21,8 @@ struct call_usage call_usage(const struct call *c) {
         counted = call_prompt_of(ch); /* samples share their prompt: the first to begin counts */
         u.cached_tokens += ch->request->cached_tokens;
         u.host_tokens += ch->request->host_tokens;
+        u.restored_tokens += ch->request->restored_tokens;
+        u.restore_us = MAX(u.restore_us, ch->request->restore_us);
     }
     return u;
 }

@@ -18,6 +18,7 @@
 #include "worker/api/events/request_feed.h"
 #include "worker/api/handlers.h"
 #include "worker/api/stores/responses_store.h"
+#include "worker/kv/tiers/peer/peer_server.h"
 #include "worker/metrics/worker_metrics.h"
 
 static void health_get(struct http_request *req, void *arg) {
@@ -171,6 +172,16 @@ void models_get(struct http_request *req, void *arg) {
     buf_fini(&body);
 }
 
+static void fill_kv_peer(const struct api *api, const struct engine_info *info,
+                         struct wire_kv_peer *out) {
+    snprintf(out->generation, sizeof(out->generation), "%016llx",
+             (unsigned long long)peer_server_generation(api->peers));
+    for (size_t i = 0; i < sizeof(info->kv_fingerprint); i++)
+        snprintf(out->fingerprint + 2 * i, 3, "%02x", info->kv_fingerprint[i]);
+    out->bytes_per_token = info->block_bytes / info->block_size;
+    out->is_encrypted = api->is_peer_sealed;
+}
+
 static void server_info_get(struct http_request *req, void *arg) {
     const struct api *api = arg;
     const struct engine_info *info = engine_info(api->engine);
@@ -217,6 +228,7 @@ static void server_info_get(struct http_request *req, void *arg) {
     snprintf(wire.response_mark, sizeof(wire.response_mark), "%s", api->response_mark);
     snprintf(wire.generation, sizeof(wire.generation), "%016llx",
              (unsigned long long)info->generation);
+    if (api->peers) fill_kv_peer(api, info, &wire.kv_peer);
     buf_init(&body, 0);
     wire_append_server_info(&body, &wire);
     http_reply(req, 200, OPENAI_JSON, buf_str(&body));
@@ -281,6 +293,39 @@ static void reset_post(struct http_request *req, void *arg) {
     engine_reset_prefix_cache(api->engine, &reset->engine);
 }
 
+/* --- GET /kv/blocks: a connection of another worker, for the peer server ---------------------- */
+
+static const char switching[] = "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\n"
+                                "upgrade: " PEER_PROTOCOL "\r\n\r\n";
+
+static enum status check_upgrade(const struct api *api, const struct http_request *req,
+                                 struct error *err) {
+    struct str upgrade = http_request_header(req, STR("upgrade"));
+
+    if (!api->peers)
+        return error_set(err, ST_NOT_FOUND,
+                         "this worker gives no KV blocks: start it with --kv-peers");
+    if (!str_eq_nocase(upgrade, STR(PEER_PROTOCOL)))
+        return error_set(err, ST_INVALID,
+                         "the upgrade '%.*s' is not supported: send \"Upgrade: " PEER_PROTOCOL "\"",
+                         (int)MIN(upgrade.len, 50), upgrade.ptr ? upgrade.ptr : "");
+    return ST_OK;
+}
+
+static void kv_blocks_get(struct http_request *req, void *arg) {
+    struct api *api = arg;
+    struct error err = {0};
+    enum status st = check_upgrade(api, req, &err);
+    int fd;
+
+    if (st == ST_OK) st = http_request_take_socket(req, str_of(switching), &fd, &err);
+    if (st != ST_OK) {
+        http_reply_error(req, st, &err);
+    } else if (fd >= 0) {
+        peer_server_take(api->peers, fd);
+    }
+}
+
 static void request_events_get(struct http_request *req, void *arg) {
     struct api *api = arg;
 
@@ -316,6 +361,7 @@ static const struct http_route routes[] = {
     {HTTP_POST, "/admin/drain", admin_drain_post},
     {HTTP_GET, "/kv_events", kv_events_get},
     {HTTP_GET, "/kv_events/digest", kv_events_digest_get},
+    {HTTP_GET, PEER_PATH, kv_blocks_get},
     {HTTP_GET, "/health_generate", health_generate_get},
     {HTTP_GET, "/get_model_info", model_info_get},
     {HTTP_GET, "/model_info", model_info_get},

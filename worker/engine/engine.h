@@ -99,6 +99,8 @@ struct engine_options {
     uint32_t n_tiers;
     const uint8_t (*fleet_key)[32]; /* encrypts what they keep, and names it; read by
                                      * engine_create. NULL: plain */
+    struct peer_server *peers;      /* serves their blocks to other workers; started and stopped by
+                                     * the engine. NULL: none. Needs a tier */
     uint64_t tier_wait_us;          /* with restores_always: how long a request waits for a tier */
 
     struct kv_manager_config kv;        /* the engine fills in n_blocks, n_host_blocks, block_size,
@@ -144,10 +146,11 @@ struct engine_info {
     struct request_limits limits; /* for request_create */
     uint32_t max_waiting;
     enum scheduler_policy policy;
-    bool is_by_priority;   /* request_params.priority counts */
-    uint32_t chunk_tokens; /* most of a step */
-    double itl_target_s;   /* 0: none */
-    uint64_t generation;   /* differs after each restart */
+    bool is_by_priority;                       /* request_params.priority counts */
+    uint32_t chunk_tokens;                     /* most of a step */
+    double itl_target_s;                       /* 0: none */
+    uint64_t generation;                       /* differs after each restart */
+    uint8_t kv_fingerprint[UNIT_DIGEST_BYTES]; /* of what KV depends on, with tiers; else zeros */
 };
 
 /* Opens the device, loads the model, allocates the pool and starts the thread. Blocks until ready:

@@ -147,10 +147,17 @@ enum status engine_open_tiers(struct engine *e, const struct backend_kv_info *kv
     if ((st = check_tiers(e, kv, err)) != ST_OK) return st;
     if ((st = make_fingerprint(e, c.fingerprint, err)) != ST_OK) return st;
     memcpy(codec.fingerprint, c.fingerprint, sizeof(codec.fingerprint));
+    memcpy(e->info.kv_fingerprint, c.fingerprint, sizeof(e->info.kv_fingerprint));
     for (; c.n_tiers < o->n_tiers; c.n_tiers++) {
         const struct engine_tier_source *source = &o->tiers[c.n_tiers];
 
         if ((st = source->open(source->arg, &codec, &c.tiers[c.n_tiers], err)) != ST_OK) goto fail;
+    }
+    if (o->peers) {
+        const struct peer_server_config serve = {.codec = &codec, .engine = e->inbox};
+
+        if ((st = peer_server_start(o->peers, &serve, err)) != ST_OK) goto fail;
+        c.server = o->peers;
     }
     e->lower = lower_create(&c);
     o->kv.names = lower_names(e->lower);

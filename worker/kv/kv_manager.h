@@ -226,6 +226,9 @@ uint32_t kv_manager_swap_in_need(const struct kv_manager *mgr, const struct kv_s
 bool kv_manager_keys_behind(const struct kv_manager *mgr, const struct kv_seq *seq,
                             const struct kv_hit *hit, struct unit_key *parent, uint64_t *number);
 const struct kv_names *kv_manager_names(const struct kv_manager *mgr); /* NULL: there are none */
+/* The host block with the content of this key: it is there, or the device has it and it goes there
+ * with this step's moves. BLOCK_NONE: neither, or there is no room. */
+block_id kv_manager_bring_named(struct kv_manager *mgr, const struct unit_key *key);
 /* Of the contents to come; those that are cached must have been forgotten. */
 void kv_manager_set_root(struct kv_manager *mgr, const struct unit_key *root);
 

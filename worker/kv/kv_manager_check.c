@@ -67,6 +67,8 @@ void kv_manager_check(const struct kv_manager *mgr) {
     assert(n_holders == mgr->n_holders && n_idle_slots == mgr->n_idle_slots);
     assert(mgr->moves.n <= mgr->moves.capacity);
     if (mgr->host) kv_host_check(mgr->host);
+    if (mgr->names.device)
+        kv_names_check(&mgr->names, mgr->config.n_blocks, mgr->config.n_host_blocks);
     if (mgr->explain) kv_explain_check(mgr->explain, block_pool_cache(mgr->pool));
     for (block_id id = 0; id < mgr->config.n_blocks; id++)
         assert(n_refs[id] == block_pool_ref_cnt(mgr->pool, id));

@@ -29,15 +29,16 @@ void kv_manager_name(struct kv_manager *mgr, const struct kv_seq *seq, uint32_t 
 }
 
 void kv_manager_name_host(struct kv_manager *mgr, block_id device, block_id host, bool was_there) {
-    struct kv_name *name;
+    struct kv_name *before, name;
     bool was_wanted;
 
     if (!has_names(mgr)) return;
-    name = &mgr->names.host[host];
-    was_wanted = was_there && name->is_named && name->is_wanted;
-    *name = mgr->names.device[device];
-    name->is_wanted |= was_wanted;
-    if (name->is_named && name->is_wanted && !was_wanted)
+    before = &mgr->names.host[host];
+    was_wanted = was_there && before->is_named && before->is_wanted;
+    name = mgr->names.device[device];
+    name.is_wanted |= was_wanted;
+    kv_names_set_host(&mgr->names, host, &name);
+    if (name.is_named && name.is_wanted && !was_wanted)
         mgr->names.config.on_host(mgr->names.config.arg, host);
 }
 
@@ -93,6 +94,35 @@ void kv_manager_keep_ended(struct kv_manager *mgr, const struct kv_seq *seq) {
         if (kv_moves_room(&mgr->moves) <= mgr->moves.capacity / 2) return; /* admissions need it */
         if (!kv_manager_keep_on_host(mgr, id, &key)) return;
     }
+}
+
+/* --- aside ------------------------------------------------------------------------------------ */
+
+static block_id find_named_host(const struct kv_manager *mgr, const struct unit_key *key) {
+    const struct prefix_cache *cache = kv_host_cache(mgr->host);
+    block_id id = kv_names_find_host(&mgr->names, key, KV_NAMES_ROOT);
+
+    while (id != KV_NAMES_ROOT &&
+           !(mgr->names.host[id].is_named && prefix_cache_contains(cache, id)))
+        id = kv_names_find_host(&mgr->names, key, id);
+    return id == KV_NAMES_ROOT ? BLOCK_NONE : id;
+}
+
+block_id kv_manager_bring_named(struct kv_manager *mgr, const struct unit_key *key) {
+    const struct prefix_cache *cache = block_pool_cache(mgr->pool);
+    block_id host = find_named_host(mgr, key);
+    block_id id = kv_names_find_device(&mgr->names, key, KV_NAMES_ROOT);
+    struct prefix_key content;
+
+    if (host != BLOCK_NONE) return host;
+    while (id != KV_NAMES_ROOT &&
+           !(mgr->names.device[id].is_named && prefix_cache_contains(cache, id)))
+        id = kv_names_find_device(&mgr->names, key, id);
+    if (id == KV_NAMES_ROOT || kv_moves_room(&mgr->moves) <= mgr->moves.capacity / 2)
+        return BLOCK_NONE;
+    content = prefix_cache_key(cache, id);
+    return kv_manager_keep_on_host(mgr, id, &content) ? kv_host_find(mgr->host, &content)
+                                                      : BLOCK_NONE;
 }
 
 /* --- up --------------------------------------------------------------------------------------- */
@@ -166,7 +196,7 @@ bool kv_manager_restored(struct kv_manager *mgr, const struct kv_seq *seq, const
     *number = there == BLOCK_NONE ? block_pool_new_number(mgr->pool)
                                   : prefix_cache_prefix(block_pool_cache(mgr->pool), there);
     kv_host_publish(mgr->host, id, &key, *number);
-    mgr->names.host[id] = *name;
+    kv_names_set_host(&mgr->names, id, name);
     report_restored(mgr, seq, tokens, index, id);
     return true;
 }

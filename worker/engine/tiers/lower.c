@@ -87,10 +87,12 @@ struct lower *lower_create(const struct lower_config *config) {
 
         t->tier = config->tiers[i];
         t->stats.name = t->tier->ops->name;
+        t->is_of_places = t->tier->ops->can_ask != NULL;
         price_init(&t->price);
         t->writeback = writeback_create(w, t);
     }
     w->restores = restores_create(w);
+    if (config->server) w->serving = serving_create(w);
     ask_tiers(w);
     return w;
 }
@@ -112,6 +114,10 @@ void lower_start(struct lower *w, struct kv_manager *kv, struct scheduler *sched
 void lower_stop(struct lower *w) {
     lower_check(w);
     w->is_stopped = true;
+    if (w->serving) {
+        serving_stop(w->serving);
+        peer_server_stop(w->config.server);
+    }
     for (uint32_t i = 0; i < w->config.n_tiers; i++) {
         w->tiers[i].tier->ops->destroy(w->tiers[i].tier);
         w->tiers[i].tier = NULL;
@@ -122,6 +128,7 @@ void lower_destroy(struct lower *w) {
     if (!w) return;
     if (!w->is_stopped) lower_stop(w);
     restores_destroy(w->restores);
+    serving_destroy(w->serving);
     for (uint32_t i = 0; i < w->config.n_tiers; i++)
         writeback_destroy(w->tiers[i].writeback);
     mem_free(w);
@@ -135,11 +142,19 @@ static struct writeback *writer_of(const struct lower *w, const struct mail *mai
     return NULL;
 }
 
+static bool is_want(const struct lower *w, const struct mail *mail) {
+    return w->serving && peer_server_owns(w->config.server, mail);
+}
+
 bool lower_owns(const struct lower *w, const struct mail *mail) {
-    return restores_own(w->restores, mail) || writer_of(w, mail);
+    return restores_own(w->restores, mail) || is_want(w, mail) || writer_of(w, mail);
 }
 
 void lower_on_mail(struct lower *w, struct mail *mail) {
+    if (is_want(w, mail)) {
+        serving_on_mail(w->serving, mail);
+        return;
+    }
     w->stats_us = 0; /* a tier's own figures have changed */
     if (restores_own(w->restores, mail)) {
         restores_on_mail(w->restores, mail);
@@ -152,12 +167,15 @@ void lower_turn(struct lower *w, uint64_t now_us) {
     w->now_us = now_us;
     if (now_us - w->stats_us >= STATS_EVERY_US) ask_tiers(w);
     restores_turn(w->restores);
+    if (w->serving) serving_turn(w->serving);
     for (uint32_t i = 0; i < w->config.n_tiers; i++)
         writeback_turn(w->tiers[i].writeback);
 }
 
 uint64_t lower_due_us(const struct lower *w) {
     uint64_t due_us = restores_due_us(w->restores);
+
+    if (w->serving) due_us = MIN(due_us, serving_due_us(w->serving));
 
     for (uint32_t i = 0; i < w->config.n_tiers; i++)
         due_us = MIN(due_us, writeback_due_us(w->tiers[i].writeback));
@@ -206,6 +224,7 @@ void lower_stats(const struct lower *w, uint32_t tier, struct lower_stats *out) 
 
 void lower_check(const struct lower *w) {
     restores_check(w->restores);
+    if (w->serving) serving_check(w->serving);
     for (uint32_t i = 0; i < w->config.n_tiers; i++)
         writeback_check(w->tiers[i].writeback);
 }

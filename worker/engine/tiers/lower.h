@@ -12,22 +12,25 @@
  * until its deadline: by then the restore was expected to be over, or the prompt could have been
  * computed. Late bytes are kept when they come; until then no other request waits for that tier.
  *
- * Owns its tiers. Nothing is allocated after creation. Time is an argument. */
+ * Owns its tiers, and stops the server of blocks to other workers. Nothing is allocated after
+ * creation. Time is an argument. */
 #ifndef WORKER_ENGINE_TIERS_LOWER_H
 #define WORKER_ENGINE_TIERS_LOWER_H
 
+#include "worker/kv/tiers/peer/peer_server.h"
 #include "worker/kv/tiers/tier.h"
 #include "worker/sched/scheduler.h"
 
-#define LOWER_TIERS_MAX 2
+#define LOWER_TIERS_MAX 3
 
 struct lower;
 
 struct lower_config {
     struct tier *tiers[LOWER_TIERS_MAX]; /* the nearest first; taken, also when creation fails */
     uint32_t n_tiers;
-    struct mailbox *home; /* for the mails of jobs */
-    uint8_t *host_pool;   /* (n_host_blocks, block_bytes) */
+    struct peer_server *server; /* started, its wants come to `home`; NULL: none */
+    struct mailbox *home;       /* for the mails of jobs */
+    uint8_t *host_pool;         /* (n_host_blocks, block_bytes) */
     uint64_t block_bytes;
     uint32_t n_host_blocks, block_size;
     uint32_t longest; /* blocks of the longest sequence */

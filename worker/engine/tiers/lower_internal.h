@@ -6,6 +6,7 @@
 #include "worker/engine/tiers/price.h"
 
 struct restores;
+struct serving;
 struct writeback;
 
 /* After a failure nothing is asked before retry_us; longer with each that follows. */
@@ -20,6 +21,7 @@ struct lower_tier {
     struct lower_pause loads, stores;
     uint32_t n_overdue; /* restores that requests waited for in vain, and that are not over */
     bool can_write;
+    bool is_of_places; /* whom it asks, a request has */
     struct writeback *writeback;
 };
 
@@ -32,6 +34,7 @@ struct lower {
     struct scheduler *sched;
     struct lower_tier tiers[LOWER_TIERS_MAX];
     struct restores *restores;
+    struct serving *serving;      /* NULL: no other worker is served */
     uint32_t job_units;           /* most units of a job */
     uint8_t fleet_key[32];        /* with config.fleet_key */
     uint8_t salt[UNIT_KEY_BYTES]; /* of all units: the number of resets */
@@ -62,6 +65,15 @@ void restores_turn(struct restores *rs);
 uint64_t restores_due_us(const struct restores *rs);
 void restores_reset(struct restores *rs);
 void restores_check(const struct restores *rs);
+
+/* --- serving.c */
+struct serving *serving_create(struct lower *w);
+void serving_destroy(struct serving *v); /* NULL is fine */
+void serving_on_mail(struct serving *v, struct mail *mail);
+void serving_turn(struct serving *v);
+uint64_t serving_due_us(const struct serving *v);
+void serving_stop(struct serving *v); /* what waits is returned with nothing */
+void serving_check(const struct serving *v);
 
 /* --- writeback.c: of one tier */
 struct writeback *writeback_create(struct lower *w, struct lower_tier *t);

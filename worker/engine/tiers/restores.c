@@ -79,13 +79,16 @@ static struct request *request_of(struct list *link) {
 
 /* --- who waits -------------------------------------------------------------------------------- */
 
-static void wait_for(struct restore *x, struct request *r) {
+static void wait_for(struct restores *rs, struct restore *x, struct request *r, uint32_t n_found) {
+    if (r->awaits_since_us == 0) r->n_unrestored = n_found;
+    r->awaits_since_us = rs->w->now_us;
     list_push_back(&x->waiters, &r->remote_link);
     x->from->stats.n_awaited++;
 }
 
 static void wake(struct restores *rs, struct request *r, bool is_over) {
     list_remove(&r->remote_link);
+    r->restore_us += rs->w->now_us - r->awaits_since_us;
     r->is_remote_over = is_over;
     scheduler_wake(rs->w->sched, r);
 }
@@ -141,6 +144,7 @@ static void submit(struct restores *rs, struct restore *x) {
         j->job.home = w->config.home;
         j->job.op = TIER_LOAD;
         j->job.n = n;
+        j->job.source = x->from->is_of_places ? &x->asker->params.kv_source : NULL;
         j->job.deadline_us = x->deadline_us;
         j->job.submitted_us = w->now_us;
         j->job.began_us = j->job.ended_us = 0;
@@ -177,7 +181,7 @@ static void land_unit(struct restores *rs, struct restore *x, const struct resto
 
     x->from->stats.loads[u->result]++;
     if (u->result == TIER_REJECTED) x->from->stats.rejected[u->cause]++;
-    lower_note_result(w, &x->from->loads, u->result);
+    if (!x->from->is_of_places) lower_note_result(w, &x->from->loads, u->result);
     if (u->result == TIER_OK) x->from->stats.loaded_bytes += w->config.block_bytes;
     if (x->is_over) return;
     if (u->result != TIER_OK) {
@@ -285,14 +289,34 @@ static uint32_t guess_run(const struct restores *rs, uint32_t n, struct lower_ti
     return 0;
 }
 
-/* The longest run of blocks that a tier has, at most n_max, and whose. Keys are made as long as a
+static bool may_ask(const struct lower *w, const struct lower_tier *t, const struct request *r) {
+    if (w->now_us < t->loads.retry_us) return false;
+    if (!t->is_of_places) return true;
+    return r->params.kv_source.authority[0] && t->tier->ops->can_ask(t->tier, &r->params.kv_source);
+}
+
+/* How many of n keys the tier has, that of block `first` of the prompt of r first. */
+static uint32_t find_in(const struct lower *w, const struct lower_tier *t, const struct request *r,
+                        uint32_t first, const struct unit_key *keys, uint32_t n) {
+    uint32_t n_named = r->params.kv_source.n_tokens / w->config.block_size;
+
+    if (!t->is_of_places) return t->tier->ops->find(t->tier, keys, n);
+    return MIN(n, n_named - MIN(n_named, first));
+}
+
+/* The longest run of blocks that a tier has behind the first ones of r, at most n_max, and whose.
+ * Keys are made as long as a
  * tier has them: of an unknown prompt one piece is made, and guessed at. What a guess brings is
  * behind nothing but the hit, so that the request asks again from there. */
-static uint32_t find_run(struct restores *rs, const uint32_t *tokens, uint32_t n_max,
-                         struct lower_tier **from) {
+static uint32_t find_run(struct restores *rs, const struct request *r, uint32_t first,
+                         uint32_t n_max, struct lower_tier **from) {
     struct lower *w = rs->w;
+    const uint32_t *tokens = r->tokens + (size_t)first * w->config.block_size;
     uint32_t run[LOWER_TIERS_MAX] = {0}, n = 0, best = 0;
-    bool is_longer = true;
+    bool may[LOWER_TIERS_MAX], is_longer = true;
+
+    for (uint32_t i = 0; i < w->config.n_tiers; i++)
+        may[i] = may_ask(w, &w->tiers[i], r);
 
     while (is_longer && n < n_max) {
         uint32_t piece = MIN(n_max - n, ASK_PIECE);
@@ -304,8 +328,8 @@ static uint32_t find_run(struct restores *rs, const uint32_t *tokens, uint32_t n
         for (uint32_t i = 0; i < w->config.n_tiers; i++) {
             struct lower_tier *t = &w->tiers[i];
 
-            if (w->now_us < t->loads.retry_us || run[i] + piece < n) continue;
-            run[i] += t->tier->ops->find(t->tier, &rs->keys[run[i] + 1], piece);
+            if (!may[i] || run[i] + piece < n) continue;
+            run[i] += find_in(w, t, r, first + run[i], &rs->keys[run[i] + 1], piece);
             is_longer |= run[i] == n;
             if (run[i] <= best) continue;
             best = run[i];
@@ -387,7 +411,7 @@ static struct restore *ask(struct restores *rs, struct request *r, const struct 
     kv_names_chain(kv_manager_names(w->kv), &rs->keys[0], tokens, 1, &rs->keys[1]);
     x = find_under_way(rs, &rs->keys[1]);
     if (x) return is_worth(rs, r, x->from, hit->n_blocks, x->n - x->n_landed) ? x : NULL;
-    n = find_run(rs, tokens, n_most, &from);
+    n = find_run(rs, r, hit->n_blocks, n_most, &from);
     if (n == 0 || !is_worth(rs, r, from, hit->n_blocks, n)) return NULL;
     x = begin(rs, r, from, hit->n_blocks, n, number);
     from->stats.n_full += x == NULL;
@@ -399,15 +423,15 @@ enum connector_answer restores_find(void *lower, struct request *r, const struct
     struct lower *w = lower;
     struct restore *x = NULL;
 
-    (void)n_local;
     *n_tokens = 0;
+    if (r->awaits_since_us) r->restored_tokens = n_local - MIN(n_local, r->n_unrestored);
     if (r->is_remote_over || r->group || w->is_stopped) return CONNECTOR_NOW;
     x = ask(w->restores, r, hit);
     if (!x) {
         r->is_remote_over = true;
         return CONNECTOR_NOW;
     }
-    wait_for(x, r);
+    wait_for(w->restores, x, r, n_local);
     return CONNECTOR_AWAIT;
 }
 

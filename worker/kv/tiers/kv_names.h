@@ -10,6 +10,9 @@
  * lost. Keys met once are remembered in a table that forgets by being overwritten. So prompts that
  * never return write nothing.
  *
+ * Other workers ask for contents by key. So both kinds of blocks have an index by it, whose entries
+ * stay until their block gets another name: a block that it finds may be published no more.
+ *
  * Nameless: what depends on more than tokens (an adapter, a salt, items), and all behind it.
  * Thread: engine. Nothing is allocated after init. */
 #ifndef WORKER_KV_TIERS_KV_NAMES_H
@@ -38,8 +41,14 @@ struct kv_names_config {
     void *arg;
 };
 
+struct kv_names_index {
+    uint32_t *first, *next, mask; /* (mask + 1), by key; (blocks), KV_NAMES_ROOT at the end */
+    bool *is_in;                  /* (blocks) */
+};
+
 struct kv_names {
     struct kv_names_config config;
+    struct kv_names_index by_device_key, by_host_key;
     struct kv_name *device, *host; /* by block */
     uint32_t *met, met_mask;       /* tags of keys met once */
     uint32_t block_size;
@@ -54,6 +63,17 @@ void kv_names_fini(struct kv_names *names); /* a zeroed one is fine */
  * block `index` of its chain, in `id`. is_nameless: it depends on more than tokens. */
 void kv_names_computed(struct kv_names *names, uint32_t id, uint32_t parent, uint32_t index,
                        const uint32_t *tokens, bool is_nameless);
+
+/* The host block has this name from now on. */
+void kv_names_set_host(struct kv_names *names, uint32_t host, const struct kv_name *name);
+
+/* A block that had, or has, the content with this key, the first one behind `after` (KV_NAMES_ROOT:
+ * of all). KV_NAMES_ROOT: there is no other. */
+uint32_t kv_names_find_device(const struct kv_names *names, const struct unit_key *key,
+                              uint32_t after);
+uint32_t kv_names_find_host(const struct kv_names *names, const struct unit_key *key,
+                            uint32_t after);
+void kv_names_check(const struct kv_names *names, uint32_t n_device, uint32_t n_host);
 
 /* Has this key been met before? From now on it has. */
 bool kv_names_meet(struct kv_names *names, const struct unit_key *key);
