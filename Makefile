@@ -180,7 +180,8 @@ skew: deps-test ## routers and workers of two versions side by side: OTHER=build
 	@$(MAKE) --no-print-directory -j$(JOBS) all
 	@INCIPIT_OTHER_BUILD=$(abspath $(OTHER)) tests/run_integration $(B) "$(SAN)" -k skew
 
-demo-check: all ## the demonstration model's acceptance, over HTTP: several hundred questions
+demo-check: all ## the demonstration, then its model's acceptance, over HTTP: several hundred questions
+	@PAIRS=3 deploy/demo/run $(B)
 	@deploy/demo/check $(B) $(ARGS)
 
 .PHONY: pages dashboards-check clients frameworks test-reference skew demo-check

@@ -68,6 +68,17 @@ def test_a_restarted_worker_reads_what_it_had_computed(keeping):
     assert worker.metric("incipit_kv_tier_bytes_total", tier="file", direction="in") > 0
 
 
+def test_a_worker_that_ends_leaves_what_it_had_computed_once(keeping):
+    worker = keeping().ready()
+    first = answers(worker)
+    assert worker.stop() == 0
+    assert "kv_written_down" in worker.log and "drain_timeout" not in worker.log
+    worker = keeping().ready()
+    assert worker.metric("incipit_kv_tier_blocks", tier="file") >= n_whole_blocks(first) - N_PROMPTS
+    assert choices(answers(worker)) == choices(first)
+    wait_for(lambda: worker.metric("incipit_kv_tier_restored_tokens_total", tier="file") > 0, "restored blocks")
+
+
 def test_another_type_of_kv_finds_nothing(keeping):
     first = fill(keeping)
     worker = keeping("--kv-cache-dtype", "int8").ready()

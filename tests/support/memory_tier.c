@@ -286,7 +286,8 @@ static void memory_stats(struct tier *tier, struct tier_stats *out) {
     struct memory_tier *t = (struct memory_tier *)tier;
 
     pthread_mutex_lock(&t->store->lock);
-    *out = (struct tier_stats){.bytes = t->store->n_units * t->store->unit_bytes,
+    *out = (struct tier_stats){.bytes = (t->store->plan.is_full ? MAX_UNITS : t->store->n_units) *
+                                        t->store->unit_bytes,
                                .max_bytes = MAX_UNITS * t->store->unit_bytes,
                                .n_units = t->store->n_units,
                                .can_write = !t->store->plan.is_read_only,

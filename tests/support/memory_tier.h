@@ -30,6 +30,7 @@ struct memory_plan {
     uint64_t seed;
     bool is_read_only; /* stores are TIER_IO, and can_write is false */
     bool stores_fail;  /* TIER_BUSY, every other one */
+    bool is_full;      /* it reports so, and stores all the same */
     bool only_guesses; /* find has nothing, guess everything */
 };
 

@@ -272,7 +272,8 @@ void *engine_main(void *engine) {
         engine_turn(e);
         engine_publish_kv_events(e, !scheduler_any(e->sched));
         engine_update_stats(e);
-        if (e->is_draining && !scheduler_any(e->sched)) report_drained(e);
+        if (e->is_draining && !scheduler_any(e->sched) && engine_drain_tiers(e, clock_now_us()))
+            report_drained(e);
     }
     drop_all(e);
     engine_close_device(e);

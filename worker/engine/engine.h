@@ -181,7 +181,8 @@ void engine_cancel(struct engine *e, struct request *r);
 /* The same when the creator found the end itself, a stop string: it counts as stopped. */
 void engine_complete(struct engine *e, struct request *r);
 
-/* Accepts nothing more; on_drained once the last request has ended. */
+/* Accepts nothing more; on_drained once the last request has ended, and tiers below host memory
+ * have what would be lost with the process (lower_drain). */
 void engine_drain(struct engine *e);
 
 /* Forgets the prefix cache, between two steps. Until `on_done` the struct is the engine's. */

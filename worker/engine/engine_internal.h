@@ -126,6 +126,7 @@ void engine_close_tiers(struct engine *e);        /* no request is left; accepts
 void engine_turn_tiers(struct engine *e, uint64_t now_us);
 void engine_note_moves(struct engine *e, backend_fence out, backend_fence in); /* 0: none */
 uint64_t engine_tiers_sleep_us(const struct engine *e, uint64_t now_us);       /* at most */
+bool engine_drain_tiers(struct engine *e, uint64_t now_us); /* no request is left; true: done */
 
 /* engine.c, on the engine's thread. */
 void engine_send(struct mailbox *box, struct request_mail *mail, enum mail_kind kind);

@@ -11,6 +11,7 @@
 #include "common/base/clock.h"
 #include "common/base/hash.h"
 #include "common/base/mem.h"
+#include "common/telemetry/log.h"
 #include "kernels/tp/tp.h"
 #include "worker/engine/engine_internal.h"
 
@@ -228,6 +229,22 @@ void engine_turn_tiers(struct engine *e, uint64_t now_us) {
     if (!e->lower) return;
     if (!e->is_failed) settle(e);
     lower_turn(e->lower, now_us);
+}
+
+static void log_drained(const struct engine *e) {
+    uint64_t n_stored, us;
+
+    lower_drain_stats(e->lower, &n_stored, &us);
+    log_event(e->options.log, LOG_INFO, "kv_written_down", log_u64("blocks", n_stored),
+              log_u64("ms", us / 1000));
+}
+
+bool engine_drain_tiers(struct engine *e, uint64_t now_us) {
+    if (!e->lower || e->is_failed) return true;
+    lower_drain(e->lower, now_us);
+    if (!lower_is_drained(e->lower)) return false;
+    if (!e->is_drained_sent) log_drained(e);
+    return true;
 }
 
 uint64_t engine_tiers_sleep_us(const struct engine *e, uint64_t now_us) {

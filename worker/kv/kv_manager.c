@@ -120,6 +120,7 @@ void kv_manager_destroy(struct kv_manager *mgr) {
     kv_host_destroy(mgr->host);
     kv_explain_destroy(mgr->explain);
     kv_names_fini(&mgr->names);
+    mem_free(mgr->leaving);
     mem_free(mgr->host_hit_ids);
     mem_free(mgr->slots);
     mem_free(mgr->slot_keys);

@@ -238,6 +238,12 @@ void kv_manager_set_root(struct kv_manager *mgr, const struct unit_key *root);
 bool kv_manager_restored(struct kv_manager *mgr, const struct kv_seq *seq, const uint32_t *tokens,
                          uint32_t index, const struct kv_name *name, block_id id, uint64_t *number);
 
+/* The worker is about to end: gives tiers below the next contents that they lack, beginnings of
+ * prompts first, wanted ones before all others. At most n of them go from the device to host
+ * memory. Those that were met once leave only if `also_once`. No sequence has blocks, none comes.
+ * False: no more are left. The first call allocates. */
+bool kv_manager_leave(struct kv_manager *mgr, uint32_t n, bool also_once);
+
 /* What the device must do before the first write of the step that is being put together, in this
  * order: all since the last clear. Valid until the next call that allocates. */
 const struct kv_move *kv_manager_moves(const struct kv_manager *mgr, uint32_t *n);

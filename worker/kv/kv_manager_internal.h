@@ -33,7 +33,9 @@ struct kv_manager {
     struct prefix_key *slot_keys; /* as above */
     uint32_t *published_step;     /* (n_blocks) in which step a block was published */
     uint32_t step;
-    struct kv_names names;      /* zeros: there are none */
+    struct kv_names names; /* zeros: there are none */
+    uint64_t *leaving;     /* (n_leaving) kv_manager_leave; NULL: not called yet */
+    uint32_t n_leaving, next_leaving;
     struct kv_explain *explain; /* NULL: switched off */
     uint64_t now_us;
     struct kv_stats stats;

@@ -7,7 +7,9 @@
  *
  * A name is good for as long as its block is published. */
 #include <assert.h>
+#include <stdlib.h>
 
+#include "common/base/mem.h"
 #include "worker/kv/kv_manager_internal.h"
 
 #define EARLY_MOST 512u /* blocks of an ending sequence that go to host memory at once */
@@ -123,6 +125,87 @@ block_id kv_manager_bring_named(struct kv_manager *mgr, const struct unit_key *k
     content = prefix_cache_key(cache, id);
     return kv_manager_keep_on_host(mgr, id, &content) ? kv_host_find(mgr->host, &content)
                                                       : BLOCK_NONE;
+}
+
+/* --- the end of the worker -------------------------------------------------------------------- */
+
+/* An entry of the list, in the order of its bits:  met once | index in its chain | host | id  */
+#define LEAVING_ONCE      (UINT64_C(1) << 63)
+#define LEAVING_HOST      (UINT64_C(1) << 31)
+#define LEAVING_INDEX_BIT 32
+
+static int by_rank(const void *a, const void *b) {
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+    return (x > y) - (x < y);
+}
+
+static void list_cached(struct kv_manager *mgr, const struct prefix_cache *cache,
+                        const struct kv_name *names, uint64_t tier) {
+    for (uint32_t id = 0; id < cache->n_blocks; id++) {
+        if (!prefix_cache_contains(cache, id) || !names[id].is_named) continue;
+        mgr->leaving[mgr->n_leaving++] = (names[id].is_wanted ? 0 : LEAVING_ONCE) |
+                                         (uint64_t)names[id].index << LEAVING_INDEX_BIT | tier | id;
+    }
+}
+
+static void list_leaving(struct kv_manager *mgr) {
+    const struct prefix_cache *device = block_pool_cache(mgr->pool);
+    const struct prefix_cache *host = kv_host_cache(mgr->host);
+
+    mgr->leaving = mem_calloc(device->n_blocks + host->n_blocks, sizeof(*mgr->leaving));
+    list_cached(mgr, device, mgr->names.device, 0);
+    list_cached(mgr, host, mgr->names.host, LEAVING_HOST);
+    qsort(mgr->leaving, mgr->n_leaving, sizeof(*mgr->leaving), by_rank);
+}
+
+static void leave_host(struct kv_manager *mgr, block_id id) {
+    struct kv_name *name = &mgr->names.host[id];
+
+    if (!prefix_cache_contains(kv_host_cache(mgr->host), id)) return;
+    if (!name->is_named || name->is_wanted) return;
+    name->is_wanted = true;
+    mgr->names.config.on_host(mgr->names.config.arg, id);
+}
+
+/* True: it is on its way to host memory, or need not go. */
+static bool leave_device(struct kv_manager *mgr, block_id id, uint32_t *n_moved) {
+    struct kv_name *name = &mgr->names.device[id];
+    struct prefix_key key;
+    block_id there;
+
+    if (!prefix_cache_contains(block_pool_cache(mgr->pool), id) || !name->is_named) return true;
+    if (mgr->names.config.count_below(mgr->names.config.arg, &name->key, 1) == 1) return true;
+    key = prefix_cache_key(block_pool_cache(mgr->pool), id);
+    name->is_wanted = true;
+    there = kv_host_find(mgr->host, &key);
+    if (there != BLOCK_NONE) {
+        kv_manager_name_host(mgr, id, there, true);
+        return true;
+    }
+    if (!kv_manager_keep_on_host(mgr, id, &key)) return false;
+    ++*n_moved;
+    return true;
+}
+
+bool kv_manager_leave(struct kv_manager *mgr, uint32_t n, bool also_once) {
+    uint32_t n_moved = 0;
+
+    assert(has_names(mgr) && list_is_empty(&mgr->holders));
+    if (!mgr->leaving) list_leaving(mgr);
+    for (; mgr->next_leaving < mgr->n_leaving; mgr->next_leaving++) {
+        uint64_t entry = mgr->leaving[mgr->next_leaving];
+        block_id id = (block_id)(entry & (LEAVING_HOST - 1));
+
+        if ((entry & LEAVING_ONCE) && !also_once) return false;
+        if (n_moved == n) return true;
+        if (entry & LEAVING_HOST) {
+            leave_host(mgr, id);
+        } else if (!leave_device(mgr, id, &n_moved)) {
+            return true;
+        }
+    }
+    return false;
 }
 
 /* --- up --------------------------------------------------------------------------------------- */

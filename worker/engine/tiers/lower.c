@@ -26,7 +26,7 @@ static uint32_t count_below(void *arg, const struct unit_key *keys, uint32_t n) 
     for (uint32_t i = 0; i < w->config.n_tiers; i++) {
         struct lower_tier *t = &w->tiers[i];
 
-        if (t->can_write && !writeback_is_full(t->writeback))
+        if (t->can_write && (w->drain.is_on || !writeback_is_full(t->writeback)))
             n_below = MIN(n_below, t->tier->ops->find(t->tier, keys, n));
     }
     return n_below;
@@ -170,10 +170,11 @@ void lower_turn(struct lower *w, uint64_t now_us) {
     if (w->serving) serving_turn(w->serving);
     for (uint32_t i = 0; i < w->config.n_tiers; i++)
         writeback_turn(w->tiers[i].writeback);
+    drain_turn(w);
 }
 
 uint64_t lower_due_us(const struct lower *w) {
-    uint64_t due_us = restores_due_us(w->restores);
+    uint64_t due_us = MIN(restores_due_us(w->restores), drain_due_us(w));
 
     if (w->serving) due_us = MIN(due_us, serving_due_us(w->serving));
 

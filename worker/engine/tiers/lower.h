@@ -77,6 +77,14 @@ uint64_t lower_due_us(const struct lower *w); /* UINT64_MAX: never */
 /* The prefix cache was forgotten: nothing older is found below from now on. */
 void lower_reset(struct lower *w);
 
+/* The worker is about to end, and no request is left or comes: from now on turns write what is
+ * cached and not below yet, beginnings of prompts first, and what was met once too, as far as a
+ * tier has room for it without losing anything. A tier that cannot be written to is not waited
+ * for. */
+void lower_drain(struct lower *w, uint64_t now_us);
+bool lower_is_drained(const struct lower *w);
+void lower_drain_stats(const struct lower *w, uint64_t *n_stored, uint64_t *us); /* since then */
+
 /* Ends the tiers: all jobs' mails are in `home` on return, and go to lower_on_mail. */
 void lower_stop(struct lower *w);
 void lower_destroy(struct lower *w); /* NULL is fine; before the kv manager */

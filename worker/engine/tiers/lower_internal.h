@@ -25,6 +25,12 @@ struct lower_tier {
     struct writeback *writeback;
 };
 
+struct lower_drain {
+    bool is_on, is_over;
+    uint64_t began_us, ended_us;
+    uint64_t n_stored; /* before */
+};
+
 struct lower {
     struct lower_config config;
     struct kv_names_config names;
@@ -40,6 +46,7 @@ struct lower {
     uint8_t salt[UNIT_KEY_BYTES]; /* of all units: the number of resets */
     uint64_t n_resets, now_us, stats_us;
     bool is_stopped;
+    struct lower_drain drain;
 };
 
 static inline uint8_t *lower_payload(const struct lower *w, block_id id) {
@@ -87,5 +94,12 @@ void writeback_turn(struct writeback *b);
 uint64_t writeback_due_us(const struct writeback *b);
 void writeback_reset(struct writeback *b);
 void writeback_check(const struct writeback *b);
+
+/* Something is on its way down that may come to an end: a job, or a content that one can take. */
+bool writeback_is_busy(const struct writeback *b);
+
+/* --- drain.c */
+void drain_turn(struct lower *w);
+uint64_t drain_due_us(const struct lower *w);
 
 #endif

@@ -222,6 +222,12 @@ uint64_t writeback_due_us(const struct writeback *b) {
     return MAX(b->w->now_us + UNSETTLED_LOOK_US, b->t->stores.retry_us);
 }
 
+bool writeback_is_busy(const struct writeback *b) {
+    for (uint32_t i = 0; i < WRITE_JOBS; i++)
+        if (b->jobs[i].is_under_way) return true;
+    return b->n_ready > 0 && b->t->can_write && b->w->now_us >= b->t->stores.retry_us;
+}
+
 static struct write_job *job_of(const struct writeback *b, const struct mail *mail) {
     uintptr_t from = (uintptr_t)b->jobs, at = (uintptr_t)mail;
 

@@ -480,6 +480,104 @@ static void a_tier_that_refuses_half_gets_all_in_the_end(void **state) {
     memory_store_destroy(store);
 }
 
+/* --- the end of a worker ---------------------------------------------------------------------- */
+
+static void drain(struct engine_fixture *w) {
+    engine_drain(w->e);
+    while (!w->is_drained)
+        loop_turn(w->loop, 1000000);
+}
+
+/* What was met once is on the device alone, or in host memory: more than that holds, or less. */
+static void a_drained_engine_leaves_what_it_had(void **state) {
+    static const struct {
+        uint32_t n_blocks, host_blocks;
+    } sizes[] = {{400, 10}, {400, 200}, {30, 80}};
+    static struct prompts p;
+
+    (void)state;
+    for (size_t k = 0; k < ARRAY_LEN(sizes) * 2; k++) {
+        const struct machine *m = &machines[k % 2 ? 4 : 1];
+        struct memory_store *store = memory_store_create();
+        struct engine_tier_source tier = memory_store_source(store);
+        struct setup s = setup_of(m, &tier);
+        struct answer answers[N_PROMPTS] = {{.n = 0}};
+        struct engine_fixture w;
+
+        s.n_blocks = sizes[k / 2].n_blocks;
+        s.host_blocks = sizes[k / 2].host_blocks;
+        draw_prompts(&p, support_seed() + 500 + k);
+        compute_answers(m, &p);
+        fixture_open(&w, &s);
+        run_each(&w, &p, answers);
+        assert_at_rest(&w);
+        assert_true(memory_store_n_units(store) <= COMMON / BLOCK); /* which returned */
+        drain(&w);
+        assert_true(memory_store_n_units(store) >= p.n_blocks);
+        memory_store_check(store);
+        fixture_close(&w);
+        s = setup_of(m, &tier);
+        fixture_open(&w, &s);
+        memset(answers, 0, sizeof(answers));
+        run_each(&w, &p, answers);
+        assert_answers(&p, answers, "restored");
+        for (uint32_t i = 0; i < N_PROMPTS; i++)
+            assert_int_equal(answers[i].cached_tokens, (p.n[i] - 1) / BLOCK * BLOCK);
+        fixture_close(&w);
+        memory_store_destroy(store);
+    }
+}
+
+/* Room is kept for what returns: a full tier would evict it. */
+static void a_drained_engine_leaves_what_returned_where_there_is_no_room(void **state) {
+    static struct prompts p;
+    struct memory_store *store = memory_store_create();
+    struct engine_tier_source tier = memory_store_source(store);
+    struct setup s = setup_of(&machines[1], &tier);
+    struct answer answers[N_PROMPTS + 1] = {{.n = 0}};
+    struct request_params params;
+    struct engine_fixture w;
+
+    (void)state;
+    s.n_blocks = 400;
+    draw_prompts(&p, support_seed() + 600);
+    params = params_of(&p, 0);
+    memory_store_plan(store, &(struct memory_plan){.is_full = true});
+    fixture_open(&w, &s);
+    run_each(&w, &p, answers);
+    submit(&w, &params, &answers[N_PROMPTS]);
+    fixture_run(&w);
+    drain(&w);
+    assert_true(memory_store_n_units(store) >= (p.n[0] - 1) / BLOCK);
+    assert_true(memory_store_n_units(store) < (p.n[0] + N_ANSWER) / BLOCK + COMMON / BLOCK);
+    fixture_close(&w);
+    memory_store_destroy(store);
+}
+
+static void a_drain_does_not_wait_for_a_tier_that_fails(void **state) {
+    static const struct memory_plan plans[] = {{.is_read_only = true}, {.stores_fail = true}};
+    static struct prompts p;
+
+    (void)state;
+    for (size_t k = 0; k < ARRAY_LEN(plans); k++) {
+        struct memory_store *store = memory_store_create();
+        struct engine_tier_source tier = memory_store_source(store);
+        struct setup s = setup_of(&machines[1], &tier);
+        struct answer answers[N_PROMPTS] = {{.n = 0}};
+        struct engine_fixture w;
+
+        draw_prompts(&p, support_seed() + 700 + k);
+        memory_store_plan(store, &plans[k]);
+        fixture_open(&w, &s);
+        run_each(&w, &p, answers);
+        drain(&w);
+        memory_store_check(store);
+        assert_true(memory_store_n_units(store) < p.n_blocks);
+        fixture_close(&w);
+        memory_store_destroy(store);
+    }
+}
+
 static void what_cannot_have_a_tier_is_refused_by_name(void **state) {
     struct memory_store *store = memory_store_create();
     struct engine_tier_source tier = memory_store_source(store);
@@ -527,6 +625,9 @@ int main(void) {
         cmocka_unit_test(prompts_that_do_not_return_write_nothing),
         cmocka_unit_test(salted_and_scored_prompts_stay_out),
         cmocka_unit_test(a_tier_that_refuses_half_gets_all_in_the_end),
+        cmocka_unit_test(a_drained_engine_leaves_what_it_had),
+        cmocka_unit_test(a_drained_engine_leaves_what_returned_where_there_is_no_room),
+        cmocka_unit_test(a_drain_does_not_wait_for_a_tier_that_fails),
         cmocka_unit_test(what_cannot_have_a_tier_is_refused_by_name),
     };
 
