@@ -2,19 +2,17 @@
 #include "worker/worker_kv.h"
 
 #include <string.h>
+#include <sys/stat.h>
 
 #include "common/base/buf.h"
 #include "common/base/file.h"
 #include "common/base/hash.h"
 #include "common/base/mem.h"
 #include "common/net/cipher.h"
+#include "common/telemetry/log.h"
 #include "common/text/json.h"
 
-#define BARE_GIB_MAX 1024 /* a size without a unit up to this is GiB, as other engines have it */
-
-static uint64_t size_of(uint64_t given) {
-    return given <= BARE_GIB_MAX ? given << 30 : given;
-}
+#define DEFAULT_FILE_BYTES (UINT64_C(16) << 30)
 
 /* vLLM's JSON; members for other transports are ignored. */
 static enum status read_config(const char *text, bool *is_on, uint32_t *n_batches,
@@ -100,6 +98,13 @@ static bool read_digits(const char *text, size_t n, uint8_t key[32]) {
     return true;
 }
 
+static void check_key_mode(const char *path, struct log *log) {
+    struct stat s;
+
+    if (stat(path, &s) != 0 || !(s.st_mode & S_IRWXO)) return;
+    log_event(log, LOG_WARN, "kv_key_file_open", log_z("file", path));
+}
+
 static enum status read_key(const char *path, uint8_t key[32], struct error *err) {
     char *text = NULL;
     size_t n;
@@ -142,12 +147,38 @@ static enum status configure_peers(const struct worker_options *o, struct engine
     return ST_OK;
 }
 
+/* Without its tier an option has no effect, which its user would find out late. */
+static enum status refuse_without_tier(const struct worker_options *o, struct error *err) {
+    const bool has_tls = o->kv_store && strstr(o->kv_store, "rediss://");
+    const struct {
+        bool is_idle;
+        const char *name, *needs;
+    } rows[] = {
+        {!o->kv_file && o->kv_file_bytes, "--kv-file-bytes", "--kv-file"},
+        {!o->kv_store && o->kv_store_ttl_ms, "--kv-store-ttl", "--kv-store"},
+        {!o->kv_store && o->kv_store_bytes, "--kv-store-bytes", "--kv-store"},
+        {!o->kv_store && o->kv_store_plain, "--kv-store-plain", "--kv-store"},
+        {!o->kv_store && o->kv_store_password_file, "--kv-store-password-file", "--kv-store"},
+        {!has_tls && o->kv_store_ca_file, "--kv-store-ca-file", "--kv-store rediss://HOST"},
+        {!o->kv_peers && o->kv_peer_plain, "--kv-peer-plain", "--kv-peers"},
+        {!o->kv_file && !o->kv_store && !o->kv_peers && o->kv_key_file, "--kv-key-file",
+         "--kv-file, --kv-store or --kv-peers"},
+    };
+
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++)
+        if (rows[i].is_idle)
+            return error_set(err, ST_INVALID, "%s has no effect without %s: set that, or remove %s",
+                             rows[i].name, rows[i].needs, rows[i].name);
+    return ST_OK;
+}
+
 /* The nearest first. */
 static enum status configure_tiers(const struct worker_options *o, struct engine_options *engine,
                                    struct worker_kv *kv, struct error *err) {
     enum status st;
 
     *kv = (struct worker_kv){0};
+    if ((st = refuse_without_tier(o, err)) != ST_OK) return st;
     if ((o->kv_file || o->kv_store || o->kv_peers) && engine->kv.no_host_cache)
         return error_set(err, ST_INVALID,
                          "KV cannot be kept below host memory: %s needs --kv-offload-bytes, for "
@@ -157,13 +188,16 @@ static enum status configure_tiers(const struct worker_options *o, struct engine
                                        : "--kv-peers");
     if (o->kv_key_file) {
         if ((st = read_key(o->kv_key_file, kv->fleet_key[0], err)) != ST_OK) return st;
+        check_key_mode(o->kv_key_file, engine->log);
         engine->fleet_key = kv->fleet_key;
     }
     if (o->kv_file) {
         /* Before the weights are read, which may take minutes. */
         if (tier_file_make_dir(o->kv_file, err) != ST_OK) return error_prefix(err, "--kv-file");
-        kv->file = (struct tier_file_config){
-            .dir = o->kv_file, .max_bytes = size_of(o->kv_file_bytes), .log = engine->log};
+        kv->file = (struct tier_file_config){.dir = o->kv_file,
+                                             .max_bytes = o->kv_file_bytes ? o->kv_file_bytes
+                                                                           : DEFAULT_FILE_BYTES,
+                                             .log = engine->log};
         engine->tiers[engine->n_tiers++] = (struct engine_tier_source){open_file, &kv->file};
     }
     if (o->kv_peers && (st = configure_peers(o, engine, kv, err)) != ST_OK) return st;
@@ -186,6 +220,7 @@ static enum status configure_tiers(const struct worker_options *o, struct engine
         .tls_ca = o->kv_store_ca_file,
         .log = engine->log,
     };
+    if (tier_store_check(&kv->store, err) != ST_OK) return error_prefix(err, "--kv-store");
     engine->tiers[engine->n_tiers++] = (struct engine_tier_source){open_store, &kv->store};
     return ST_OK;
 }
@@ -193,7 +228,7 @@ static enum status configure_tiers(const struct worker_options *o, struct engine
 enum status worker_kv_configure(const struct worker_options *o, struct engine_options *engine,
                                 struct kv_event_log **log, struct worker_kv *kv,
                                 struct error *err) {
-    uint64_t offload = size_of(o->kv_offload_bytes);
+    uint64_t offload = o->kv_offload_bytes;
     struct kv_event_config c = {
         .max_batches = o->kv_event_batches,
         .max_bytes = o->kv_event_bytes,
@@ -205,7 +240,7 @@ enum status worker_kv_configure(const struct worker_options *o, struct engine_op
     enum status st = read_config(o->kv_events_config, &is_on, &c.max_batches, err);
 
     if (st != ST_OK) return st;
-    engine->host_kv_bytes = offload + size_of(o->swap_bytes);
+    engine->host_kv_bytes = offload + o->swap_bytes;
     engine->kv.no_host_cache = offload == 0;
     if ((st = configure_tiers(o, engine, kv, err)) != ST_OK) return st;
     if (!is_on) return ST_OK;

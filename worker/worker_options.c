@@ -308,12 +308,12 @@ static const struct option_def rows[] = {
              "the order in which they were freed; reuse evicts the prompts that are least likely "
              "to return, by their turn in a conversation and the part that was not cached. A "
              "router in front predicts least recently used: use reuse for a worker of its own."},
-    {"kv-offload-bytes", OPT_BYTES, FIELD(kv_offload_bytes), .def = "0",
+    {"kv-offload-bytes", OPT_BYTES, FIELD(kv_offload_bytes), .def = "0", .is_gib = true,
      .aliases = "kv-offloading-size", .group = "Cache",
      .help = "Host memory for KV blocks evicted from the device. The blocks return when a request "
              "needs their prefix. More keeps more prefixes; 0: evicted blocks are lost. A number "
              "without a unit, up to 1024, is in GiB."},
-    {"swap-space", OPT_BYTES, FIELD(swap_bytes), .def = "0", .group = "Cache",
+    {"swap-space", OPT_BYTES, FIELD(swap_bytes), .def = "0", .is_gib = true, .group = "Cache",
      .help = "Host memory for the KV blocks of preempted sequences, which are otherwise computed "
              "again. It is added to --kv-offload-bytes: both use one pool. A number without a unit "
              "is in GiB up to 1024, else in bytes."},
@@ -324,9 +324,10 @@ static const struct option_def rows[] = {
              "Workers of one host may share the folder. Contents pass through host memory: set "
              "--kv-offload-bytes as well. Blocks hold prompts in a form that can be read back: "
              "only the owner of the process may open the folder."},
-    {"kv-file-bytes", OPT_BYTES, FIELD(kv_file_bytes), .def = "16GiB", .group = "Cache",
-     .help = "Size of the folder of --kv-file, which all workers that share it keep to. More keeps "
-             "more prompts; the coldest go first. A number without a unit, up to 1024, is in GiB."},
+    {"kv-file-bytes", OPT_BYTES, FIELD(kv_file_bytes), .is_gib = true, .group = "Cache",
+     .help = "Size of the folder of --kv-file, which all workers that share it keep to: 16 GiB "
+             "unless set, and no more than the disk has. More keeps more prompts; the coldest go "
+             "first. A number without a unit, up to 1024, is in GiB."},
     {"kv-store", OPT_STR, FIELD(kv_store), .group = "Cache", .metavar = "URL",
      .help = "Redis or Valkey that keeps KV blocks of prompts met twice for all workers of a "
              "model: redis://[USER@]HOST[:PORT][/DATABASE], rediss:// over TLS, or "
@@ -351,9 +352,9 @@ static const struct option_def rows[] = {
     {"kv-store-plain", OPT_BOOL, FIELD(kv_store_plain), .group = "Cache",
      .help = "Keep KV blocks in --kv-store without --kv-key-file. Who can read the server reads "
              "prompts there, and who can write to it changes answers."},
-    {"kv-store-ttl", OPT_MS, FIELD(kv_store_ttl_ms), .def = "24h", .min = "1s", .max = "1000h",
-     .group = "Cache",
-     .help = "Time after which --kv-store forgets a KV block that was not written again."},
+    {"kv-store-ttl", OPT_MS, FIELD(kv_store_ttl_ms), .min = "1s", .max = "1000h", .group = "Cache",
+     .help = "Time after which --kv-store forgets a KV block that was not written again: 24 hours "
+             "unless set."},
     {"kv-store-bytes", OPT_BYTES, FIELD(kv_store_bytes), .def = "0", .group = "Cache",
      .help = "Memory of all servers of --kv-store up to which KV blocks are written; 0: what the "
              "servers allow."},

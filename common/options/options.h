@@ -59,6 +59,7 @@ struct option_def {
     bool is_live;        /* may change while the program runs (options_live.h) */
     bool is_path; /* names a file of this machine: what may change it is the --config file alone */
     bool is_clamped;     /* a number out of range is brought into it, with a line on stderr */
+    bool is_gib;         /* OPT_BYTES: a number without a unit, up to 1024, is in GiB */
     bool is_human;       /* OPT_U32: also 32k (32000), 1.5k and 32K (32768) */
     bool is_secret;      /* shown as ***; refused on the command line, where `ps` shows it ... */
     bool is_shown;       /* ... or accepted there, with a line on stderr that warns of it */

@@ -17,6 +17,8 @@ struct unit {
     uint64_t factor;
 };
 
+#define BARE_GIB_MAX 1024 /* of a row that is_gib */
+
 /* The first that divides a value exactly is how it is shown. */
 static const struct unit byte_units[] = {
     {"TiB", 1ull << 40},
@@ -97,6 +99,15 @@ static enum status parse_human(struct str s, uint64_t *out) {
     return ST_OK;
 }
 
+/* As vLLM has sizes of host memory: 16 is 16 GiB, 16MiB is 16 MiB. */
+static enum status parse_gib(struct str s, uint64_t *out) {
+    uint64_t value;
+    enum status st = str_to_u64(s, &value);
+
+    if (st == ST_OK) *out = value <= BARE_GIB_MAX ? value << 30 : value;
+    return st;
+}
+
 /* A value of one of the integer types. */
 static enum status parse_integer(const struct option_def *d, struct str s, bool in_seconds,
                                  uint64_t *out) {
@@ -104,7 +115,8 @@ static enum status parse_integer(const struct option_def *d, struct str s, bool 
     enum status st;
 
     if (d->type == OPT_BYTES) {
-        st = parse_with_unit(s, byte_units, ARRAY_LEN(byte_units), 1, &value);
+        st = d->is_gib ? parse_gib(s, &value) : ST_INVALID;
+        if (st != ST_OK) st = parse_with_unit(s, byte_units, ARRAY_LEN(byte_units), 1, &value);
     } else if (d->type == OPT_MS) {
         st = parse_with_unit(s, time_units, ARRAY_LEN(time_units), in_seconds ? 1000 : 1, &value);
     } else {

@@ -126,6 +126,18 @@ def test_a_wrong_folder_is_named_before_the_weights_are_read(programs, tmp_path,
     assert "weights" not in worker.log
 
 
+@pytest.mark.parametrize("option, value, needs", [
+    ("--kv-file-bytes", "1GiB", "--kv-file"), ("--kv-store-ttl", "1h", "--kv-store"), ("--kv-store-bytes", "1GiB", "--kv-store"),
+    ("--kv-store-plain", None, "--kv-store"), ("--kv-store-password-file", "/none", "--kv-store"),
+    ("--kv-store-ca-file", "/none", "--kv-store rediss://HOST"), ("--kv-key-file", "/none", "--kv-file or --kv-store"),
+])
+def test_an_option_without_its_tier_is_refused(programs, option, value, needs):
+    worker = programs(Worker, DEMO_MODEL, "--device", "cpu", "--kv-offload-bytes", "8MiB", option, *([value] if value else []))
+    worker.process.wait(60)
+    assert worker.process.returncode != 0
+    assert f"{option} has no effect without {needs}: set that, or remove {option}" in worker.log
+
+
 def test_a_limit_on_the_size_of_files_is_a_full_disk(keeping, tmp_path):
     """The system ends a process that writes more with SIGXFSZ, unless it is ignored."""
     worker = keeping().ready()

@@ -49,17 +49,37 @@ def test_another_key_finds_nothing_and_a_lost_server_costs_nothing(sharing, redi
     redis.start()
 
 
+def test_a_server_without_tls_is_named(sharing, redis):  # noqa: F811
+    worker = sharing("--kv-store", f"rediss://127.0.0.1:{redis.port}").ready()
+    answers(worker), answers(worker)
+    wait_for(lambda: "kv_store_away" in worker.log, "three failures")
+    assert "before TLS was up: if the server has no TLS on this port, use redis://" in worker.log
+
+
+def test_a_key_that_all_can_read_is_reported(sharing, tmp_path):
+    path = tmp_path / "own.key"
+    path.write_text("5a" * 32)
+    path.chmod(0o640)
+    assert "kv_key_file_open" not in sharing("--kv-key-file", path).ready().log
+    path.chmod(0o644)
+    assert "kv_key_file_open" in sharing("--kv-key-file", path).ready().log
+
+
 @pytest.mark.parametrize("args, says", [
     (("--kv-store", "redis://:secret@127.0.0.1"), "--kv-store-password-file"),
     (("--kv-store", "http://127.0.0.1"), "--kv-store: invalid URL"),
     (("--kv-key-file", ROOT / "VERSION"), "openssl rand -hex 32"),
     (("--kv-key-file", "/none"), "--kv-key-file"),
+    (("--kv-store-password-file", "/none"), "--kv-store: cannot open /none"),
+    (("--kv-store", "rediss://127.0.0.1", "--kv-store-ca-file", "/none"), "/none"),
+    (("--kv-store-ca-file", ROOT / "VERSION"), "--kv-store-ca-file has no effect without --kv-store rediss://HOST"),
     (("--kv-offload-bytes", 0), "--kv-offload-bytes"),
 ])
 def test_what_is_wrong_is_named(sharing, args, says):
     worker = sharing(*args)
     worker.process.wait(60)
     assert worker.process.returncode != 0 and says in worker.log and "secret@" not in worker.log
+    assert "weights" not in worker.log
 
 
 def test_a_store_without_a_key_is_refused(programs):

@@ -85,10 +85,45 @@ static void a_device_with_one_block_size_uses_that(void **state) {
     assert_int_equal(worker_block_size(&o, &cuda, &config, NULL), 16);
 }
 
+/* As vLLM's --kv-offloading-size; a size with a unit has that unit, also when it is shown. */
+static void a_bare_size_of_host_memory_is_in_gib(void **state) {
+    static const struct {
+        const char *given;
+        uint64_t bytes;
+        const char *shown;
+    } cases[] = {
+        {"16", 16ull << 30, "kv-offload-bytes: 16GiB"}, {"1024", 1ull << 40, ": 1TiB"},
+        {"1025", 1025, "kv-offload-bytes: 1025B"},      {"1KiB", 1024, "kv-offload-bytes: 1KiB"},
+        {"512B", 512, "kv-offload-bytes: 512B"},        {"0", 0, "kv-offload-bytes: 0"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        char program[] = "incipit-worker", value[16], option[] = "--kv-offload-bytes";
+        char *argv[] = {program, option, value, NULL};
+        struct worker_options o;
+        struct options *options = NULL;
+        struct error err = {0};
+        bool wants_exit;
+        struct buf dump;
+
+        snprintf(value, sizeof(value), "%s", cases[i].given);
+        if (options_parse(&options, &worker_program, &o, 3, argv, &wants_exit, &err) != ST_OK)
+            fail_msg("%s", err.message);
+        assert_int_equal(o.kv_offload_bytes, cases[i].bytes);
+        buf_init(&dump, 0);
+        options_dump(options, &dump);
+        if (str_find(buf_str(&dump), str_of(cases[i].shown)) < 0) fail_msg("%s", cases[i].given);
+        buf_fini(&dump);
+        options_destroy(options);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_flag_is_listed_once),
         cmocka_unit_test(every_compat_row_has_a_target_or_a_reason),
+        cmocka_unit_test(a_bare_size_of_host_memory_is_in_gib),
         cmocka_unit_test(a_device_with_one_block_size_uses_that),
     };
 

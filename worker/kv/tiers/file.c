@@ -19,7 +19,9 @@
 #include "worker/kv/tiers/file_internal.h"
 
 #define DEFAULT_SEGMENT_BYTES (64u << 20)
-#define DEFAULT_THREADS       4 /* reach a disk's rate at 256 KiB, as more do */
+#define SEGMENTS_LEAST        8u  /* of the budget, so that eviction is not coarse */
+#define DISK_SPARE_PART       16u /* of what the disk has, for the file system and for others */
+#define DEFAULT_THREADS       4   /* reach a disk's rate at 256 KiB, as more do */
 #define DEFAULT_JOBS          256
 #define DEFAULT_SCAN_US       3000000
 #define CHUNK_BYTES           (1u << 20) /* of one read or write: more is no faster */
@@ -424,9 +426,6 @@ static struct file_tier *make(const struct tier_file_config *c) {
     f->tier.ops = &ops;
     f->dir = mem_strdup(c->dir);
     f->max_bytes = c->max_bytes;
-    f->segment_bytes =
-        c->segment_bytes ? c->segment_bytes : MIN(DEFAULT_SEGMENT_BYTES, c->max_bytes / 8);
-    f->segment_bytes -= f->segment_bytes % FILE_PAGE;
     f->scan_us = c->scan_us ? c->scan_us : DEFAULT_SCAN_US;
     f->max_jobs = c->max_jobs ? c->max_jobs : DEFAULT_JOBS;
     f->n_threads = c->n_threads ? c->n_threads : DEFAULT_THREADS;
@@ -451,20 +450,37 @@ static struct file_tier *make(const struct tier_file_config *c) {
     return f;
 }
 
-static enum status set_sizes(struct file_tier *f, struct error *err) {
+/* The budget is what was asked for, or most of what the disk has: a segment larger than that would
+ * never be written. A disk that has no room now may have it later, so that is no error. */
+static void set_budget(struct file_tier *f, uint64_t room_bytes, uint64_t least) {
+    uint64_t most = MAX(room_bytes - room_bytes / DISK_SPARE_PART, SEGMENTS_LEAST * least);
+
+    if (f->max_bytes <= most) return;
+    log_event(f->log, LOG_WARN, "kv_file_limited", log_z("dir", f->dir),
+              log_u64("asked_bytes", f->max_bytes), log_u64("room_bytes", room_bytes),
+              log_u64("max_bytes", most));
+    f->max_bytes = most;
+}
+
+static enum status set_sizes(struct file_tier *f, const struct tier_file_config *c,
+                             struct error *err) {
     size_t least;
 
     f->unit_bytes = unit_bytes(f->keeper_codec);
     f->step = ALIGN_UP(f->unit_bytes, SEGMENT_STEP);
     f->chunk_units = (uint32_t)MIN(MAX(1, CHUNK_BYTES / f->step), TIER_JOB_UNITS);
     f->staging_bytes = ALIGN_UP(f->chunk_units * f->step, FILE_PAGE) + 2 * FILE_PAGE;
-    f->n_places = (uint32_t)MIN(f->segment_bytes / f->step, FILE_INDEX_MAX_PLACE);
     least = ALIGN_UP(f->step, FILE_PAGE) + segment_summary_bytes(1);
+    set_budget(f, c->room_bytes ? c->room_bytes : file_space_room(f), least);
+    f->segment_bytes = c->segment_bytes ? c->segment_bytes
+                                        : MIN(DEFAULT_SEGMENT_BYTES, f->max_bytes / SEGMENTS_LEAST);
+    f->segment_bytes -= f->segment_bytes % FILE_PAGE;
+    f->n_places = (uint32_t)MIN(f->segment_bytes / f->step, FILE_INDEX_MAX_PLACE);
     if (f->segment_bytes < least || f->max_bytes < 2 * f->segment_bytes)
         return error_set(err, ST_INVALID,
                          "%llu bytes are too few for a file tier with KV blocks of %zu bytes: at "
                          "least %zu",
-                         (unsigned long long)f->max_bytes, f->unit_bytes, 8 * least);
+                         (unsigned long long)f->max_bytes, f->unit_bytes, SEGMENTS_LEAST * least);
     if (f->segment_bytes / SEGMENT_STEP > FILE_INDEX_MAX_PLACE)
         return error_set(err, ST_INVALID, "segments of %llu bytes are too long: 1 GiB at most",
                          (unsigned long long)f->segment_bytes);
@@ -513,7 +529,8 @@ enum status tier_file_open(struct tier **out, const struct tier_file_config *c, 
         f->n_threads = 0;
     }
     if (st == ST_OK) st = unit_codec_create(&f->keeper_codec, c->codec, err);
-    if (st == ST_OK) st = set_sizes(f, err);
+    if (st == ST_OK) st = tier_file_make_dir(f->dir, err);
+    if (st == ST_OK) st = set_sizes(f, c, err);
     for (uint32_t i = 0; st == ST_OK && i < f->n_threads; i++)
         st = prepare_thread(f, &f->threads[i], c->codec, err);
     if (st == ST_OK) st = file_space_open(f, err);

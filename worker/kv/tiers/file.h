@@ -37,15 +37,16 @@
 
 struct tier_file_config {
     const char *dir;                       /* created, 0700, if its parent is there */
-    uint64_t max_bytes;                    /* of the whole folder */
+    uint64_t max_bytes;                    /* of the whole folder; less where the disk has less */
     const struct unit_codec_config *codec; /* read by tier_file_open alone */
     uint32_t n_threads;                    /* 2 to TIER_FILE_MAX_THREADS; 0: 4 */
     uint32_t max_jobs;                     /* waiting; 0: 256 */
     bool is_buffered;                      /* through the page cache, not O_DIRECT */
     struct log *log;                       /* may be NULL */
-    /* 0: 64 MiB, or an eighth of max_bytes; and 3 s. */
+    /* 0: 64 MiB, or an eighth of the budget; and 3 s. */
     uint64_t segment_bytes;
     uint64_t scan_us;
+    uint64_t room_bytes;          /* what the disk has for the folder; 0: asked */
     const struct file_hook *hook; /* NULL outside tests */
 };
 

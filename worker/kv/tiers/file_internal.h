@@ -140,6 +140,8 @@ void file_space_leave(struct file_tier *f);
 /* Opens or creates the folders, tries direct I/O, and becomes an owner; what fails is tried again
  * at the next scan. */
 enum status file_space_open(struct file_tier *f, struct error *err);
+/* What the disk has free, and what the folder has of it already; without the space. */
+uint64_t file_space_room(const struct file_tier *f);
 void file_space_close(struct file_tier *f); /* without the space; the owner's lock goes */
 
 /* Sees what is in the folder: new segments are read, orphans sealed, missing ones forgotten. */

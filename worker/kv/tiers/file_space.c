@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -477,6 +478,28 @@ enum status tier_file_make_dir(const char *dir, struct error *err) {
                      error == ENOENT    ? ": make the folder that it is to be in"
                      : error == ENOTDIR ? ": name a folder, not a file"
                                         : "");
+}
+
+static void add_folder(void *arg, int root_fd, const char *name) {
+    int fd;
+
+    if (name[0] == '.') return;
+    fd = openat(root_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0) return;
+    each_name(fd, add_bytes, arg);
+    close(fd);
+}
+
+uint64_t file_space_room(const struct file_tier *f) {
+    int fd = open(f->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    uint64_t bytes = 0;
+    struct statvfs s;
+
+    if (fd < 0) return UINT64_MAX;
+    each_name(fd, add_folder, &bytes);
+    bytes = fstatvfs(fd, &s) == 0 ? bytes + (uint64_t)s.f_bavail * s.f_frsize : UINT64_MAX;
+    close(fd);
+    return bytes;
 }
 
 enum status file_space_open(struct file_tier *f, struct error *err) {

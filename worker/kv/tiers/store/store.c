@@ -13,16 +13,15 @@
 #include <string.h>
 
 #include "common/base/clock.h"
-#include "common/base/file.h"
 #include "common/base/hash.h"
 #include "common/base/mem.h"
+#include "common/net/cipher.h"
 #include "worker/kv/tiers/store/store_internal.h"
 
 #define ABSENT_US    5000000u /* what is not there is asked for again after this, */
 #define ASKED_US     2000000u /* and what has no answer after this */
 #define GONE_FORGETS 8u       /* values that are gone in a row: the store was emptied */
 #define WANT_MAX     256u     /* keys asked for by one find: 4,096 tokens of 16 */
-#define SECRET_BYTES 4096u    /* of a password file */
 
 #define DEFAULT_TTL_S      86400u
 #define DEFAULT_CONNECT_MS 250u
@@ -427,65 +426,17 @@ static const struct tier_ops store_ops = {
     .destroy = store_destroy,
 };
 
-static enum status read_password(const char *path, char out[STORE_SECRET_MAX], struct error *err) {
-    char *text;
-    size_t n;
-    enum status st = file_read(path, SECRET_BYTES, &text, &n, err);
+/* A node of each URL. */
+static enum status make_nodes(struct tier_store *s, struct error *err) {
+    struct store_urls *urls = mem_zalloc(sizeof(*urls));
+    enum status st = store_urls_read(urls, &s->config, err);
 
-    if (st != ST_OK) return st;
-    while (n && (text[n - 1] == '\n' || text[n - 1] == '\r'))
-        n--;
-    if (n == 0 || n >= STORE_SECRET_MAX || memchr(text, '\0', n)) {
-        st = error_set(err, ST_INVALID, "the password in %s has %zu bytes: 1 to %d are possible",
-                       path, n, STORE_SECRET_MAX - 1);
-    } else {
-        memcpy(out, text, n);
-        out[n] = '\0';
-    }
-    mem_free(text);
+    if (st == ST_OK && urls->has_tls) st = store_tls_open(&s->tls, &s->config, err);
+    for (uint32_t i = 0; st == ST_OK && i < urls->n; i++)
+        (void)store_node_get(s, &urls->url[i]);
+    cipher_erase(urls, sizeof(*urls));
+    mem_free(urls);
     return st;
-}
-
-static bool is_between(char c) {
-    return c == ',' || c == ' ' || c == '\t' || c == '\n';
-}
-
-/* Makes a node of each URL. */
-static enum status read_urls(struct tier_store *s, struct error *err) {
-    const char *at = s->config.urls ? s->config.urls : "";
-    char password[STORE_SECRET_MAX] = "";
-    enum status st = ST_OK;
-
-    if (s->config.password_file) st = read_password(s->config.password_file, password, err);
-    while (st == ST_OK) {
-        struct store_url url;
-        struct str text;
-
-        while (is_between(*at))
-            at++;
-        for (text = (struct str){at, 0}; *at && !is_between(*at); at++)
-            text.len++;
-        if (text.len == 0) break;
-        st = store_url_parse(text, &url, err);
-        if (st != ST_OK) break;
-        if (password[0]) memcpy(url.password, password, sizeof(password));
-        s->needs_tls |= url.is_tls;
-        if (s->n_nodes == STORE_URLS_MAX || !store_node_get(s, &url))
-            st = error_set(err, ST_INVALID, "more than %d URLs of a store", STORE_URLS_MAX);
-    }
-    if (st == ST_OK && s->n_nodes == 0)
-        return error_set(err, ST_INVALID, "no URL of a store: use redis://HOST:PORT");
-    return st;
-}
-
-static enum status open_tls(struct tier_store *s, struct error *err) {
-    const struct tls_config config = {.cert = s->config.tls_cert,
-                                      .key = s->config.tls_key,
-                                      .ca = s->config.tls_ca,
-                                      .handshake_timeout_ms = s->config.silence_ms,
-                                      .is_insecure = s->config.tls_is_insecure};
-
-    return s->needs_tls ? tls_create(&s->tls, &config, err) : ST_OK;
 }
 
 static void take_config(struct tier_store *s, const struct tier_store_config *config) {
@@ -514,8 +465,7 @@ static enum status open_parts(struct tier_store *s, struct error *err) {
     s->beliefs = beliefs_create(s->config.max_keys, seed[1]);
     if (!s->beliefs)
         return error_set(err, ST_NOMEM, "no memory for %u keys of the store", s->config.max_keys);
-    st = read_urls(s, err);
-    if (st == ST_OK) st = open_tls(s, err);
+    st = make_nodes(s, err);
     if (st == ST_OK) store_nodes_shard(s);
     return st;
 }

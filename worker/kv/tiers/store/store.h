@@ -57,6 +57,10 @@ struct tier_store_config {
     struct log *log;
 };
 
+/* Reads what tier_store_open will read: for who has long work to do before it. ST_INVALID, ST_IO,
+ * ST_NOT_FOUND: the error has what to do. */
+MUST_USE enum status tier_store_check(const struct tier_store_config *config, struct error *err);
+
 /* Connects when the first job comes: a store that is away is no error. ST_INVALID: an option;
  * ST_IO: a file or a thread; ST_NOMEM. */
 MUST_USE enum status tier_store_open(struct tier **out, const struct tier_store_config *config,

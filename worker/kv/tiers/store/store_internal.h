@@ -115,7 +115,7 @@ struct tier_store {
     struct rng rng;
     pthread_t thread;
     size_t unit_bytes;
-    bool needs_tls, is_running, is_closing;
+    bool is_running, is_closing;
 
     struct store_node *nodes[STORE_NODES_MAX];
     uint32_t n_nodes;
@@ -204,5 +204,17 @@ void store_link_lost(struct store_link *l, const char *why);
 bool store_take_item(struct store_link *l, const struct resp_item *item);
 /* What came is not RESP, or too large; a value that is too large is no unit. */
 void store_reply_refused(struct store_link *l, enum status st);
+
+/* --- store_config.c --------------------------------------------------------------------------- */
+
+struct store_urls {
+    struct store_url url[STORE_URLS_MAX]; /* (n) with the password of the file; erase it */
+    uint32_t n;
+    bool has_tls;
+};
+
+enum status store_urls_read(struct store_urls *out, const struct tier_store_config *c,
+                            struct error *err);
+enum status store_tls_open(struct tls **out, const struct tier_store_config *c, struct error *err);
 
 #endif

@@ -279,7 +279,14 @@ static void on_flushed(struct conn *c, void *owner) {
 static void on_closed(struct conn *c, enum conn_end end, void *owner) {
     struct store_link *l = owner;
     const char *why = end == CONN_TLS ? tls_failure(c) : conn_end_name(end);
+    char text[128];
 
+    if (l->state == LINK_CONNECTING && l->node->url.is_tls && end != CONN_TLS &&
+        end != CONN_REFUSED) { /* a server without TLS awaits the end of a line */
+        snprintf(text, sizeof(text),
+                 "%s before TLS was up: if the server has no TLS on this port, use redis://", why);
+        why = text;
+    }
     if (l->state == LINK_UP && list_is_empty(&l->sent)) {
         close_link(l);
         loop_defer(store_of(l)->loop, &l->pump);

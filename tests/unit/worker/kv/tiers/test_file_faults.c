@@ -477,6 +477,34 @@ static void what_cannot_work_is_refused_at_the_start(void **state) {
     }
 }
 
+/* The disk is smaller than the budget, and than a segment of 64 MiB; or has no room at all. */
+static void a_small_disk_bounds_the_budget(void **state) {
+    struct file_desk *d = *state;
+    struct tier_stats s;
+
+    file_desk_close(d);
+    log_to(d);
+    d->config.max_bytes = 16ull << 30;
+    d->config.segment_bytes = 0;
+    d->config.room_bytes = 8 << 20;
+    file_desk_open(d);
+    assert_int_equal(n_logged(d, "kv_file_limited"), 1);
+    for (uint64_t chain = 0; chain < 60; chain++)
+        assert_int_equal(file_desk_store(d, chain, 0, 20), 20);
+    s = file_desk_stats(d);
+    assert_int_equal(s.max_bytes, (8 << 20) - (8 << 20) / 16);
+    assert_true(s.n_units > 400 && s.bytes <= s.max_bytes);
+    assert_int_equal(file_desk_load(d, 59, 0, 20), 20);
+    d->config.room_bytes = 1;
+    file_desk_reopen(d);
+    assert_int_equal(n_logged(d, "kv_file_limited"), 2);
+    d->config.room_bytes = 17ull << 30;
+    d->config.max_bytes = 15ull << 30;
+    file_desk_reopen(d);
+    assert_int_equal(n_logged(d, "kv_file_limited"), 2);
+    assert_int_equal(file_desk_stats(d).max_bytes, 15ull << 30);
+}
+
 static void no_memory_is_refused_at_the_start(void **state) {
     struct file_desk *d = *state;
     struct tier *tier = NULL;
@@ -520,6 +548,7 @@ int main(void) {
         CASE(lasting_faults_are_logged_once),
         CASE(without_direct_io_the_page_cache_serves),
         CASE(what_cannot_work_is_refused_at_the_start),
+        CASE(a_small_disk_bounds_the_budget),
         CASE(no_memory_is_refused_at_the_start),
     };
 

@@ -897,6 +897,7 @@ static void what_cannot_be_opened_is_refused_with_a_reason(void **state) {
         assert_true(st != ST_OK && (st == rows[i].st || rows[i].st == ST_COUNT));
         assert_null(tier);
         assert_true(err.message[0] != '\0');
+        if (config.is_plain) assert_int_equal(tier_store_check(&config, &err), st);
     }
 }
 
