@@ -17,6 +17,8 @@ KUSTOMIZE = ROOT / "deploy/kustomize"
 VERSION = (ROOT / "VERSION").read_text().strip()
 RENDER = WORK / "render"
 
+TIERS = ("ssd", "hostpath", "valkey")  # components for workers of ours alone
+
 # Beside the examples: what they leave out.
 MORE_VALUES = {
     "none": {"workers": [], "router": {"workerUrls": ["http://10.0.0.7:8000"], "serviceDiscovery": {"enabled": False}}},
@@ -31,6 +33,8 @@ MORE_VALUES = {
                            "cacheThreshold": 0.3, "options": {"max-index-bytes": 67108864}}},
     "called": {"fullnameOverride": "llm", "router": {"metrics": {"serviceMonitor": {"enabled": True}}},
                "metrics": {"podMonitor": {"enabled": True}}},
+    "node": {"workers": [{"name": "a", "model": "org/name", "kv": {"hostMemory": "512MiB", "keySecret": "kv-key", "file": {
+        "hostPath": "/mnt/disks/ssd0/incipit-kv", "bytes": "300GiB"}}}]},
     "all": {"router": {"autoscaling": {"enabled": True}, "tls": {"secretName": "cert"},
                        "metrics": {"serviceMonitor": {"enabled": True}},
                        "ingress": {"enabled": True, "hosts": [{"host": "a.example"}], "tls": [{"hosts": ["a.example"]}]}},
@@ -92,7 +96,7 @@ def all_renders():
             if (folder / "kustomization.yaml").exists():
                 found[f"kustomize/{folder.name}"] = kustomize(sources() / "overlays" / folder.name)
         for component in sorted((KUSTOMIZE / "components").iterdir()):
-            for overlay in ("cpu", "gpu", "vllm", "redis"):
+            for overlay in ("cpu", "gpu") if component.name in TIERS else ("cpu", "gpu", "vllm", "redis"):
                 found[f"kustomize/{overlay}+{component.name}"] = kustomize(overlay_with(component.name, overlay))
     if RENDER.exists():
         found["helm/default"] = helm()[0]

@@ -54,7 +54,8 @@ def restricted(pod):
         own = container["securityContext"]
         assert own["allowPrivilegeEscalation"] is False and own["capabilities"] == {"drop": ["ALL"]}
         assert own["readOnlyRootFilesystem"] is True
-    assert all(set(v) & {"configMap", "emptyDir", "secret", "persistentVolumeClaim"} for v in pod["volumes"])
+    kinds = {"configMap", "emptyDir", "secret", "persistentVolumeClaim", "ephemeral"}
+    assert all(set(v) & kinds or v["name"] == "kv" and set(v) & {"hostPath"} for v in pod["volumes"])
 
 
 @each_render
@@ -159,7 +160,7 @@ def test_a_new_chart_restarts_no_worker(objects):
 @each_render
 def test_every_named_object_exists(objects):
     """Config maps, secrets, claims and accounts; a secret of the user's is named in values, or optional."""
-    given = {"cert", "keys", "huggingface"}
+    given = {"cert", "keys", "huggingface", "incipit-valkey-tls", "store-password", "store-ca", "kv-key"}
     for d in of_kind(objects, "Deployment"):
         pod, container = d["spec"]["template"]["spec"], container_of(d)
         assert named(objects, "ServiceAccount", pod["serviceAccountName"])
@@ -169,7 +170,7 @@ def test_every_named_object_exists(objects):
             if "persistentVolumeClaim" in volume:
                 assert named(objects, "PersistentVolumeClaim", volume["persistentVolumeClaim"]["claimName"])
             if "secret" in volume:
-                assert volume["secret"]["secretName"] in given
+                assert volume["secret"]["secretName"] in given or named(objects, "Secret", volume["secret"]["secretName"])
         assert {m["name"] for m in container["volumeMounts"]} == {v["name"] for v in pod["volumes"]}
         for source in container.get("envFrom", []):
             assert named(objects, "Secret", source["secretRef"]["name"])
@@ -295,6 +296,68 @@ def test_workers_take_their_arguments_and_listen_at_the_given_port(objects):
         assert home.startswith(mount)
 
 
+def tiered(objects):
+    """(worker, its options) of those that keep KV below host memory."""
+    found = [(w, effective("incipit-worker", container_of(w)["args"])) for w in our_workers(objects)]
+    return [(w, o) for w, o in found if "kv-file" in o or "kv-store" in o]
+
+
+def gib(size):
+    number, unit = re.fullmatch(r"(\d+)(MiB|GiB|TiB|Mi|Gi|Ti)", str(size)).groups()
+    return int(number) * {"M": 1 / 1024, "G": 1, "T": 1024}[unit[0]]
+
+
+def parent(path):
+    return os.path.dirname(path)
+
+
+@each_render
+def test_kv_below_host_memory_has_its_place(objects):
+    """Folders are mounts that can be written, within the volume and the container's memory; files are mounts of secrets
+    that the worker's group can read, and nobody else."""
+    for worker, options in tiered(objects):
+        pod, c = worker["spec"]["template"]["spec"], container_of(worker)
+        mounts = {m["mountPath"]: m for m in c["volumeMounts"]}
+        volumes = {v["name"]: v for v in pod["volumes"]}
+        assert 0 < gib(options["kv-offload-bytes"]) < gib(c["resources"]["limits"]["memory"])
+        assert pod["securityContext"]["fsGroup"] == pod["securityContext"]["runAsGroup"]
+        if "kv-file" in options:
+            mount = mounts.get(options["kv-file"]) or mounts[parent(options["kv-file"])]
+            volume = volumes[mount["name"]]
+            assert not mount.get("readOnly")
+            if "ephemeral" in volume:
+                spec = volume["ephemeral"]["volumeClaimTemplate"]["spec"]
+                assert gib(options["kv-file-bytes"]) <= 0.9 * gib(spec["resources"]["requests"]["storage"])
+                assert mount["mountPath"] == parent(options["kv-file"]), "the root of a volume has lost+found, and is its owner's"
+            else:
+                assert volume["hostPath"]["type"] == "Directory", "one that the kubelet makes is root's"
+        for name in ("kv-store-password-file", "kv-store-ca-file", "kv-key-file"):
+            assert name not in options or mounts[parent(options[name])]["readOnly"]
+        if "kv-key-file" in options:
+            secret = volumes[mounts[parent(options["kv-key-file"])]["name"]]["secret"]
+            assert secret["defaultMode"] == 0o440
+
+
+@each_render
+def test_a_store_is_encrypted_and_can_be_reached(objects):
+    for worker, options in tiered(objects):
+        if "kv-store" not in options:
+            continue
+        assert options["kv-store"].startswith("rediss://") and options["kv-key-file"] and not options["kv-store-plain"]
+        host, port = re.fullmatch(r"rediss://([\w.-]+):(\d+)", options["kv-store"]).groups()
+        policies = [p for p in of_kind(objects, "NetworkPolicy")
+                    if matches(p["spec"]["podSelector"]["matchLabels"], worker["spec"]["template"]["metadata"]["labels"])]
+        assert not policies or any(int(port) in [p["port"] for p in rule.get("ports", [])]
+                                   for policy in policies for rule in policy["spec"]["egress"])
+        for service in named(objects, "Service", host):
+            assert int(port) in [p["port"] for p in service["spec"]["ports"]]
+            [store] = named(objects, "Deployment", host)
+            args = container_of(store)["args"]
+            given = dict(zip(args, args[1:]))
+            assert given["--maxmemory-policy"] == "allkeys-lru" and given["--port"] == "0" and given["--tls-port"] == port
+            assert float(given["--maxmemory"].removesuffix("gb")) <= 0.8 * gib(container_of(store)["resources"]["limits"]["memory"])
+
+
 @each_render
 def test_a_draining_pod_is_not_restarted(objects):
     for d in routers(objects) + our_workers(objects):
@@ -349,6 +412,7 @@ OTHER = {
     "hosts": [{"host": "b.example"}],
     "tls": [{"hosts": ["b.example"]}], "imagePullSecrets": [{"name": "pull"}], "tolerations": [{"operator": "Exists"}],
     "topologySpreadConstraints": [{"maxSkew": 2, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}],
+    "hostMemory": "2GiB", "bytes": "7GiB", "hostPath": "/x", "url": "rediss://b:6380",
     "apiServerPorts": [16443], "endpoint": "/ready", "interval": "60s", "size": "7Gi", "shmSize": "7Gi",
     "saturation": "0.6", "waiting": "9", "maxPayloadSize": "64MiB", "weight": 0, "key": "k", "values": ["v"],
     "matchExpressions": [], "preferredDuringSchedulingIgnoredDuringExecution": [],
@@ -363,6 +427,9 @@ WITH = {
     ("prometheusRule",): {"prometheusRule": {"enabled": True}},
     ("grafana",): {"grafana": {"dashboard": {"enabled": True}}},
     ("workerDefaults", "storage"): {"workerDefaults": {"storage": {"size": "9Gi"}}},
+    ("workerDefaults", "kv", "file", "hostPath"): {"workerDefaults": {"kv": {"hostMemory": "1GiB"}}},
+    ("workerDefaults", "kv", "file"): {"workerDefaults": {"kv": {"hostMemory": "1GiB", "file": {"size": "9Gi"}}}},
+    ("workerDefaults", "kv"): {"workerDefaults": {"kv": {"hostMemory": "1GiB", "keySecret": "k", "store": {"url": "rediss://a:6379"}}}},
     ("workerDefaults", "autoscaling"): {"keda": {"enabled": True}},
     ("workerDefaults", "model"): {"workers": [{"name": "demo"}], "workerDefaults": {"model": "org/name"}},
     ("workerDefaults", "servedModelName"): {"workers": [{"name": "demo", "model": "org/name"}]},
@@ -415,7 +482,7 @@ def test_every_value_of_the_chart_matters_and_is_in_its_schema(path, value):
 def test_an_entry_of_workers_overrides_each_default(path, value):
     """Also where it is false, or absent."""
     changed, entry = nested(path, other(path, value)), {"name": "demo", "model": "org/name"}
-    base = next((v for p, v in WITH.items() if path[:len(p)] == p and "keda" in v), {})
+    base = next((v for p, v in WITH.items() if path[:len(p)] == p and ("keda" in v or path[1] == "kv")), {})
     if path[1] == "model":
         entry.pop("model")
     from_defaults = helm(base, changed | {"workers": [entry]})[0]
@@ -427,6 +494,9 @@ def test_an_entry_of_workers_overrides_each_default(path, value):
 @pytest.mark.parametrize("values,word", [
     ({"workers": [{"name": "a"}]}, "has no model"),
     ({"workers": [{"name": "a", "model": "m"}, {"name": "a", "model": "n"}]}, "another one called a"),
+    ({"workers": [{"name": "a", "model": "m", "kv": {"file": {"size": "9Gi"}}}]}, "need engine incipit and kv.hostMemory"),
+    ({"workers": [{"name": "a", "model": "m", "kv": {"hostMemory": "1GiB", "store": {"url": "redis://b"}}}]}, "kv.keySecret"),
+    ({"workers": [{"name": "a", "model": "m", "kv": {"hostMemory": "1GiB", "file": {"size": "9Gi", "hostPath": "/x"}}}]}, "exclude"),
 ])
 def test_workers_that_cannot_be_are_refused(values, word):
     with pytest.raises(AssertionError, match=word):

@@ -1,5 +1,6 @@
-/* worker/kv/tiers/store/store_config.c - what the options of a store name: URLs, a password, files of
- * TLS. Read before anything is opened, so that what is wrong is found before a model is loaded. */
+/* worker/kv/tiers/store/store_config.c - what the options of a store name: URLs, a password, files
+ * of TLS. Read before anything is opened, so that what is wrong is found before a model is loaded.
+ */
 #include <string.h>
 
 #include "common/base/file.h"
