@@ -48,9 +48,9 @@ static const struct call_format call_formats[] = {
      .aliases = "gpt-oss gpt_oss harmony",
      .signs = {TEMPLATE("<|channel|>")},
      .body = BODY_HARMONY,
-     .open = "<|channel|>commentary to=",
+     .open = " to=", /* of two places for it the one that templates print */
      .name_before = "functions.",
-     .name_after = " <|constrain|>json<|message|>",
+     .name_after = "<|channel|>commentary json<|message|>",
      .tokens = {"<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|constrain|>", "<|return|>",
                 "<|call|>"}},
     {.name = "kimi_k2",

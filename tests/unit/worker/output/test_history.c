@@ -102,8 +102,18 @@ static const char tools_text[] =
          "{{- c.arguments[k] | string -}}{{- '\"' -}}{{- ', ' if not loop.last else '' -}}"        \
          "{%- endfor -%}{{- ')]' -}}")
 
+/* Corrected (worker/http-api/tools.md). */
+#define LLAMA4_JSON                                                                                \
+    FORM("{{- '[' + c.name + '(' -}}{%- for k in c.arguments -%}{{- k + '=' -}}"                   \
+         "{{- c.arguments[k] | tojson -}}{{- ', ' if not loop.last else '' -}}"                    \
+         "{%- endfor -%}{{- ')]' -}}")
+
 #define PHI4                                                                                       \
     FORM("{{- '{\"name\": \"' + c.name + '\", \"arguments\": ' -}}{{- c.arguments -}}{{- '}' -}}")
+
+#define PHI4_LIST                                                                                  \
+    FORM("{{- 'functools[{\"name\": \"' + c.name + '\", \"arguments\": ' -}}"                      \
+         "{{- c.arguments | tojson -}}{{- '}]' -}}")
 
 #define DEEPSEEK31                                                                                 \
     FORM("{{- '<\xEF\xBD\x9Ctool\xE2\x96\x81"                                                      \
@@ -125,15 +135,15 @@ struct row {
     const char *differs[N_CALLS]; /* what the template prints where the model writes otherwise */
 };
 
-/* Harmony: models name the recipient in the channel, the template before it. Mistral: the template
- * prints ids, which the model does not write. Values of Python's spelling, nothing that is spelt as
- * JSON, and all in quotes: as published. */
+/* Mistral: the template prints ids, which the model does not write, behind the arguments. Values of
+ * Python's spelling, nothing that is spelt as JSON, all in quotes, and calls without their marker:
+ * as published. */
 static const struct row rows[] = {
     {"tools-xml", NULL, "hermes", "<|im_end|>"},
     {"python-types", NULL, "hermes", "<|im_end|>"},
     {"headers-tools", NULL, "llama3_json", "<|eot_id|>"},
     {"inst-tools", NULL, "mistral_v3", "</s>", {", \"id\"", ", \"id\"", ", \"id\""}},
-    {"typescript", NULL, "openai", "", {" to=", " to=", " to="}},
+    {"typescript", NULL, "openai", "<|call|>"},
     {NULL, QWEN3_CODER, "qwen3_coder", "<end>"},
     {NULL, SEED, "seed_oss", "<end>", {[CALL_TYPES] = "'k'"}},
     {NULL, GLM45, "glm45", "<end>"},
@@ -141,6 +151,8 @@ static const struct row rows[] = {
     {NULL, MINIMAX, "minimax_m2", "<end>"},
     {NULL, GEMMA4, "gemma4", "<end>"},
     {NULL, LLAMA4, "pythonic", "<end>", {[CALL_TYPES] = "\"[1.5, 2]\", n=\"None\""}},
+    {NULL, LLAMA4_JSON, "pythonic", "<end>"},
+    {NULL, PHI4_LIST, "phi4_mini_json", "<end>"},
     {NULL, PHI4, "phi4_mini_json", "<end>", {"{\"name\"", "{\"name\"", "{\"name\""}},
     {NULL, DEEPSEEK31, "deepseek_v31", "<end>"},
 };
