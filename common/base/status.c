@@ -79,6 +79,27 @@ enum status error_prefix(struct error *err, const char *fmt, ...) {
     return err->status;
 }
 
+static void put_before(char *text, size_t size, const char *object) {
+    char tail[ERROR_MESSAGE_MAX];
+    size_t n = MIN(strlen(object), size - 1), n_tail = MIN(strlen(text), size - n - 1);
+
+    memcpy(tail, text, n_tail);
+    memcpy(text, object, n);
+    memcpy(text + n, tail, n_tail);
+    text[n + n_tail] = '\0';
+}
+
+enum status error_within(struct error *err, enum status st, const char *object) {
+    char head[ERROR_PARAM_MAX];
+
+    if (st == ST_OK || !err || !err->param[0]) return st;
+    snprintf(head, sizeof(head), "%s.", object);
+    if (strncmp(err->message, err->param, strlen(err->param)) == 0)
+        put_before(err->message, sizeof(err->message), head);
+    put_before(err->param, sizeof(err->param), head);
+    return st;
+}
+
 const char *status_name(enum status st) {
     return (unsigned)st < ST_COUNT ? statuses[st].name : "unknown";
 }

@@ -58,6 +58,10 @@ enum status error_set_param(struct error *err, enum status st, const char *param
 /* Puts "context: " before the message that is there. Returns err->status. */
 enum status error_prefix(struct error *err, const char *fmt, ...) PRINTF_LIKE(2, 3);
 
+/* The field at fault is a member of `object`: its name becomes OBJECT.NAME, also where the message
+ * begins with it. Returns `st`; nothing changes if that is ST_OK. */
+enum status error_within(struct error *err, enum status st, const char *object);
+
 const char *status_name(enum status st);     /* "invalid" */
 int status_http_code(enum status st);        /* 400 */
 const char *status_api_type(enum status st); /* "BadRequestError" */

@@ -135,9 +135,9 @@ def test_answer_without_the_field_has_none(fleet):
 
 @pytest.mark.parametrize("path, field, wrong", [
     ("/v1/messages", "diagnostics", {"diagnostics": "yes"}),
-    ("/v1/messages", "previous_message_id", {"diagnostics": {"previous_message_id": 5}}),
+    ("/v1/messages", "diagnostics.previous_message_id must be", {"diagnostics": {"previous_message_id": 5}}),
     ("/v1/responses", "prompt_cache_options", {"prompt_cache_options": []}),
-    ("/v1/responses", "comparison_response_id", {"prompt_cache_options": {"comparison_response_id": 5}}),
+    ("/v1/responses", "prompt_cache_options.comparison_response_id must be", {"prompt_cache_options": {"comparison_response_id": 5}}),
 ])
 def test_wrong_types_are_refused(at, path, field, wrong):
     answer = at.post(path, {"max_tokens": 4, "messages": said("x"), "input": "x", **wrong})

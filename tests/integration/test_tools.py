@@ -217,6 +217,10 @@ def test_a_call_beside_a_schema_is_one_of_the_two(worker):
     assert outcomes
 
 
+LARGE_TOOL = {"type": "custom", "custom": {"name": "large", "format": {"type": "grammar", "grammar": {
+    "syntax": "lark", "definition": 'start: "' + "a" * 300000 + '"'}}}}
+
+
 @pytest.mark.parametrize("fields, param, part", [
     ({"tools": None, "tool_choice": "required"}, "tool_choice", "When using `tool_choice`, `tools` must be set."),
     ({"tool_choice": {"type": "function", "function": {"name": "x"}}}, "tool_choice", "does not match any of the specified `tools`"),
@@ -225,6 +229,8 @@ def test_a_call_beside_a_schema_is_one_of_the_two(worker):
     ({"tool_choice": "required", "use_beam_search": True, **UNLIMITED}, "use_beam_search", "beam search"),
     ({"tools": [tool("a b", {})]}, "tools", "letters"),
     ({"tools": [tool("f", {"type": "object", "not": {}}, strict=True)]}, "tools", "f"),
+    ({"tools": [tool("f", {"type": "object", "not": {}})], "tool_choice": "required"}, "tools", "f"),
+    ({"tools": [LARGE_TOOL], "tool_choice": "required"}, "tools", "bytes"),
     ({"modalities": ["text", "audio"]}, "modalities", "text"),
     ({"web_search_options": {}}, "web_search_options", "not supported"),
     ({"reasoning_effort": "some"}, "reasoning_effort", "some"),

@@ -8,10 +8,9 @@
 #include "common/text/json.h"
 #include "worker/api/api.h"
 #include "worker/api/fields/custom_tools.h"
+#include "worker/api/wires/conversation.h"
 #include "worker/api/wires/messages_request.h"
 #include "worker/text/template/chat_template.h"
-
-#define MESSAGES_MAX 10000
 
 /* Schemas of 64 levels have twice as many in JSON. */
 #define BODY_MAX_DEPTH 192u
@@ -70,9 +69,10 @@ static enum status check_messages(const struct json *messages, struct error *err
             return error_set_param(err, ST_INVALID, "messages",
                                    "messages[%zu] must be an object with a \"role\" string", i);
         }
-        if (++i > MESSAGES_MAX) {
+        if (++i > CONVERSATION_MAX) {
             return error_set_param(err, ST_INVALID, "messages",
-                                   "messages has more than %u entries: send fewer", MESSAGES_MAX);
+                                   "messages has more than %u messages: send fewer",
+                                   CONVERSATION_MAX);
         }
     }
     if (i > 0) return ST_OK;

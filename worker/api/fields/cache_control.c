@@ -129,9 +129,9 @@ static bool find_time(struct str text, uint32_t *ttl_s) {
     return false;
 }
 
-static enum status refuse_time(const char *field, const char *param, struct str value,
-                               const char *values, struct error *err) {
-    return error_set_param(err, ST_INVALID, param, "%s is \"%.*s\": send %s, or leave it out",
+static enum status refuse_time(const char *field, struct str value, const char *values,
+                               struct error *err) {
+    return error_set_param(err, ST_INVALID, field, "%s is \"%.*s\": send %s, or leave it out",
                            field, (int)MIN(value.len, 32), value.ptr, values);
 }
 
@@ -141,20 +141,22 @@ enum status cache_control_read_ttl(const struct json *o, uint32_t *ttl_s, struct
     uint32_t s = 0;
     enum status st = json_get_object(o, "prompt_cache_options", &options, err);
 
-    if (st == ST_OK) st = json_get_str(options, "ttl", 256, &ttl, NULL, err);
+    if (st == ST_OK) {
+        st = json_get_str(options, "ttl", 256, &ttl, NULL, err);
+        st = error_within(err, st, "prompt_cache_options");
+    }
     if (st == ST_OK) st = json_get_str(o, "prompt_cache_retention", 256, &retention, NULL, err);
     if (st != ST_OK) return st;
     if (str_eq(ttl, STR("30m")) || str_eq(ttl, STR("12h"))) {
         (void)find_time(ttl, &s);
     } else if (ttl.ptr) {
-        return refuse_time("prompt_cache_options.ttl", "ttl", ttl, "\"30m\" or \"12h\"", err);
+        return refuse_time("prompt_cache_options.ttl", ttl, "\"30m\" or \"12h\"", err);
     }
     if (str_eq(retention, STR("24h"))) {
         (void)find_time(retention, &s);
     } else if (retention.ptr && !str_eq(retention, STR("in_memory")) &&
                !str_eq(retention, STR("in-memory"))) { /* as OpenAI's clients spelt it first */
-        return refuse_time("prompt_cache_retention", "prompt_cache_retention", retention,
-                           "\"24h\" or \"in_memory\"", err);
+        return refuse_time("prompt_cache_retention", retention, "\"24h\" or \"in_memory\"", err);
     }
     *ttl_s = s;
     return ST_OK;
@@ -165,5 +167,5 @@ enum status cache_control_read_time(const struct json *o, uint32_t *ttl_s, struc
     enum status st = json_get_str(o, "ttl", 256, &ttl, NULL, err);
 
     if (st != ST_OK || !ttl.ptr || find_time(ttl, ttl_s)) return st;
-    return refuse_time("ttl", "ttl", ttl, "\"5m\", \"30m\", \"1h\", \"12h\" or \"24h\"", err);
+    return refuse_time("ttl", ttl, "\"5m\", \"30m\", \"1h\", \"12h\" or \"24h\"", err);
 }

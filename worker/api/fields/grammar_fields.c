@@ -278,13 +278,22 @@ void grammar_fields_put_format(const struct grammar_fields *f, struct buf *out) 
     json_end_object(&w);
 }
 
-enum status grammar_fields_set_tag(struct grammar_fields *f, const char *field, struct str json,
-                                   struct error *err) {
+enum status grammar_fields_set_tag(struct grammar_fields *f, struct str json, struct error *err) {
+    bool is_mostly_own = f->field && 2 * buf_len(&f->text) > json.len;
+
+    if (json.len > GRAMMAR_TEXT_MAX) {
+        const char *field = is_mostly_own ? f->field : "tools";
+
+        return error_set_param(err, ST_INVALID, field,
+                               "the grammars and schemas of %s have more than %u bytes as JSON: "
+                               "shorten them",
+                               field, GRAMMAR_TEXT_MAX);
+    }
     if (f->field) {
         buf_clear(&f->text);
     } else {
         buf_init(&f->text, GRAMMAR_TEXT_MAX + 1);
-        f->field = field;
+        f->field = "tools";
     }
     f->spec.kind = GRAMMAR_TAG;
     buf_append_str(&f->text, json);

@@ -32,10 +32,10 @@ MUST_USE enum status grammar_fields_parse(struct grammar_fields *f, const struct
 /* The constraint as a format of a structural tag, JSON, appended to `out`. Needs `field`. */
 void grammar_fields_put_format(const struct grammar_fields *f, struct buf *out);
 
-/* Puts a structural tag in the place of what was there. `field`: that errors name, if there was
- * none; constant. ST_INVALID if it is too long. */
-MUST_USE enum status grammar_fields_set_tag(struct grammar_fields *f, const char *field,
-                                            struct str json, struct error *err);
+/* Puts a structural tag in the place of what was there: errors name its field, "tools" if there was
+ * none. ST_INVALID if it is too long, which names the field that most of it is of. */
+MUST_USE enum status grammar_fields_set_tag(struct grammar_fields *f, struct str json,
+                                            struct error *err);
 void grammar_fields_fini(struct grammar_fields *f);
 
 #endif

@@ -220,9 +220,7 @@ static enum status constrain(struct call *c, struct error *err) {
                                  "it out");
         }
         if (st == ST_OK) st = output_tag_write(&tag, &text, err);
-        if (st == ST_OK)
-            st = grammar_fields_set_tag(fields, must_call(c) ? "tool_choice" : "tools",
-                                        buf_str(&text), err);
+        if (st == ST_OK) st = grammar_fields_set_tag(fields, buf_str(&text), err);
     }
     buf_fini(&format);
     buf_fini(&text);

@@ -78,7 +78,8 @@ static enum status read_diagnostics(struct call *c, struct error *err) {
     enum status st = json_get_object(c->asked, "diagnostics", &diagnostics, err);
 
     if (st != ST_OK) return st;
-    return json_get_str(diagnostics, "previous_message_id", 256, &c->compared, NULL, err);
+    st = json_get_str(diagnostics, "previous_message_id", 256, &c->compared, NULL, err);
+    return error_within(err, st, "diagnostics");
 }
 
 _Static_assert(CACHE_CONTROL_MAX <= KV_RETAIN_MAX, "each mark is one for the engine");

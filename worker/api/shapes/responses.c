@@ -166,7 +166,8 @@ static enum status read_compared(struct call *c, struct error *err) {
     enum status st = json_get_object(c->asked, "prompt_cache_options", &options, err);
 
     if (st != ST_OK) return st;
-    return json_get_str(options, "comparison_response_id", 256, &c->compared, NULL, err);
+    st = json_get_str(options, "comparison_response_id", 256, &c->compared, NULL, err);
+    return error_within(err, st, "prompt_cache_options");
 }
 
 static enum status responses_read(struct call *c, const struct json *root, struct error *err) {

@@ -27,6 +27,7 @@ static void close_turn(struct conversation *c) {
     struct json_writer *w = c->w;
 
     if (c->is_open && (c->n_texts > 0 || c->n_results == 0)) {
+        c->n_messages++;
         json_begin_object(w);
         put_text(w, c);
         if (buf_len(&c->reasoning)) json_field_str(w, "reasoning", buf_str(&c->reasoning));
@@ -50,14 +51,18 @@ void conversation_begin(struct conversation *c, struct json_writer *w, bool take
     json_begin_array(w);
 }
 
-enum status conversation_end(struct conversation *c) {
+enum status conversation_end(struct conversation *c, const char *field, struct error *err) {
     close_turn(c);
     note_failure(c);
     json_end_array(c->w);
     buf_fini(&c->text);
     buf_fini(&c->reasoning);
     buf_fini(&c->calls);
-    return buf_status(c->w->out);
+    if (buf_status(c->w->out) != ST_OK)
+        return error_set(err, ST_NOMEM, "out of memory for the conversation");
+    if (c->n_messages <= CONVERSATION_MAX) return ST_OK;
+    return error_set_param(err, ST_INVALID, field, "%s has more than %u messages: send fewer",
+                           field, CONVERSATION_MAX);
 }
 
 void conversation_turn(struct conversation *c, enum speaker speaker) {
@@ -113,6 +118,7 @@ void conversation_result(struct conversation *c, struct str id, struct str text)
     json_field_str(w, "content", text);
     json_end_object(w);
     c->n_results++;
+    c->n_messages++;
 }
 
 bool conversation_ends_in_answer(const struct conversation *c) {

@@ -19,6 +19,8 @@
 #include "common/base/status.h"
 #include "common/text/json.h"
 
+#define CONVERSATION_MAX 10000u /* messages */
+
 enum speaker { SPEAKER_SYSTEM, SPEAKER_USER, SPEAKER_ASSISTANT };
 
 struct conversation { /* private */
@@ -28,14 +30,15 @@ struct conversation { /* private */
     struct buf text, reasoning; /* of it */
     struct buf calls;           /* of it: elements of an array */
     uint32_t n_texts, n_calls, n_results;
+    uint32_t n_messages; /* of all */
 };
 
 /* Writes "messages" and its value into the object that is open in `w`, until conversation_end.
  * `takes_late_system`: the template prints a message of the system behind one of the user. */
 void conversation_begin(struct conversation *c, struct json_writer *w, bool takes_late_system);
-/* Ends the array and frees. ST_NOMEM if a piece was lost. To be called once, after an error in the
- * body too. */
-MUST_USE enum status conversation_end(struct conversation *c);
+/* Ends the array and frees. ST_NOMEM if a piece was lost; ST_INVALID, which names `field`, if there
+ * are more than CONVERSATION_MAX messages. To be called once, after an error in the body too. */
+MUST_USE enum status conversation_end(struct conversation *c, const char *field, struct error *err);
 
 /* Begins the speaker's message. One that stays empty is written, without text. */
 void conversation_turn(struct conversation *c, enum speaker speaker);

@@ -231,7 +231,7 @@ static enum status put_messages(struct json_writer *w, const struct json *body,
     const struct json *system = json_get(body, "system");
     struct str text;
     bool is_continued;
-    enum status st = json_get_array(body, "messages", &messages, err);
+    enum status st = json_get_array(body, "messages", &messages, err), ended;
 
     if (st != ST_OK) return st;
     if (!json_is_null(system) && json_type(system) != JSON_ARRAY &&
@@ -254,8 +254,8 @@ static enum status put_messages(struct json_writer *w, const struct json *body,
     }
     if (asked->is_beginning && at.message == 0) conversation_turn(&c, SPEAKER_USER);
     is_continued = conversation_ends_in_answer(&c);
-    if (conversation_end(&c) != ST_OK && st == ST_OK)
-        st = error_set(err, ST_NOMEM, "out of memory for the conversation");
+    ended = conversation_end(&c, "messages", st == ST_OK ? err : NULL);
+    if (st == ST_OK) st = ended;
     if (is_continued) json_field_bool(w, "continue_final_message", true);
     return st;
 }
@@ -342,7 +342,7 @@ static enum status put_tool_choice(struct json_writer *w, const struct json *bod
     type = member_text(choice, "type");
     name = member_text(choice, "name");
     st = json_get_bool(choice, "disable_parallel_tool_use", &is_single, NULL, err);
-    if (st != ST_OK) return st;
+    if (st != ST_OK) return error_within(err, st, "tool_choice");
     if (is_single && has_tools) json_field_bool(w, "parallel_tool_calls", false);
     if (str_eq(type, STR("auto")) || str_eq(type, STR("none"))) {
         if (has_tools) json_field_str(w, "tool_choice", type);
@@ -391,7 +391,7 @@ static enum status put_budget(struct json_writer *w, const struct json *thinking
     enum status st = json_get_u32(thinking, "budget_tokens", THINKING_MIN_TOKENS, UINT32_MAX,
                                   &budget, &is_present, err);
 
-    if (st != ST_OK || asked->is_count) return st;
+    if (st != ST_OK || asked->is_count) return error_within(err, st, "thinking");
     if (!is_present || budget >= max_tokens) {
         return error_set_param(err, ST_INVALID, "thinking",
                                "thinking.budget_tokens must be an integer from %d to below "

@@ -176,7 +176,7 @@ static enum status put_messages(struct json_writer *w, const struct json *body,
     const bool *dropped = asked->is_dropped;
     struct place at = {.err = err};
     struct conversation c;
-    enum status st = json_get_str(body, "instructions", SIZE_MAX, &instructions, NULL, err);
+    enum status st = json_get_str(body, "instructions", SIZE_MAX, &instructions, NULL, err), ended;
 
     if (st != ST_OK) return st;
     if (!is_text && (json_type(input) != JSON_ARRAY || json_count(input) == 0)) {
@@ -189,8 +189,8 @@ static enum status put_messages(struct json_writer *w, const struct json *body,
     if (dropped) dropped += json_count(asked->earlier);
     if (is_text) conversation_text(&c, SPEAKER_USER, text);
     if (st == ST_OK && !is_text) st = read_items(&c, input, dropped, &at);
-    if (conversation_end(&c) != ST_OK && st == ST_OK)
-        st = error_set(err, ST_NOMEM, "out of memory for the conversation");
+    ended = conversation_end(&c, "input", st == ST_OK ? err : NULL);
+    if (st == ST_OK) st = ended;
     return st;
 }
 
@@ -198,7 +198,6 @@ static enum status put_messages(struct json_writer *w, const struct json *body,
 
 static enum status check_unsupported(const struct json *body, struct error *err) {
     static const char *const refused[] = {"conversation", "prompt"};
-    struct str truncation = member_text(body, "truncation");
     bool is_background = false;
     uint32_t n_logprobs = 0;
     enum status st = json_get_bool(body, "background", &is_background, NULL, err);
@@ -216,7 +215,8 @@ static enum status check_unsupported(const struct json *body, struct error *err)
         return error_set_param(err, ST_INVALID, refused[i],
                                "%s is not supported: send the whole input", refused[i]);
     }
-    if (!truncation.ptr || str_eq(truncation, STR("auto")) || str_eq(truncation, STR("disabled")))
+    if (json_is_null(json_get(body, "truncation")) || member_is(body, "truncation", "auto") ||
+        member_is(body, "truncation", "disabled"))
         return ST_OK;
     return error_set_param(err, ST_INVALID, "truncation",
                            "truncation must be \"disabled\" or \"auto\"");

@@ -117,8 +117,8 @@ static void times_of_openai_are_for_the_whole_prompt(void **state) {
         {"{\"prompt_cache_options\":{\"ttl\":\"12h\"},\"prompt_cache_retention\":\"24h\"}", 86400,
          NULL},
         {"{\"prompt_cache_retention\":\"in-memory\"}", 0, NULL},
-        {"{\"prompt_cache_options\":{\"ttl\":\"5m\"}}", 0, "ttl"},
-        {"{\"prompt_cache_options\":{\"ttl\":30}}", 0, "ttl"},
+        {"{\"prompt_cache_options\":{\"ttl\":\"5m\"}}", 0, "prompt_cache_options.ttl"},
+        {"{\"prompt_cache_options\":{\"ttl\":30}}", 0, "prompt_cache_options.ttl"},
         {"{\"prompt_cache_options\":\"30m\"}", 0, "prompt_cache_options"},
         {"{\"prompt_cache_retention\":\"30m\"}", 0, "prompt_cache_retention"},
     };

@@ -196,11 +196,37 @@ static void tag_takes_the_place_of_a_constraint_and_keeps_its_field(void **state
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         struct parsed p = parse(cases[i].body);
 
-        assert_int_equal(grammar_fields_set_tag(&p.f, "tools", STR("{}"), &p.err), ST_OK);
+        assert_int_equal(grammar_fields_set_tag(&p.f, STR("{}"), &p.err), ST_OK);
         assert_string_equal(p.f.field, cases[i].field);
         assert_int_equal(p.f.spec.kind, GRAMMAR_TAG);
         assert_true(str_eq(p.f.spec.text, STR("{}")));
         finish(&p);
+    }
+}
+
+static void tag_that_is_too_long_names_what_most_of_it_is_of(void **state) {
+    static const char *const words[] = {"", "regex"};
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(words); i++) {
+        struct buf body, tag;
+        struct parsed p;
+
+        buf_init(&body, 0);
+        buf_init(&tag, 0);
+        buf_appendf(&body, "{\"%s\":\"", words[i]);
+        for (uint32_t n = 0; n < GRAMMAR_TEXT_MAX - 10; n++)
+            buf_append_char(&body, 'a');
+        buf_append(&body, "\"}", 3);
+        p = parse(buf_str(&body).ptr);
+        for (uint32_t n = 0; n <= GRAMMAR_TEXT_MAX; n++)
+            buf_append_char(&tag, 'a');
+        assert_int_equal(grammar_fields_set_tag(&p.f, buf_str(&tag), &p.err), ST_INVALID);
+        assert_string_equal(p.err.param, *words[i] ? words[i] : "tools");
+        assert_non_null(strstr(p.err.message, "shorten"));
+        finish(&p);
+        buf_fini(&body);
+        buf_fini(&tag);
     }
 }
 
@@ -213,6 +239,7 @@ int main(void) {
         cmocka_unit_test(a_spec_over_the_limit_is_refused),
         cmocka_unit_test(constraint_becomes_a_format_of_a_tag),
         cmocka_unit_test(tag_takes_the_place_of_a_constraint_and_keeps_its_field),
+        cmocka_unit_test(tag_that_is_too_long_names_what_most_of_it_is_of),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -240,7 +240,7 @@ static void thinking_is_a_variable_and_a_budget(void **state) {
                    "thinking", "below max_tokens");
     assert_refused("{\"messages\":" HI ",\"max_tokens\":9,\"thinking\":{\"type\":\"enabled\","
                    "\"budget_tokens\":8}}",
-                   "budget_tokens", "1024");
+                   "thinking.budget_tokens", "thinking.budget_tokens must be");
 }
 
 static void other_fields_have_chats_names(void **state) {

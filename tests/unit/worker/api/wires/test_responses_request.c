@@ -6,6 +6,7 @@
 #include "tests/fuzz/fuzz_responses_request.c"
 #include "tests/support/cm.h"
 #include "tests/support/support.h"
+#include "worker/api/wires/conversation.h"
 #include "worker/api/wires/sealed_text.h"
 
 static enum status convert(const char *body, const char *earlier, bool late, struct buf *out,
@@ -250,6 +251,7 @@ static void what_would_be_lost_is_refused(void **state) {
     assert_refused("{\"input\":\"hi\",\"conversation\":\"conv_1\"}", "conversation", "whole input");
     assert_refused("{\"input\":\"hi\",\"top_logprobs\":3}", "top_logprobs", "not supported");
     assert_refused("{\"input\":\"hi\",\"truncation\":\"middle\"}", "truncation", "auto");
+    assert_refused("{\"input\":\"hi\",\"truncation\":5}", "truncation", "auto");
     assert_refused("{\"input\":\"hi\",\"tools\":[{\"type\":\"web_search\"}],"
                    "\"tool_choice\":{\"type\":\"web_search\"}}",
                    "tool_choice", "web_search");
@@ -261,6 +263,28 @@ static void what_would_be_lost_is_refused(void **state) {
                    "\"type\":\"custom\",\"name\":\"g\"}]}],\"tool_choice\":{"
                    "\"type\":\"function\",\"name\":\"g\"}}",
                    "tool_choice", "g");
+}
+
+static void conversation_of_too_many_messages_is_refused(void **state) {
+    (void)state;
+    for (unsigned n = CONVERSATION_MAX; n <= CONVERSATION_MAX + 1; n++) {
+        struct error err = {0};
+        struct buf body, out;
+        enum status st;
+
+        buf_init(&body, 0);
+        buf_init(&out, 0);
+        buf_appendf(&body, "{\"truncation\":\"auto\",\"input\":[");
+        for (unsigned i = 0; i < n; i++)
+            buf_appendf(&body, "%s{\"role\":\"%s\",\"content\":\"a\"}", i ? "," : "",
+                        i % 2 ? "assistant" : "user");
+        buf_append(&body, "]}", 3);
+        st = convert(buf_str(&body).ptr, NULL, true, &out, &err);
+        assert_int_equal(st, n > CONVERSATION_MAX ? ST_INVALID : ST_OK);
+        assert_string_equal(err.param, n > CONVERSATION_MAX ? "input" : "");
+        buf_fini(&body);
+        buf_fini(&out);
+    }
 }
 
 /* Instructions are of one call; earlier items stand behind them. */
@@ -376,6 +400,7 @@ int main(void) {
         cmocka_unit_test(choices_name_functions),
         cmocka_unit_test(other_fields_have_chats_names),
         cmocka_unit_test(what_would_be_lost_is_refused),
+        cmocka_unit_test(conversation_of_too_many_messages_is_refused),
         cmocka_unit_test(earlier_items_equal_items_of_the_input),
         cmocka_unit_test(functions_are_tools_again),
         cmocka_unit_test(sealed_text_is_opened_as_it_was),
