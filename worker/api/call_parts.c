@@ -33,7 +33,8 @@ void call_diagnose(struct call *c) {
                                .tokens = r->tokens,
                                .n_tokens = r->n_prompt,
                                .n_cached = r->cached_tokens,
-                               .block_size = engine_info(c->api->engine)->block_size};
+                               .block_size = engine_info(c->api->engine)->block_size,
+                               .tenant = c->params.request.tenant};
 
     c->diagnosis =
         prompt_history_add(c->api->prompts, str_of(c->id), c->compared, call_owner(c), &seen);

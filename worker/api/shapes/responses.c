@@ -74,6 +74,7 @@ static void store(struct call *c, const struct responses_answer *r, const struct
             .id = str_of(r->id),
             .previous = member_text(c->asked, "previous_response_id"),
             .tenant = call_owner(c),
+            .holder = c->params.request.tenant,
             .input = buf_str(&input),
             .output = buf_str(&output),
             .response = response ? buf_str(response) : buf_str(&whole),

@@ -1,14 +1,14 @@
-/* worker/api/stores/prompt_history.c - a map by id, a list in the order of use, and hashes. */
+/* worker/api/stores/prompt_history.c - a map by id, the tenants' shares, and hashes. */
 #include "worker/api/stores/prompt_history.h"
 
 #include <assert.h>
 #include <string.h>
 
 #include "common/base/hash.h"
-#include "common/base/list.h"
 #include "common/base/map.h"
 #include "common/base/mem.h"
 #include "common/text/json.h"
+#include "worker/api/stores/shares.h"
 
 #define ENTRY_BYTES 256 /* of bookkeeping, about */
 
@@ -20,9 +20,9 @@ struct parts {
 };
 
 struct entry {
-    struct list link; /* longest unused first */
+    struct share_entry share;
     char *key;
-    size_t n_key, n_bytes;
+    size_t n_key;
     struct parts parts;
     uint32_t n_blocks;
     uint64_t blocks[]; /* (n_blocks) each of all tokens up to its last */
@@ -30,8 +30,7 @@ struct entry {
 
 struct prompt_history {
     struct strmap by_key;
-    struct list order;
-    size_t max_bytes, n_bytes;
+    struct shares shares;
     uint64_t seed;
 };
 
@@ -47,10 +46,13 @@ struct prompt_history *prompt_history_create(size_t max_bytes, uint64_t seed) {
     struct prompt_history *h = mem_zalloc(sizeof(*h));
 
     strmap_init(&h->by_key, seed);
-    list_init(&h->order);
-    h->max_bytes = max_bytes;
+    shares_init(&h->shares, max_bytes, seed);
     h->seed = seed;
     return h;
+}
+
+static struct entry *entry_of(struct share_entry *share) {
+    return CONTAINER_OF(share, struct entry, share);
 }
 
 static struct str key_of(const struct entry *e) {
@@ -59,16 +61,19 @@ static struct str key_of(const struct entry *e) {
 
 static void drop(struct prompt_history *h, struct entry *e) {
     (void)strmap_erase(&h->by_key, key_of(e));
-    list_remove(&e->link);
-    h->n_bytes -= e->n_bytes;
+    shares_remove(&h->shares, &e->share);
     mem_free(e->key);
     mem_free(e);
 }
 
 void prompt_history_destroy(struct prompt_history *h) {
+    struct share_entry *it;
+
     if (!h) return;
-    LIST_FOR_EACH(it, &h->order) drop(h, LIST_ENTRY(it, struct entry, link));
+    while ((it = shares_any(&h->shares)) != NULL)
+        drop(h, entry_of(it));
     strmap_fini(&h->by_key);
+    shares_fini(&h->shares);
     mem_free(h);
 }
 
@@ -189,22 +194,27 @@ static struct entry *find(struct prompt_history *h, struct str id, uint64_t owne
     key = make_key(id, owner, &n_key);
     e = strmap_find(&h->by_key, (struct str){key, n_key});
     mem_free(key);
-    if (!e) return NULL;
-    list_remove(&e->link);
-    list_push_back(&h->order, &e->link);
+    if (e) shares_use(&e->share);
     return e;
 }
 
 /* --- remembering ------------------------------------------------------------------------------ */
 
-static void keep(struct prompt_history *h, struct entry *e) {
+/* Takes the entry, which has its key. */
+static void keep(struct prompt_history *h, struct entry *e, uint64_t tenant, size_t n_bytes) {
     struct entry *before = strmap_find(&h->by_key, key_of(e));
+    struct share_entry *loser;
 
     if (before) drop(h, before);
-    while (h->n_bytes + e->n_bytes > h->max_bytes)
-        drop(h, LIST_ENTRY(list_first(&h->order), struct entry, link));
-    h->n_bytes += e->n_bytes;
-    list_push_back(&h->order, &e->link);
+    while (!shares_has_room(&h->shares, n_bytes) &&
+           (loser = shares_loser(&h->shares, tenant, n_bytes)) != NULL)
+        drop(h, entry_of(loser));
+    if (!shares_has_room(&h->shares, n_bytes)) {
+        mem_free(e->key);
+        mem_free(e);
+        return;
+    }
+    shares_add(&h->shares, tenant, &e->share, n_bytes);
     (void)strmap_insert(&h->by_key, key_of(e), e);
 }
 
@@ -220,31 +230,18 @@ struct prompt_diagnosis prompt_history_add(struct prompt_history *h, struct str 
 
     if (!e) return d;
     e->n_blocks = n_blocks;
-    e->n_bytes = n_bytes + id.len + ENTRY_BYTES;
     e->parts = parts_of(h, seen->chat, before ? before->parts.n_messages : 0, &messages_at);
     hash_blocks(h, seen, n_blocks, e->blocks);
     if (before) d = compare(before, e, seen, messages_at);
-    if (e->n_bytes > h->max_bytes) {
-        mem_free(e);
-    } else {
-        e->key = make_key(id, owner, &e->n_key);
-        keep(h, e);
-    }
+    e->key = make_key(id, owner, &e->n_key);
+    keep(h, e, seen->tenant, n_bytes + id.len + ENTRY_BYTES);
     return d;
 }
 
 void prompt_history_check(const struct prompt_history *h) {
-    size_t n = 0, n_bytes = 0;
+    size_t n = shares_check(&h->shares);
 
     strmap_check(&h->by_key);
-    LIST_FOR_EACH(it, &h->order) {
-        const struct entry *e = LIST_ENTRY(it, struct entry, link);
-
-        assert(strmap_find(&h->by_key, key_of(e)) == e);
-        n_bytes += e->n_bytes;
-        n++;
-    }
-    assert(n == h->by_key.n && n_bytes == h->n_bytes && n_bytes <= h->max_bytes);
+    assert(n == h->by_key.n);
     (void)n;
-    (void)n_bytes;
 }

@@ -17,8 +17,8 @@
  * out of the prompt there, as a nonce, is no change. What is cached is compared with the client's
  * own earlier prompt alone, so that nothing of other clients' prompts shows.
  *
- * Bounded in bytes: what was added or named longest ago goes first. A request is found by its id
- * and the owner that it was made for. LIMITS: equal hashes of 64 bits are taken for equal contents;
+ * Bounded in bytes, in which tenants have equal shares (shares.h): of these, what was added or named
+ * longest ago goes first. A request is found by its id and the owner that it was made for. LIMITS: equal hashes of 64 bits are taken for equal contents;
  * the seed is secret, and a collision names a wrong reason. Pure; one thread. */
 #ifndef WORKER_API_STORES_PROMPT_HISTORY_H
 #define WORKER_API_STORES_PROMPT_HISTORY_H
@@ -52,14 +52,15 @@ struct prompt_seen {
     const struct json *chat; /* its body, as a chat call has it */
     const uint32_t *tokens;  /* (n_tokens) */
     uint32_t n_tokens, n_cached, block_size;
+    uint64_t
+        tenant; /* whose share of the memory it takes: of one there are several owners, by salts */
 };
 
 struct prompt_history *prompt_history_create(size_t max_bytes, uint64_t seed);
 void prompt_history_destroy(struct prompt_history *h); /* NULL is fine */
 
 /* Compares a prompt with that of the request `earlier` (STR_NULL: none), and remembers it as `id`;
- * what that owner had under that id is forgotten. One that is larger than all of the memory is not
- * remembered. */
+ * what that owner had under that id is forgotten. One that finds no room is not remembered. */
 struct prompt_diagnosis prompt_history_add(struct prompt_history *h, struct str id,
                                            struct str earlier, uint64_t owner,
                                            const struct prompt_seen *seen);

@@ -1,33 +1,18 @@
-/* worker/api/stores/responses_store.c - a map by id, and a list of each tenant's in the order of
- * use.
- *
- * A heap has the tenants by their bytes. A tenant is here exactly while it has responses, or is
- * about to have its first. */
+/* worker/api/stores/responses_store.c - a map by id, and the tenants' shares. */
 #include "worker/api/stores/responses_store.h"
 
 #include <assert.h>
 
-#include "common/base/heap.h"
-#include "common/base/list.h"
 #include "common/base/map.h"
 #include "common/base/mem.h"
 #include "common/text/json.h"
+#include "worker/api/stores/shares.h"
 
 #define ENTRY_BYTES 256 /* of bookkeeping, about */
 
-struct owner {
-    struct heap_link by_bytes;
-    uint64_t tenant;
-    struct list entries; /* longest unused first */
-    size_t n_bytes;
-    size_t n_coming; /* of the response that is being put */
-};
-
 struct entry {
-    struct list link;
-    struct owner *owner;
-    uint64_t born_us;
-    size_t n_bytes;
+    struct share_entry share;
+    uint64_t tenant, born_us;
     /* The lengths of what `text` has, in order. */
     size_t n_id, n_previous, n_input, n_output, n_response;
     char *text;
@@ -35,31 +20,22 @@ struct entry {
 
 struct responses_store {
     struct strmap by_id;
-    struct map owners; /* by tenant */
-    struct heap largest;
-    size_t max_bytes, n_bytes;
+    struct shares shares;
     uint64_t ttl_us, n_evicted;
 };
-
-static bool is_larger(const struct heap_link *a, const struct heap_link *b) {
-    return HEAP_ENTRY_CONST(a, struct owner, by_bytes)->n_bytes >
-           HEAP_ENTRY_CONST(b, struct owner, by_bytes)->n_bytes;
-}
 
 struct responses_store *responses_store_create(size_t max_bytes, uint64_t ttl_us, uint64_t seed) {
     struct responses_store *s = mem_zalloc(sizeof(*s));
 
     strmap_init(&s->by_id, seed);
-    map_init(&s->owners, seed);
-    heap_init(&s->largest, is_larger);
-    s->max_bytes = max_bytes;
+    shares_init(&s->shares, max_bytes, seed);
     s->ttl_us = ttl_us;
     return s;
 }
 
 static struct stored_response shown(const struct entry *e) {
     const char *at = e->text;
-    struct stored_response r = {.tenant = e->owner->tenant, .id = {at, e->n_id}};
+    struct stored_response r = {.tenant = e->tenant, .id = {at, e->n_id}};
 
     r.previous = (struct str){at += e->n_id, e->n_previous};
     r.input = (struct str){at += e->n_previous, e->n_input};
@@ -68,50 +44,25 @@ static struct stored_response shown(const struct entry *e) {
     return r;
 }
 
-static struct owner *owner_of(struct responses_store *s, uint64_t tenant) {
-    struct owner *o = map_find(&s->owners, tenant);
-
-    if (o) return o;
-    o = mem_zalloc(sizeof(*o));
-    o->tenant = tenant;
-    list_init(&o->entries);
-    heap_push(&s->largest, &o->by_bytes);
-    (void)map_insert(&s->owners, tenant, o);
-    return o;
-}
-
-static void charge(struct responses_store *s, struct owner *o, size_t n_bytes) {
-    o->n_bytes += n_bytes;
-    s->n_bytes += n_bytes;
-    heap_update(&s->largest, &o->by_bytes);
-}
-
-static void forget_if_empty(struct responses_store *s, struct owner *o) {
-    if (o->n_bytes + o->n_coming > 0) return;
-    heap_remove(&s->largest, &o->by_bytes);
-    (void)map_erase(&s->owners, o->tenant);
-    mem_free(o);
-}
-
 static void drop(struct responses_store *s, struct entry *e) {
     (void)strmap_erase(&s->by_id, shown(e).id);
-    list_remove(&e->link);
-    charge(s, e->owner, (size_t)0 - e->n_bytes);
-    forget_if_empty(s, e->owner);
+    shares_remove(&s->shares, &e->share);
     mem_free(e->text);
     mem_free(e);
 }
 
+static struct entry *entry_of(struct share_entry *share) {
+    return CONTAINER_OF(share, struct entry, share);
+}
+
 void responses_store_destroy(struct responses_store *s) {
-    struct heap_link *top;
+    struct share_entry *it;
 
     if (!s) return;
-    while ((top = heap_first(&s->largest)) != NULL)
-        drop(s, LIST_ENTRY(list_first(&HEAP_ENTRY(top, struct owner, by_bytes)->entries),
-                           struct entry, link));
+    while ((it = shares_any(&s->shares)) != NULL)
+        drop(s, entry_of(it));
     strmap_fini(&s->by_id);
-    map_fini(&s->owners);
-    heap_fini(&s->largest);
+    shares_fini(&s->shares);
     mem_free(s);
 }
 
@@ -120,20 +71,12 @@ static void evict(struct responses_store *s, struct entry *e) {
     drop(s, e);
 }
 
-/* Who loses a response for the one that comes to `o`; NULL: none. */
-static struct owner *payer(const struct responses_store *s, struct owner *o) {
-    struct owner *top = HEAP_ENTRY(heap_first(&s->largest), struct owner, by_bytes);
-
-    if (o->n_bytes > 0 && o->n_bytes + o->n_coming >= top->n_bytes) return o;
-    return o->n_coming <= s->max_bytes / RESPONSES_STORE_SHARE ? top : NULL;
-}
-
-static bool make_room(struct responses_store *s, struct owner *o) {
-    while (s->n_bytes + o->n_coming > s->max_bytes) {
-        struct owner *loser = payer(s, o);
+static bool make_room(struct responses_store *s, uint64_t holder, size_t n_bytes) {
+    while (!shares_has_room(&s->shares, n_bytes)) {
+        struct share_entry *loser = shares_loser(&s->shares, holder, n_bytes);
 
         if (!loser) return false;
-        evict(s, LIST_ENTRY(list_first(&loser->entries), struct entry, link));
+        evict(s, entry_of(loser));
     }
     return true;
 }
@@ -143,25 +86,16 @@ void responses_store_put(struct responses_store *s, const struct stored_response
     const struct str parts[] = {r->id, r->previous, r->input, r->output, r->response};
     struct entry *e, *before = strmap_find(&s->by_id, r->id);
     size_t n = ENTRY_BYTES;
-    struct owner *owner;
     char *to;
 
     for (size_t i = 0; i < ARRAY_LEN(parts); i++)
         n += parts[i].len;
     if (before) drop(s, before);
-    if (n > s->max_bytes) return;
-    owner = owner_of(s, r->tenant);
-    owner->n_coming = n;
-    to = make_room(s, owner) ? mem_try(n - ENTRY_BYTES + 1) : NULL;
-    owner->n_coming = 0;
-    if (!to) {
-        forget_if_empty(s, owner);
-        return;
-    }
+    to = make_room(s, r->holder, n) ? mem_try(n - ENTRY_BYTES + 1) : NULL;
+    if (!to) return;
     e = mem_zalloc(sizeof(*e));
-    *e = (struct entry){.owner = owner,
+    *e = (struct entry){.tenant = r->tenant,
                         .born_us = now_us,
-                        .n_bytes = n,
                         .n_id = r->id.len,
                         .n_previous = r->previous.len,
                         .n_input = r->input.len,
@@ -172,8 +106,7 @@ void responses_store_put(struct responses_store *s, const struct stored_response
         if (parts[i].len) memcpy(to, parts[i].ptr, parts[i].len);
         to += parts[i].len;
     }
-    charge(s, owner, n);
-    list_push_back(&owner->entries, &e->link);
+    shares_add(&s->shares, r->holder, &e->share, n);
     (void)strmap_insert(&s->by_id, r->id, e);
 }
 
@@ -182,15 +115,10 @@ static struct entry *find(struct responses_store *s, struct str id, uint64_t ten
                           uint64_t now_us) {
     struct entry *e = strmap_find(&s->by_id, id);
 
-    if (!e || e->owner->tenant != tenant) return NULL;
+    if (!e || e->tenant != tenant) return NULL;
     if (now_us < e->born_us + s->ttl_us) return e;
     evict(s, e);
     return NULL;
-}
-
-static void use(struct entry *e) {
-    list_remove(&e->link);
-    list_push_back(&e->owner->entries, &e->link);
 }
 
 bool responses_store_get(struct responses_store *s, struct str id, uint64_t tenant, uint64_t now_us,
@@ -198,7 +126,7 @@ bool responses_store_get(struct responses_store *s, struct str id, uint64_t tena
     struct entry *e = find(s, id, tenant, now_us);
 
     if (!e) return false;
-    use(e);
+    shares_use(&e->share);
     *out = shown(e);
     return true;
 }
@@ -245,7 +173,7 @@ enum status responses_store_items(struct responses_store *s, struct str id, uint
     json_writer_init(&w, out);
     json_begin_array(&w);
     for (size_t i = 0; i < chain.n && st == ST_OK; i++) /* the oldest last: it goes last */
-        use(chain.entries[i]);
+        shares_use(&chain.entries[i]->share);
     for (size_t i = chain.n; i-- > 0 && st == ST_OK;) {
         struct stored_response r = shown(chain.entries[i]);
 
@@ -259,32 +187,13 @@ enum status responses_store_items(struct responses_store *s, struct str id, uint
 
 struct responses_store_stats responses_store_stats(const struct responses_store *s) {
     return (struct responses_store_stats){
-        .n = s->by_id.n, .bytes = s->n_bytes, .n_evicted = s->n_evicted};
+        .n = s->by_id.n, .bytes = s->shares.n_bytes, .n_evicted = s->n_evicted};
 }
 
 void responses_store_check(const struct responses_store *s) {
-    size_t n = 0, n_bytes = 0;
+    size_t n = shares_check(&s->shares);
 
     strmap_check(&s->by_id);
-    map_check(&s->owners);
-    heap_check(&s->largest);
-    assert(s->owners.n == s->largest.n);
-    for (size_t i = 0; i < s->largest.n; i++) {
-        const struct owner *o = HEAP_ENTRY_CONST(s->largest.items[i], struct owner, by_bytes);
-        size_t n_own = 0;
-
-        assert(map_find(&s->owners, o->tenant) == o && !list_is_empty(&o->entries));
-        LIST_FOR_EACH(it, &o->entries) {
-            const struct entry *e = LIST_ENTRY(it, struct entry, link);
-
-            assert(e->owner == o && strmap_find(&s->by_id, shown(e).id) == e);
-            n_own += e->n_bytes;
-            n++;
-        }
-        assert(n_own == o->n_bytes);
-        n_bytes += n_own;
-    }
-    assert(n == s->by_id.n && n_bytes == s->n_bytes && n_bytes <= s->max_bytes);
+    assert(n == s->by_id.n);
     (void)n;
-    (void)n_bytes;
 }

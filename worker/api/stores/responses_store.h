@@ -1,12 +1,9 @@
 /* worker/api/stores/responses_store.h - responses that clients may name again, for a while.
  *
  * Each is kept with the items of its own input and the id of the response that it continues: a
- * chain, whose items in order are the conversation so far. Bounded in bytes: where room is wanted,
- * the tenant that would have most, the newcomer included, loses what it used longest ago. So none
- * displaces what others keep below an equal share, except by one response of at most
- * 1 / RESPONSES_STORE_SHARE of the store. What is older than the time to live is gone. A use of a
- * response counts for all that it continues, so that a chain loses its newest responses before its
- * oldest.
+ * chain, whose items in order are the conversation so far. Bounded in bytes, in which holders have
+ * equal shares (shares.h). What is older than the time to live is gone. A use of a response counts
+ * for all that it continues, so that a chain loses its newest responses before its oldest.
  *
  * A response is found by its id and the tenant that it was made for. Time is an argument. Pure; one
  * thread. */
@@ -16,13 +13,12 @@
 #include "common/base/buf.h"
 #include "common/base/status.h"
 
-#define RESPONSES_STORE_SHARE 8
-
 struct responses_store;
 
 struct stored_response {
-    struct str id, previous; /* previous: the id that it continues, or empty */
-    uint64_t tenant;
+    struct str id, previous;  /* previous: the id that it continues, or empty */
+    uint64_t tenant;          /* that may name it */
+    uint64_t holder;          /* whose share it takes: of one there are several tenants, by salts */
     struct str input, output; /* its items: elements of a JSON array */
     struct str response;      /* JSON */
 };

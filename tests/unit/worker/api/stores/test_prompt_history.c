@@ -12,6 +12,8 @@
 
 #define BS 4
 
+#define OWNERS_OF_A_TENANT 10 /* by salts */
+
 /* --- what changed ----------------------------------------------------------------------------- */
 
 #define SYSTEM "{\"role\":\"system\",\"content\":\"be brief\"}"
@@ -34,7 +36,10 @@ struct prompt {
 
 static struct prompt_diagnosis add(struct prompt_history *h, const char *id, const char *earlier,
                                    uint64_t owner, const struct prompt *p) {
-    struct prompt_seen seen = {.n_tokens = p->n_tokens, .n_cached = p->n_cached, .block_size = BS};
+    struct prompt_seen seen = {.n_tokens = p->n_tokens,
+                               .n_cached = p->n_cached,
+                               .block_size = BS,
+                               .tenant = owner / OWNERS_OF_A_TENANT};
     struct prompt_diagnosis d;
     struct json *chat;
     uint32_t tokens[256];
@@ -188,6 +193,24 @@ static void equal_ids_of_two_owners_are_two_requests(void **state) {
     prompt_history_destroy(h);
 }
 
+/* A tenant's salts make it several owners. */
+static void a_tenant_displaces_its_own_first(void **state) {
+    struct prompt_history *h = prompt_history_create(4000, 7);
+    struct prompt p = {FIRST, 42, 42, 40};
+    const uint64_t quiet = 1, loud = OWNERS_OF_A_TENANT;
+    char id[8];
+
+    (void)state;
+    (void)add(h, "a", NULL, quiet, &p);
+    for (unsigned i = 0; i < 100; i++) {
+        snprintf(id, sizeof(id), "i%u", i);
+        (void)add(h, id, NULL, loud + i % OWNERS_OF_A_TENANT, &p);
+    }
+    assert_int_equal(add(h, "b", "a", quiet, &p).change, PROMPT_REUSED);
+    assert_int_equal(add(h, "b", "i99", loud + 99 % OWNERS_OF_A_TENANT, &p).change, PROMPT_REUSED);
+    prompt_history_destroy(h);
+}
+
 static void a_prompt_larger_than_the_memory_is_not_remembered(void **state) {
     struct prompt_history *h = prompt_history_create(700, 7);
     struct prompt small = {FIRST, 42, 42, 40}, large = {FIRST, 240, 240, 40};
@@ -254,6 +277,7 @@ int main(void) {
         cmocka_unit_test(a_prompt_shorter_than_a_block_misses_nothing),
         cmocka_unit_test(requests_of_another_owner_are_not_found),
         cmocka_unit_test(equal_ids_of_two_owners_are_two_requests),
+        cmocka_unit_test(a_tenant_displaces_its_own_first),
         cmocka_unit_test(a_prompt_larger_than_the_memory_is_not_remembered),
         cmocka_unit_test(refused_memory_compares_nothing),
         cmocka_unit_test(memory_is_that_of_the_model),

@@ -34,6 +34,7 @@ static void put(struct responses_store *s, int i, const struct known *k, uint64_
                         &(struct stored_response){.id = str_of(id),
                                                   .previous = str_of(previous),
                                                   .tenant = k->tenant,
+                                                  .holder = k->tenant,
                                                   .input = str_of(input),
                                                   .output = str_of(output),
                                                   .response = STR("not read")},
@@ -184,12 +185,35 @@ static void a_tenant_displaces_its_own_first(void **state) {
     responses_store_destroy(s);
 }
 
+/* Its salts make it many tenants, and it is one holder. */
+static void a_holder_of_many_salts_has_one_share(void **state) {
+    struct responses_store *s = responses_store_create(BYTES, TTL, 1);
+    struct known quiet = {.tenant = 1, .previous = -1};
+    struct stored_response r;
+
+    (void)state;
+    put(s, 0, &quiet, 1);
+    put(s, 1, &quiet, 1);
+    for (int i = 2; i < 100; i++) {
+        struct stored_response loud = {
+            .id = {"0123456789", 1 + (size_t)i % 10}, .tenant = (uint64_t)i, .holder = 2};
+
+        responses_store_put(s, &loud, 1);
+    }
+    assert_true(responses_store_get(s, STR("resp_0"), 1, 1, &r));
+    assert_true(responses_store_get(s, STR("resp_1"), 1, 1, &r));
+    responses_store_check(s);
+    responses_store_destroy(s);
+}
+
 static void put_large(struct responses_store *s, size_t n) {
     char text[BYTES];
 
     memset(text, '1', n);
-    responses_store_put(
-        s, &(struct stored_response){.id = STR("large"), .tenant = 9, .response = {text, n}}, 1);
+    responses_store_put(s,
+                        &(struct stored_response){
+                            .id = STR("large"), .tenant = 9, .holder = 9, .response = {text, n}},
+                        1);
     responses_store_check(s);
 }
 
@@ -220,6 +244,7 @@ int main(void) {
         cmocka_unit_test(chain_loses_its_newest_first),
         cmocka_unit_test(one_that_is_too_large_is_not_kept),
         cmocka_unit_test(a_tenant_displaces_its_own_first),
+        cmocka_unit_test(a_holder_of_many_salts_has_one_share),
         cmocka_unit_test(a_newcomer_takes_an_eighth_at_most),
     };
 
