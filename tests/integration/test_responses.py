@@ -239,7 +239,8 @@ def turns(n):
 
 
 def turns_left_out(n, fits):
-    """Multiples of a power of two, of which there are 8 to 15, and all; of a smaller power in the last two of them."""
+    """Multiples of a power of two, of which there are 8 to 15, and all; of a smaller power in the last of them. Up to the next
+    multiple of a power of which two fit."""
     base = 0
     while True:
         step = 1
@@ -247,9 +248,12 @@ def turns_left_out(n, fits):
             step *= 2
         places = [base, *range(base + step, n - step + 1, step)][:(n - base) // step] + [n]
         at = next(at for at, place in enumerate(places) if at > 0 and fits(place))
-        if step == 1 or at < len(places) - 2:
-            return places[at]
+        if step == 1 or at < len(places) - 1:
+            break
         base = places[at - 1]
+    while 4 * step <= n - places[at - 1]:
+        step *= 2
+    return -(-places[at] // step) * step
 
 
 def test_conversation_that_does_not_fit_is_refused_unless_it_may_be_truncated(short):
@@ -296,13 +300,16 @@ def test_items_before_the_input_are_left_out_too(short):
 
 
 def test_beginning_of_a_truncated_conversation_stays_cached(short):
-    """A turn more leaves most often the same out."""
-    n_hits, before = 0, 0
-    for n in range(48, 60):
-        usage = short.post("/v1/responses", asked(input=turns(n), max_output_tokens=None, truncation="auto", **writing("Hi."))).json["usage"]
-        n_hits += before > 0 and usage["input_tokens_details"]["cached_tokens"] >= before - 64
-        before = usage["input_tokens"]
-    assert n_hits >= 6
+    """From the first turn that does not fit on, most leave the same out as the one before."""
+    items, n_truncated, n_hits, cached_before = [], 0, 0, 0
+    for n in range(64):
+        items += [{"role": "user", "content": f"Question {n} of the user."}]
+        usage = short.post("/v1/responses", asked(input=items, max_output_tokens=None, truncation="auto", **writing("Hi."))).json["usage"]
+        items += [{"role": "assistant", "content": f"Answer {n}. " * 12}]
+        n_truncated += cached_before > LENGTH // 2
+        n_hits += cached_before > LENGTH // 2 and usage["input_tokens_details"]["cached_tokens"] > LENGTH // 4
+        cached_before = usage["input_tokens"]
+    assert n_truncated > 30 and n_hits >= 0.8 * n_truncated, (n_hits, n_truncated)
 
 
 # --- stored responses ----------------------------------------------------------------------------------------------

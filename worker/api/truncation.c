@@ -35,8 +35,9 @@ struct truncation {
     size_t base, step;      /* cuts that leave too much; from one that may be tried to the next */
     uint32_t n_tried;       /* those that may be tried; the last is the last of all */
     uint32_t low, high, at; /* of them, from 1: too long; fits; being tried */
+    size_t place;           /* the cut being tried, from 1 */
     struct attempt now, best;
-    bool has_best;
+    bool has_best, is_rounded;
 };
 
 /* --- items ------------------------------------------------------------------------------------ */
@@ -150,13 +151,36 @@ static size_t place_of(const struct truncation *x, uint32_t at) {
     return at < x->n_tried ? x->base + at * x->step : x->n_cuts;
 }
 
-/* What fits is short beside the step: smaller ones in the last, to leave more. */
+/* Less than two steps fit: smaller ones in the last, to leave more. */
 static void refine(struct truncation *x) {
     size_t fits = place_of(x, x->high);
 
-    if (!x->has_best || x->step == 1 || x->high + 1 < x->n_tried) return;
+    if (!x->has_best || x->step == 1 || x->high < x->n_tried) return;
     set_step(x, place_of(x, x->low));
     x->high = fits == x->n_cuts ? x->n_tried : (uint32_t)((fits - x->base) / x->step);
+}
+
+/* The next multiple of the largest power of two of which two fit: so that the turns to come are cut
+ * there too. False: that is where it is. */
+static bool round_up(struct truncation *x) {
+    size_t fits = place_of(x, x->high), left = x->n_cuts - place_of(x, x->low), step = x->step;
+
+    if (!x->has_best) return false;
+    while (4 * step <= left)
+        step *= 2;
+    x->is_rounded = true;
+    x->place = (fits + step - 1) / step * step;
+    return x->place != fits;
+}
+
+/* False: there is none left to try. */
+static bool choose(struct truncation *x) {
+    if (x->is_rounded) return false;
+    if (x->low + 1 >= x->high) refine(x);
+    if (x->low + 1 >= x->high) return round_up(x);
+    x->at = (x->low + x->high) / 2;
+    x->place = place_of(x, x->at);
+    return true;
 }
 
 /* --- on the text thread ----------------------------------------------------------------------- */
@@ -170,7 +194,7 @@ static enum status render(struct truncation *x, struct error *err) {
     struct buf body;
     enum status st;
 
-    truncation_drop(x->item, x->n_items, x->cut[place_of(x, x->at) - 1], x->is_dropped);
+    truncation_drop(x->item, x->n_items, x->cut[x->place - 1], x->is_dropped);
     buf_init(&body, 0);
     buf_clear(&x->now.text);
     st = responses_to_chat(x->call->asked, &asked, &body, err);
@@ -229,9 +253,7 @@ static bool try_next(struct text_job *job) {
     } else {
         return false;
     }
-    if (x->low + 1 >= x->high) refine(x);
-    if (x->low + 1 >= x->high) return end(x);
-    x->at = (x->low + x->high) / 2;
+    if (!choose(x)) return end(x);
     job->status = render(x, &job->err);
     job->has_too_many = false;
     job->text = buf_str(&x->now.text);

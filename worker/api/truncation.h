@@ -10,11 +10,18 @@
  * So a call keeps its output, reasoning keeps what follows it, the rest begins with a user's
  * message, and the last step is always there. The text thread has found that the prompt is too
  * long; there shorter ones are rendered and tokenized until the longest that fits is known: a
- * bisection over at most TRUNCATION_MAX_CUTS cuts, multiples of a power of two of steps. As a
- * conversation grows, its beginning, and what the cache has of it, stays the same for several
- * turns. Where less than two such steps fit, cuts of a smaller power are tried there: a
- * conversation of a hundred contexts fills its context too. What is tried then is at most 3/8 of
- * what was tried before, so that the whole costs no more than some four times its rendering.
+ * bisection over at most TRUNCATION_MAX_CUTS cuts, multiples of a power of two of steps. Where less
+ * than two such steps fit, cuts of a smaller power are tried there: a conversation of a hundred
+ * contexts fills its context too. What is tried then is at most 1/4 of what was tried before.
+ *
+ *      fits     ··············|  a  b  c  d  e  f  g
+ *      is left  ·····················|  c  d  e  f  g       multiples of 2, as two of 2 fit, not of 4
+ *
+ * Then the cut is moved up to a multiple of the largest power of two of which two fit, so that half
+ * or more of what fits is left. As a conversation grows by as much, its beginning, and what the
+ * cache has of it, stays the same. A cut just where the rest fits would move each turn, and each
+ * move computes the whole context again. Of contexts of 16 turns the beginning moves in every
+ * sixth turn and 78 % of what fits are left, as a mean.
  *
  * What is left has room for max_output_tokens; without them an eighth of the context is left free.
  * If the last step alone does not fit, the request is refused as without truncation. */
