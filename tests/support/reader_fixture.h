@@ -19,6 +19,8 @@ struct reader_fixture {
     struct json *tools;
     struct answer answer;
     struct reader *reader;
+    void (*look)(void *arg); /* after each piece that reader_text_push pushes; NULL: no one does */
+    void *look_arg;
 };
 
 /* `calls`, `reasoning`: names, or NULL. `has_tokens`: the vocabulary has the tokens of the rows.

@@ -103,6 +103,8 @@ static void draw_json(struct buf *to, struct rng *rng) {
                                           "{ \"s\" : \"a\\\"}\" }",
                                           "{\"s\": \"</tool_call> [TOOL_CALLS] \xE2\x82\xAC\"}",
                                           "{\"s\": \"a\nb\\\\\"}",
+                                          "{\"s\": \"\\ud83d\\ude00 \\ud83d \\u0000\"}",
+                                          "{\"input\": \"x\\n\"}",
                                           "{\n  \"x\": -1.5e3\n}",
                                           "{\"x\": 1",
                                           "{\"s\": \"open",
@@ -313,6 +315,11 @@ static void check_characters(const struct answer *a) {
             abort();
 }
 
+static void look(const struct reader_fixture *f) {
+    check_characters(&f->answer);
+    if (f->look) f->look(f->look_arg);
+}
+
 static void push_text(const struct reader_text *t, const struct reader_piece *p,
                       struct reader_fixture *f, bool (*is_cut_at)(void *, size_t), void *arg) {
     const char *bytes = buf_ptr(&t->bytes);
@@ -323,8 +330,20 @@ static void push_text(const struct reader_text *t, const struct reader_piece *p,
 
         if (!is_end && (((unsigned char)bytes[at] & 0xC0) == 0x80 || !is_cut_at(arg, at))) continue;
         reader_push(f->reader, (struct str){bytes + from, at - from});
-        check_characters(&f->answer);
+        look(f);
         from = at;
+    }
+}
+
+void reader_text_push(const struct reader_text *t, struct reader_fixture *f,
+                      bool (*is_cut_at)(void *arg, size_t at), void *arg) {
+    for (uint32_t i = 0; i < t->n; i++) {
+        if (!t->piece[i].is_token) {
+            push_text(t, &t->piece[i], f, is_cut_at, arg);
+            continue;
+        }
+        reader_push_token(f->reader, TOKEN_BASE + t->piece[i].token);
+        look(f);
     }
 }
 
@@ -333,11 +352,7 @@ uint64_t reader_text_read(const struct reader_text *t, struct reader_fixture *f,
     uint64_t n_read;
 
     reader_fixture_begin(f);
-    for (uint32_t i = 0; i < t->n; i++)
-        if (t->piece[i].is_token)
-            reader_push_token(f->reader, TOKEN_BASE + t->piece[i].token);
-        else
-            push_text(t, &t->piece[i], f, is_cut_at, arg);
+    reader_text_push(t, f, is_cut_at, arg);
     n_read = f->reader->n_read;
     reader_fixture_end(f, t->is_cut);
     check_characters(&f->answer);

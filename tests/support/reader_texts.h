@@ -33,8 +33,12 @@ size_t reader_text_length(const struct reader_text *t); /* bytes of text: places
 /* A random answer in the fixture's format. */
 void reader_text_draw(struct reader_text *t, const struct reader_fixture *f, struct rng *rng);
 
-/* Reads it. Texts are cut where `is_cut_at` returns true of a place (in bytes of text), at whole
- * characters alone. Appends the answer as lines. Returns how many bytes were read, those read again
+/* Pushes it to the fixture's reader, between reader_fixture_begin and reader_fixture_end. Texts are cut where `is_cut_at` returns true of a place (in bytes of text), at whole
+ * characters alone. */
+void reader_text_push(const struct reader_text *t, struct reader_fixture *f,
+                      bool (*is_cut_at)(void *arg, size_t at), void *arg);
+
+/* Reads it, cut so. Appends the answer as lines. Returns how many bytes were read, those read again
  * too. */
 uint64_t reader_text_read(const struct reader_text *t, struct reader_fixture *f,
                           bool (*is_cut_at)(void *arg, size_t at), void *arg, struct buf *out);

@@ -5,9 +5,8 @@
 #include "worker/api/call.h"
 #include "worker/api/handlers.h"
 #include "worker/api/samples.h"
+#include "worker/api/shapes/chat_answer.h"
 #include "worker/api/shapes/logprobs.h"
-#include "worker/api/wires/call_arguments.h"
-#include "worker/output/answer_events.h"
 
 static void begin(struct json_writer *w, const struct call *c, const char *object,
                   struct buf *out) {
@@ -86,73 +85,25 @@ static void open_stream(struct call *c) {
 
 /* --- a stream --------------------------------------------------------------------------------- */
 
-static bool is_custom(const struct choice *ch, const struct answer_part *part) {
-    return part->kind == PART_CALL && tool_fields_is_custom(&ch->call->tools, buf_str(&part->name));
-}
-
-/* What a custom tool gets. */
-static void put_input(struct json_writer *w, struct str arguments) {
-    struct buf input;
-
-    buf_init(&input, 0);
-    call_arguments_append_input(arguments, &input);
-    json_field_str(w, "input", buf_str(&input));
-    if (input.has_failed) w->out->has_failed = true;
-    buf_fini(&input);
-}
-
-/* Of a custom tool's call the input comes at once, with its end. */
-static void put_call(struct json_writer *w, const struct answer_event *e, bool is_custom) {
-    bool begins = e->kind == ANSWER_BEGIN;
-    const char *type = is_custom ? "custom" : "function";
-
-    json_put_key(w, "tool_calls");
-    json_begin_array(w);
-    json_begin_object(w);
-    json_field_u64(w, "index", e->part->call);
-    if (begins) {
-        json_field_z(w, "id", e->part->id);
-        json_field_z(w, "type", type);
-    }
-    json_put_key(w, type);
-    json_begin_object(w);
-    if (begins) json_field_str(w, "name", buf_str(&e->part->name));
-    if (!is_custom) {
-        json_field_str(w, "arguments", begins ? STR("") : e->text);
-    } else if (begins) {
-        json_field_str(w, "input", STR(""));
-    } else {
-        put_input(w, buf_str(&e->part->text));
-    }
-    json_end_object(w);
-    json_end_object(w);
-    json_end_array(w);
-}
-
-/* `e` NULL: nothing. */
-static void put_delta(struct json_writer *w, const struct choice *ch,
-                      const struct answer_event *e) {
-    json_put_key(w, "delta");
-    json_begin_object(w);
-    if (e && e->part->kind == PART_CALL) put_call(w, e, is_custom(ch, e->part));
-    if (e && e->part->kind == PART_TEXT) json_field_str(w, "content", e->text);
-    if (e && e->part->kind == PART_REASONING) {
-        json_field_str(w, "reasoning", e->text);
-        json_field_str(w, "reasoning_content", e->text);
-    }
-    json_end_object(w);
+static struct chat_answer answer_of(const struct choice *ch) {
+    return (struct chat_answer){.answer = &ch->answer,
+                                .tools = &ch->call->tools,
+                                .role = ch->call->role,
+                                .echo = ch->call->echo,
+                                .hides_reasoning = ch->call->reasoning.is_hidden};
 }
 
 /* The last event of what is new has what belongs to its tokens, and the end. */
 static void send_event(struct call *c, struct choice *ch, const struct answer_event *e,
                        bool is_last) {
+    struct chat_answer a = answer_of(ch);
     struct json_writer w;
 
     buf_clear(&c->out);
     begin(&w, c, "chat.completion.chunk", &c->out);
     json_begin_object(&w);
     json_field_u64(&w, "index", ch->shown);
-    put_delta(&w, ch, e);
+    chat_put_delta(&w, &a, e);
     if (is_last) {
         put_logprobs(&w, ch, ch->n_reported);
         json_field_z(&w, "finish_reason", finish_name(ch));
@@ -172,21 +123,12 @@ static void send_event(struct call *c, struct choice *ch, const struct answer_ev
     call_send_event(c);
 }
 
-/* The next one that a chat client sees: of text and reasoning there is no beginning and no end. */
-static bool next_event(struct choice *ch, struct answer_event *e) {
-    while (answer_next(&ch->answer, &ch->sent, e)) {
-        if (e->part->kind == PART_REASONING && ch->call->reasoning.is_hidden) continue;
-        if (e->kind == (is_custom(ch, e->part) ? ANSWER_END : ANSWER_TEXT)) return true;
-        if (e->kind == ANSWER_BEGIN && e->part->kind == PART_CALL) return true;
-    }
-    return false;
-}
-
 static void send(struct call *c, struct choice *ch) {
+    struct chat_answer a = answer_of(ch);
     struct answer_event e, next;
-    bool has_event = next_event(ch, &e);
+    bool has_event = chat_next(&a, &ch->sent, &e);
 
-    while (has_event && next_event(ch, &next)) {
+    while (has_event && chat_next(&a, &ch->sent, &next)) {
         send_event(c, ch, &e, false);
         e = next;
     }
@@ -206,75 +148,18 @@ static void usage_chunk(struct call *c, struct buf *out) {
 
 /* --- the whole -------------------------------------------------------------------------------- */
 
-static void put_calls(struct json_writer *w, const struct choice *ch) {
-    const struct answer *a = &ch->answer;
-
-    if (a->n_calls == 0) return;
-    json_put_key(w, "tool_calls");
-    json_begin_array(w);
-    for (uint32_t i = 0; i < a->n; i++) {
-        const struct answer_part *part = &a->part[i];
-        const char *type = is_custom(ch, part) ? "custom" : "function";
-
-        if (part->kind != PART_CALL) continue;
-        json_begin_object(w);
-        json_field_z(w, "id", part->id);
-        json_field_z(w, "type", type);
-        json_put_key(w, type);
-        json_begin_object(w);
-        json_field_str(w, "name", buf_str(&part->name));
-        if (is_custom(ch, part)) {
-            put_input(w, buf_str(&part->text));
-        } else {
-            json_field_str(w, "arguments", buf_str(&part->text));
-        }
-        json_end_object(w);
-        json_end_object(w);
-    }
-    json_end_array(w);
-}
-
-/* No content beside calls or reasoning is null. */
-static void put_message(struct json_writer *w, struct choice *ch, struct buf *scratch) {
-    const struct answer *a = &ch->answer;
-    bool has_text;
-
-    json_put_key(w, "message");
-    json_begin_object(w);
-    json_field_str(w, "role", ch->call->role);
-    buf_clear(scratch);
-    buf_append_str(scratch, ch->call->echo);
-    has_text = answer_join(a, PART_TEXT, scratch) || buf_len(scratch) > 0 || a->n == 0;
-    if (has_text) {
-        json_field_str(w, "content", buf_str(scratch));
-    } else {
-        json_field_null(w, "content");
-    }
-    json_field_null(w, "refusal");
-    buf_clear(scratch);
-    if (answer_join(a, PART_REASONING, scratch) && !ch->call->reasoning.is_hidden) {
-        json_field_str(w, "reasoning", buf_str(scratch));
-        json_field_str(w, "reasoning_content", buf_str(scratch));
-    } else {
-        json_field_null(w, "reasoning");
-    }
-    put_calls(w, ch);
-    json_end_object(w);
-}
-
 static void body(struct call *c, struct buf *out) {
     struct call_usage usage = call_usage(c);
     struct json_writer w;
-    struct buf scratch;
 
-    buf_init(&scratch, 0);
     begin(&w, c, "chat.completion", out);
     for (uint32_t i = 0; i < samples_n_shown(c); i++) {
         struct choice *ch = samples_shown(c, i);
+        struct chat_answer a = answer_of(ch);
 
         json_begin_object(&w);
         json_field_u64(&w, "index", ch->shown);
-        put_message(&w, ch, &scratch);
+        chat_put_message(&w, &a);
         put_logprobs(&w, ch, 0);
         json_field_z(&w, "finish_reason", finish_name(ch));
         json_put_key(&w, "stop_reason");
@@ -289,8 +174,6 @@ static void body(struct call *c, struct buf *out) {
     logprobs_put_prompt(&w, &c->choices[0]);
     if (c->params.return_token_ids) call_put_prompt_ids(&w, &c->choices[0]);
     json_end_object(&w);
-    c->is_incomplete = c->is_incomplete || buf_status(&scratch) != ST_OK;
-    buf_fini(&scratch);
 }
 
 static const struct call_shape shape = {

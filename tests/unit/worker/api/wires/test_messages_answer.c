@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "common/text/json.h"
-#include "tests/support/answer_fixture.h"
 #include "tests/support/cm.h"
 #include "tests/support/support.h"
 #include "worker/api/stores/prompt_history.h"
@@ -217,123 +216,6 @@ static void diagnosis_has_the_names_of_messages(void **state) {
     }
 }
 
-/* --- what a client makes of the events -------------------------------------------------------- */
-
-/* Appends what is in the field of a delta to the block that is open. */
-static void take_delta(const struct json *delta, struct buf *text) {
-    static const char *const fields[] = {"thinking", "text", "partial_json"};
-    struct str piece;
-
-    for (size_t i = 0; i < ARRAY_LEN(fields); i++) {
-        if (json_to_str(json_get(delta, fields[i]), &piece) == ST_OK) buf_append_str(text, piece);
-    }
-}
-
-/* The text of each block behind its type, and a line end; checks that one is open at a time. */
-static void read_event(const struct json *event, int *open, struct buf *out) {
-    const struct json *block = json_get(event, "content_block");
-    struct str type, block_type = STR_NULL;
-    uint64_t index = 0;
-
-    assert_int_equal(json_to_str(json_get(event, "type"), &type), ST_OK);
-    if (str_starts(type, STR("message_"))) return;
-    assert_int_equal(json_to_u64(json_get(event, "index"), &index), ST_OK);
-    if (block) {
-        assert_int_equal(json_to_str(json_get(block, "type"), &block_type), ST_OK);
-        buf_append_str(out, block_type);
-        assert_true(*open % 2 == 0 && (int)index == *open / 2);
-        (*open)++;
-    } else {
-        assert_true(*open % 2 == 1 && (int)index == *open / 2);
-    }
-    take_delta(json_get(event, "delta"), out);
-    if (str_eq(type, STR("content_block_stop"))) {
-        buf_append_char(out, '\n');
-        (*open)++;
-    }
-}
-
-static void read_events(struct str events, struct buf *out) {
-    int open = 0;
-
-    while (events.len) {
-        ptrdiff_t from = str_find(events, STR("\ndata: ")), to = str_find(events, STR("\n\n"));
-        struct json *event = NULL;
-
-        assert_true(from > 0 && to > from && str_starts(events, STR("event: ")));
-        assert_int_equal(json_parse(&event,
-                                    (struct str){events.ptr + from + 7, (size_t)(to - from - 7)},
-                                    NULL, NULL),
-                         ST_OK);
-        read_event(event, &open, out);
-        json_destroy(event);
-        events = (struct str){events.ptr + to + 2, events.len - (size_t)to - 2};
-    }
-    assert_true(open > 0 && open % 2 == 0);
-}
-
-static void read_whole(struct str whole, struct buf *out) {
-    struct json *message = NULL;
-    struct str type;
-
-    assert_int_equal(json_parse(&message, whole, NULL, NULL), ST_OK);
-    JSON_FOR_EACH(it, json_get(message, "content")) {
-        struct json_writer w;
-
-        assert_int_equal(json_to_str(json_get(it, "type"), &type), ST_OK);
-        buf_append_str(out, type);
-        take_delta(it, out);
-        json_writer_init(&w, out);
-        if (str_eq(type, STR("tool_use"))) json_put_tree(&w, json_get(it, "input"));
-        buf_append_char(out, '\n');
-    }
-    json_destroy(message);
-}
-
-/* The arguments are in a canonical form only as a value. */
-static void drop_blanks_of_arguments(struct buf *b) {
-    char *p = b->data ? buf_ptr(b) : NULL, *to = p;
-
-    for (size_t i = 0, n = buf_len(b); i < n; i++) {
-        if (p[i] != ' ') *to++ = p[i];
-    }
-    if (p) buf_truncate(b, (size_t)(to - p));
-}
-
-static void pieces_are_what_is_whole(void **state) {
-    struct rng rng;
-
-    (void)state;
-    rng_seed(&rng, support_seed());
-    for (int i = 0; i < 2000; i++) {
-        struct setup s;
-        struct answer_growth g = {.answer = &s.answer, .rng = &rng, .look = look, .arg = &s};
-        struct buf pieces, whole;
-        bool is_cut;
-
-        setup_open(&s);
-        buf_init(&pieces, 0);
-        buf_init(&whole, 0);
-        messages_put_start(&s.m, &s.out);
-        grow_answer(&g);
-        look(&s);
-        messages_put_end(&s.m, &s.stream, &s.out);
-        read_events(buf_str(&s.out), &pieces);
-        buf_clear(&s.out);
-        messages_put_whole(&s.m, &s.out);
-        read_whole(buf_str(&s.out), &whole);
-        drop_blanks_of_arguments(&pieces);
-        drop_blanks_of_arguments(&whole);
-        is_cut = s.answer.n > 0 && s.answer.part[s.answer.n - 1].is_cut;
-        if (!is_cut && !str_eq(buf_str(&pieces), buf_str(&whole)))
-            fail_msg(STR_FMT "\nis not\n" STR_FMT, STR_ARG(buf_str(&pieces)),
-                     STR_ARG(buf_str(&whole)));
-        buf_fini(&pieces);
-        buf_fini(&whole);
-        setup_close(&s);
-    }
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(events_are_in_order_one_block_at_a_time), /* 103, 104 */
@@ -341,7 +223,6 @@ int main(void) {
         cmocka_unit_test(reasons_to_stop_have_an_order),           /* 105 */
         cmocka_unit_test(input_of_a_call_is_always_an_object),
         cmocka_unit_test(diagnosis_has_the_names_of_messages),
-        cmocka_unit_test(pieces_are_what_is_whole),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

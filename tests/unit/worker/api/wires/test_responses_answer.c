@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "common/text/json.h"
-#include "tests/support/answer_fixture.h"
 #include "tests/support/cm.h"
 #include "tests/support/support.h"
 #include "worker/api/stores/prompt_history.h"
@@ -226,108 +225,6 @@ static void diagnosis_has_the_names_of_responses(void **state) {
     }
 }
 
-/* --- what a client makes of the events -------------------------------------------------------- */
-
-struct client {
-    uint64_t sequence;
-    struct buf deltas; /* of the item that is open */
-    struct buf items;  /* those that are done, an array's elements */
-    struct buf last;   /* the output of the last event */
-    bool is_open, is_over;
-};
-
-static void take_item(struct client *c, const struct json *item) {
-    static const char *const fields[] = {"arguments", "input"};
-    const struct json *content = json_get(item, "content");
-    struct str text = STR_NULL;
-    struct json_writer w;
-
-    for (size_t i = 0; i < ARRAY_LEN(fields); i++)
-        (void)!json_to_str(json_get(item, fields[i]), &text);
-    if (content) assert_int_equal(json_to_str(json_get(json_first(content), "text"), &text), ST_OK);
-    assert_true(str_eq(text, buf_str(&c->deltas)));
-    buf_clear(&c->deltas);
-    if (buf_len(&c->items)) buf_append_char(&c->items, ',');
-    json_writer_init(&w, &c->items);
-    json_put_tree(&w, item);
-}
-
-static void take_event(struct client *c, const struct json *event) {
-    struct str type, delta;
-    uint64_t n = 0;
-
-    assert_int_equal(json_to_u64(json_get(event, "sequence_number"), &n), ST_OK);
-    assert_int_equal(n, c->sequence++);
-    assert_int_equal(json_to_str(json_get(event, "type"), &type), ST_OK);
-    assert_false(c->is_over);
-    if (str_eq(type, STR("response.output_item.added"))) {
-        assert_false(c->is_open);
-        c->is_open = true;
-    } else if (str_eq(type, STR("response.output_item.done"))) {
-        assert_true(c->is_open);
-        c->is_open = false;
-        take_item(c, json_get(event, "item"));
-    } else if (str_eq(type, STR("response.completed"))) {
-        struct json_writer w;
-
-        c->is_over = true;
-        json_writer_init(&w, &c->last);
-        json_put_tree(&w, json_get(json_get(event, "response"), "output"));
-    } else if (json_to_str(json_get(event, "delta"), &delta) == ST_OK) {
-        assert_true(c->is_open);
-        buf_append_str(&c->deltas, delta);
-    }
-}
-
-static void read_events(struct client *c, struct str events) {
-    while (events.len) {
-        ptrdiff_t from = str_find(events, STR("\ndata: ")), to = str_find(events, STR("\n\n"));
-        struct json *event = NULL;
-
-        assert_true(from > 0 && to > from && str_starts(events, STR("event: ")));
-        assert_int_equal(json_parse(&event,
-                                    (struct str){events.ptr + from + 7, (size_t)(to - from - 7)},
-                                    NULL, NULL),
-                         ST_OK);
-        take_event(c, event);
-        json_destroy(event);
-        events = (struct str){events.ptr + to + 2, events.len - (size_t)to - 2};
-    }
-}
-
-static void pieces_are_what_is_whole(void **state) {
-    static const char *const bodies[] = {
-        TOOLS, "{\"tools\":[{\"type\":\"custom\",\"name\":\"find\"}],\"include\":[\"reasoning."
-               "encrypted_content\"]}"};
-    struct rng rng;
-
-    (void)state;
-    rng_seed(&rng, support_seed());
-    for (int i = 0; i < 2000; i++) {
-        struct client c = {0};
-        struct setup s;
-        struct answer_growth g = {.answer = &s.answer, .rng = &rng, .look = look, .arg = &s};
-        struct str last;
-
-        setup_open(&s, bodies[i % 2]);
-        responses_put_start(&s.r, &s.stream, &s.out);
-        grow_answer(&g);
-        look(&s);
-        responses_put_end(&s.r, &s.stream, &s.out);
-        read_events(&c, buf_str(&s.out));
-        assert_true(c.is_over && !c.is_open);
-        last = buf_str(&c.last); /* brackets around what the items are */
-        assert_true(str_eq((struct str){last.ptr + 1, last.len - 2}, buf_str(&c.items)));
-        buf_clear(&s.out);
-        responses_put_whole(&s.r, &s.out);
-        assert_true(str_find(buf_str(&s.out), last) > 0);
-        buf_fini(&c.deltas);
-        buf_fini(&c.items);
-        buf_fini(&c.last);
-        setup_close(&s);
-    }
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(events_are_in_order_one_item_at_a_time), /* 113 */
@@ -336,7 +233,6 @@ int main(void) {
         cmocka_unit_test(fields_of_the_request_are_repeated),
         cmocka_unit_test(usage_follows_what_is_repeated),
         cmocka_unit_test(diagnosis_has_the_names_of_responses),
-        cmocka_unit_test(pieces_are_what_is_whole), /* 114 */
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
