@@ -33,8 +33,8 @@ size_t reader_text_length(const struct reader_text *t); /* bytes of text: places
 /* A random answer in the fixture's format. */
 void reader_text_draw(struct reader_text *t, const struct reader_fixture *f, struct rng *rng);
 
-/* Pushes it to the fixture's reader, between reader_fixture_begin and reader_fixture_end. Texts are cut where `is_cut_at` returns true of a place (in bytes of text), at whole
- * characters alone. */
+/* Pushes it to the fixture's reader, between reader_fixture_begin and reader_fixture_end. Texts are
+ * cut where `is_cut_at` returns true of a place (in bytes of text), at whole characters alone. */
 void reader_text_push(const struct reader_text *t, struct reader_fixture *f,
                       bool (*is_cut_at)(void *arg, size_t at), void *arg);
 

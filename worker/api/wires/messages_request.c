@@ -1,27 +1,12 @@
 /* worker/api/wires/messages_request.c - the conversation first, then the other fields. */
 #include "worker/api/wires/messages_request.h"
 
-#include <stdio.h>
-
 #include "common/protocol/api.h"
 #include "common/text/json.h"
 #include "worker/api/wires/conversation.h"
 #include "worker/api/wires/members.h"
 
 #define THINKING_MIN_TOKENS 1024 /* of budget_tokens, as Anthropic has it */
-
-/* Where the reader is, for messages of errors. */
-struct place {
-    size_t message;
-    struct error *err;
-};
-
-static enum status refuse(const struct place *at, const char *what) {
-    char param[ERROR_PARAM_MAX];
-
-    snprintf(param, sizeof(param), "messages[%zu].content", at->message);
-    return error_set_param(at->err, ST_INVALID, param, "%s: %s", param, what);
-}
 
 /* --- text ------------------------------------------------------------------------------------- */
 
@@ -45,24 +30,7 @@ static enum status append_block(const struct json *block, const struct place *at
         append_line(to, member_text(block, "source"));
         JSON_FOR_EACH(it, json_get(block, "content")) append_line(to, member_text(it, "text"));
     } else if (str_eq(type, STR("image"))) {
-        return refuse(at, "this model reads no images: send text");
-    }
-    return ST_OK;
-}
-
-/* A string or blocks. */
-static enum status append_content(const struct json *content, const struct place *at,
-                                  struct buf *to) {
-    struct str text;
-    enum status st = ST_OK;
-
-    if (json_to_str(content, &text) == ST_OK) {
-        append_line(to, text);
-        return ST_OK;
-    }
-    JSON_FOR_EACH(it, content) {
-        st = append_block(it, at, to);
-        if (st != ST_OK) return st;
+        return place_refuse(at, "this model reads no images: send text");
     }
     return ST_OK;
 }
@@ -82,8 +50,9 @@ static enum status append_document(const struct json *block, const struct place 
         if (json_to_str(json_get(source, "content"), &text) == ST_OK) append_line(to, text);
         JSON_FOR_EACH(it, json_get(source, "content")) append_line(to, member_text(it, "text"));
     } else {
-        return refuse(at, "a document must have a source of type \"text\" or \"content\": this "
-                          "worker reads text only");
+        return place_refuse(at,
+                            "a document must have a source of type \"text\" or \"content\": this "
+                            "worker reads text only");
     }
     return ST_OK;
 }
@@ -121,10 +90,9 @@ static enum status read_result(struct conversation *c, const struct json *block,
     struct buf text;
     enum status st;
 
-    if (!id.ptr) return refuse(at, "a tool_result must have a \"tool_use_id\" string");
+    if (!id.ptr) return place_refuse(at, "a tool_result must have a \"tool_use_id\" string");
     buf_init(&text, 0);
-    st = append_content(json_get(block, "content"), at, &text);
-    if (st == ST_OK) st = buf_status(&text);
+    st = append_content(json_get(block, "content"), append_block, at, &text);
     if (st == ST_OK) conversation_result(c, id, buf_str(&text));
     buf_fini(&text);
     return st;
@@ -159,9 +127,9 @@ static enum status read_call(struct conversation *c, const struct json *block,
     enum status st;
 
     if (!id.ptr || !name.ptr)
-        return refuse(at, "a tool_use must have the strings \"id\" and \"name\"");
+        return place_refuse(at, "a tool_use must have the strings \"id\" and \"name\"");
     if (!json_is_null(input) && json_type(input) != JSON_OBJECT)
-        return refuse(at, "the input of a tool_use must be an object");
+        return place_refuse(at, "the input of a tool_use must be an object");
     buf_init(&arguments, 0);
     json_writer_init(&w, &arguments);
     if (json_is_null(input)) {
@@ -207,10 +175,10 @@ static enum status read_message(struct conversation *c, const struct json *messa
     if (!is_system && !is_user && !str_eq(role, STR("assistant"))) {
         return error_set_param(at->err, ST_INVALID, "messages",
                                "messages[%zu].role must be \"user\", \"assistant\" or \"system\"",
-                               at->message);
+                               at->i);
     }
     if (!is_text && json_type(content) != JSON_ARRAY)
-        return refuse(at, "the content must be a string or an array of blocks");
+        return place_refuse(at, "the content must be a string or an array of blocks");
     if (is_system) {
         read_system(c, content);
         return ST_OK;
@@ -226,7 +194,7 @@ static enum status read_message(struct conversation *c, const struct json *messa
 static enum status put_messages(struct json_writer *w, const struct json *body,
                                 const struct messages_asked *asked, struct error *err) {
     const struct json *messages;
-    struct place at = {.err = err};
+    struct place at = {.list = "messages", .member = ".content", .err = err};
     struct conversation c;
     const struct json *system = json_get(body, "system");
     struct str text;
@@ -248,11 +216,11 @@ static enum status put_messages(struct json_writer *w, const struct json *body,
     conversation_begin(&c, w, asked->takes_late_system);
     read_system(&c, system);
     JSON_FOR_EACH(it, messages) {
-        if (asked->is_beginning && at.message == asked->n_messages) break;
+        if (asked->is_beginning && at.i == asked->n_messages) break;
         if (st == ST_OK) st = read_message(&c, it, &at);
-        at.message++;
+        at.i++;
     }
-    if (asked->is_beginning && at.message == 0) conversation_turn(&c, SPEAKER_USER);
+    if (asked->is_beginning && at.i == 0) conversation_turn(&c, SPEAKER_USER);
     is_continued = conversation_ends_in_answer(&c);
     ended = conversation_end(&c, "messages", st == ST_OK ? err : NULL);
     if (st == ST_OK) st = ended;

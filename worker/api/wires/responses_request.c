@@ -1,26 +1,11 @@
 /* worker/api/wires/responses_request.c - the conversation first, then the other fields. */
 #include "worker/api/wires/responses_request.h"
 
-#include <stdio.h>
-
 #include "common/text/json.h"
 #include "worker/api/wires/conversation.h"
 #include "worker/api/wires/members.h"
 #include "worker/api/wires/responses_tools.h"
 #include "worker/api/wires/sealed_text.h"
-
-/* Where the reader is, for messages of errors. */
-struct place {
-    size_t item;
-    struct error *err;
-};
-
-static enum status refuse(const struct place *at, const char *what) {
-    char param[ERROR_PARAM_MAX];
-
-    snprintf(param, sizeof(param), "input[%zu]", at->item);
-    return error_set_param(at->err, ST_INVALID, param, "%s: %s", param, what);
-}
 
 /* --- items ------------------------------------------------------------------------------------ */
 
@@ -36,25 +21,9 @@ static enum status append_part(const struct json *part, const struct place *at, 
     if (str_eq(type, STR("refusal"))) append_line(to, member_text(part, "refusal"));
     for (size_t i = 0; i < ARRAY_LEN(refused); i++) {
         if (!str_eq(type, str_of(refused[i]))) continue;
-        return refuse(at, "this model reads no images, files or audio: send input_text");
+        return place_refuse(at, "this model reads no images, files or audio: send input_text");
     }
     return ST_OK;
-}
-
-/* A string or parts. */
-static enum status append_content(const struct json *content, const struct place *at,
-                                  struct buf *to) {
-    struct str text;
-    enum status st = ST_OK;
-
-    if (json_to_str(content, &text) == ST_OK) {
-        append_line(to, text);
-        return ST_OK;
-    }
-    JSON_FOR_EACH(it, content) {
-        if (st == ST_OK) st = append_part(it, at, to);
-    }
-    return st == ST_OK ? buf_status(to) : st;
 }
 
 static bool speaker_of(struct str role, enum speaker *out) {
@@ -76,10 +45,11 @@ static enum status read_message(struct conversation *c, const struct json *item,
     enum status st;
 
     if (!speaker_of(member_text(item, "role"), &speaker)) {
-        return refuse(at, "the role of a message must be \"user\", \"assistant\", \"system\" or "
-                          "\"developer\"");
+        return place_refuse(at,
+                            "the role of a message must be \"user\", \"assistant\", \"system\" or "
+                            "\"developer\"");
     }
-    st = append_content(json_get(item, "content"), at, text);
+    st = append_content(json_get(item, "content"), append_part, at, text);
     if (st == ST_OK) conversation_text(c, speaker, buf_str(text));
     return st;
 }
@@ -90,7 +60,7 @@ static enum status read_reasoning(struct conversation *c, const struct json *ite
     enum status st;
 
     if (!sealed_text_open(member_text(item, "encrypted_content"), text)) {
-        st = append_content(json_get(item, "content"), at, text);
+        st = append_content(json_get(item, "content"), append_part, at, text);
         if (st != ST_OK) return st;
     }
     if (buf_len(text)) conversation_reasoning(c, buf_str(text));
@@ -105,7 +75,7 @@ static enum status read_call(struct conversation *c, const struct json *item,
     struct buf arguments;
 
     if (!id.ptr || !name.ptr)
-        return refuse(at, "a call must have the strings \"call_id\" and \"name\"");
+        return place_refuse(at, "a call must have the strings \"call_id\" and \"name\"");
     responses_append_function(function, member_text(item, "namespace"), name);
     buf_init(&arguments, 0);
     if (is_custom) {
@@ -126,8 +96,8 @@ static enum status read_output(struct conversation *c, const struct json *item,
     struct str id = member_text(item, "call_id");
     enum status st;
 
-    if (!id.ptr) return refuse(at, "an output must have a \"call_id\" string");
-    st = append_content(json_get(item, "output"), at, text);
+    if (!id.ptr) return place_refuse(at, "an output must have a \"call_id\" string");
+    st = append_content(json_get(item, "output"), append_part, at, text);
     if (st == ST_OK) conversation_result(c, id, buf_str(text));
     return st;
 }
@@ -137,7 +107,7 @@ static enum status read_item(struct conversation *c, const struct json *item,
     struct str type = member_text(item, "type");
 
     buf_clear(scratch);
-    if (json_type(item) != JSON_OBJECT) return refuse(at, "an item must be an object");
+    if (json_type(item) != JSON_OBJECT) return place_refuse(at, "an item must be an object");
     if (str_eq(type, STR("message")) || (!type.ptr && json_get(item, "role")))
         return read_message(c, item, at, scratch);
     if (str_eq(type, STR("reasoning"))) return read_reasoning(c, item, at, scratch);
@@ -146,9 +116,9 @@ static enum status read_item(struct conversation *c, const struct json *item,
     if (str_eq(type, STR("function_call_output")) || str_eq(type, STR("custom_tool_call_output")))
         return read_output(c, item, at, scratch);
     if (str_eq(type, STR("item_reference"))) {
-        return refuse(at, "item_reference is not supported: send the item itself");
+        return place_refuse(at, "item_reference is not supported: send the item itself");
     }
-    return type.ptr ? ST_OK : refuse(at, "an item must have a \"type\"");
+    return type.ptr ? ST_OK : place_refuse(at, "an item must have a \"type\"");
 }
 
 /* `is_dropped`: of each of them; NULL: all are read. */
@@ -158,11 +128,10 @@ static enum status read_items(struct conversation *c, const struct json *items,
     enum status st = ST_OK;
 
     buf_init(&scratch, 0);
-    at->item = 0;
+    at->i = 0;
     JSON_FOR_EACH(it, items) {
-        if (st == ST_OK && !(is_dropped && is_dropped[at->item]))
-            st = read_item(c, it, at, &scratch);
-        at->item++;
+        if (st == ST_OK && !(is_dropped && is_dropped[at->i])) st = read_item(c, it, at, &scratch);
+        at->i++;
     }
     buf_fini(&scratch);
     return st;
@@ -174,7 +143,7 @@ static enum status put_messages(struct json_writer *w, const struct json *body,
     struct str instructions = STR_NULL, text = STR_NULL;
     bool is_text = json_to_str(input, &text) == ST_OK;
     const bool *dropped = asked->is_dropped;
-    struct place at = {.err = err};
+    struct place at = {.list = "input", .member = "", .err = err};
     struct conversation c;
     enum status st = json_get_str(body, "instructions", SIZE_MAX, &instructions, NULL, err), ended;
 
