@@ -199,11 +199,12 @@ static enum status read_outputs(struct grammar_fields *f, const struct json *o, 
         st = error_set_param(err, ST_INVALID, field,
                              "structured_outputs needs json, regex, choice, grammar, "
                              "json_object or structural_tag");
-    if (st == ST_OK) st = json_get_bool(v, "disable_any_whitespace", &is_compact, NULL, err);
+    if (st != ST_OK) return st;
+    st = json_get_bool(v, "disable_any_whitespace", &is_compact, NULL, err);
     if (st == ST_OK)
         st = json_get_bool(v, "disable_additional_properties", &f->spec.is_closed, NULL, err);
     if (is_compact) f->spec.spaces = GRAMMAR_SPACES_COMPACT;
-    if (st != ST_OK) return st;
+    if (st != ST_OK) return error_within(err, st, field);
     return take_pattern(f, "structured_outputs.whitespace_pattern",
                         json_get(v, "whitespace_pattern"), err);
 }

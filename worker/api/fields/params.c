@@ -194,7 +194,7 @@ static enum status get_stream(struct call_params *p, const struct json *o, struc
         st = json_get_bool(options, "continuous_usage_stats", &p->continuous_usage, NULL, err);
     }
     p->continuous_usage = p->continuous_usage && p->include_usage;
-    return st;
+    return error_within(err, st, "stream_options");
 }
 
 static enum status get_common(struct call_params *p, const struct json *o,

@@ -17,9 +17,10 @@
  * out of the prompt there, as a nonce, is no change. What is cached is compared with the client's
  * own earlier prompt alone, so that nothing of other clients' prompts shows.
  *
- * Bounded in bytes, in which tenants have equal shares (shares.h): of these, what was added or named
- * longest ago goes first. A request is found by its id and the owner that it was made for. LIMITS: equal hashes of 64 bits are taken for equal contents;
- * the seed is secret, and a collision names a wrong reason. Pure; one thread. */
+ * Bounded in bytes, in which tenants have equal shares (shares.h): of a tenant's, what was added or
+ * named longest ago goes first. A request is found by its id and the owner that it was made for.
+ * LIMITS: equal hashes of 64 bits are taken for equal contents; the seed is secret, and a collision
+ * names a wrong reason. Pure; one thread. */
 #ifndef WORKER_API_STORES_PROMPT_HISTORY_H
 #define WORKER_API_STORES_PROMPT_HISTORY_H
 

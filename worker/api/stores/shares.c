@@ -1,4 +1,4 @@
-/* worker/api/stores/shares.c - a heap of tenants by their bytes, and a list of each one's entries. */
+/* worker/api/stores/shares.c - tenants by their bytes in a heap, entries in lists. */
 #include "worker/api/stores/shares.h"
 
 #include <assert.h>
