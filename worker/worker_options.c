@@ -401,6 +401,11 @@ static const struct option_def rows[] = {
              "those that clients mark by cache_control, prompt_cache_options or "
              "prompt_cache_retention. Higher keeps more of them and less of other prompts. A "
              "tenant gets at most half of it. 0 ignores the marks."},
+    {"hold-bytes", OPT_BYTES, FIELD(hold_bytes), .def = "0", .group = "Cache",
+     .help = "KV that clients may hold with POST /cache/hold, of host memory with "
+             "--kv-offload-bytes, else of the device. Higher holds more prefixes and leaves less "
+             "for all others; at most half. A key or tenant gets at most half of it. 0: a quarter "
+             "of that memory. A number without a unit, up to 1024, is in GiB."},
     {"kv-cache-metrics", OPT_BOOL, FIELD(kv_cache_metrics), .group = "Cache",
      .help = "Measure KV blocks for /metrics: their lifetime, their idle time before eviction, and "
              "the time between hits."},

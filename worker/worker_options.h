@@ -38,7 +38,7 @@ struct worker_options {
     uint64_t kv_bytes;
     double memory_fraction, watermark, retained_share, kv_cache_metrics_sample;
     bool prefix_caching, dedup, kv_cache_metrics;
-    uint64_t kv_offload_bytes, swap_bytes;
+    uint64_t kv_offload_bytes, swap_bytes, hold_bytes;
     const char *kv_file; /* NULL: none */
     uint64_t kv_file_bytes;
     const char *kv_store, *kv_store_password_file, *kv_store_ca_file, *kv_key_file; /* or NULL */

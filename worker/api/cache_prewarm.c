@@ -43,16 +43,14 @@ static void set_params(struct call *c, uint32_t ttl_s) {
     p->request.prompt_logprobs = p->prompt_logprobs = -1;
     if (engine_info(c->api->engine)->is_by_priority) p->request.priority = INT32_MAX;
     c->keep[0] = (struct call_keep){SIZE_MAX, ttl_s};
-    c->n_keep = 1;
+    c->n_keep = retention_of_seconds(ttl_s) != RETAIN_NONE;
 }
 
-static enum status prewarm_read(struct call *c, const struct json *root, struct error *err) {
-    uint32_t ttl_s = 3600;
-    enum status st = cache_control_read_time(root, &ttl_s, err);
+enum status prewarm_read_prompt(struct call *c, const struct json *root, uint32_t ttl_s,
+                                struct error *err) {
+    enum status st = json_is_null(json_get(root, "messages")) ? completions_read(c, root, err)
+                                                              : chat_read(c, root, err);
 
-    if (st != ST_OK) return st;
-    st = json_is_null(json_get(root, "messages")) ? completions_read(c, root, err)
-                                                  : chat_read(c, root, err);
     if (st != ST_OK) return st;
     if (c->n_prompts > 1) {
         return error_set_param(err, ST_INVALID, "prompt",
@@ -60,6 +58,13 @@ static enum status prewarm_read(struct call *c, const struct json *root, struct 
     }
     set_params(c, ttl_s);
     return ST_OK;
+}
+
+static enum status prewarm_read(struct call *c, const struct json *root, struct error *err) {
+    uint32_t ttl_s = 3600;
+    enum status st = cache_control_read_time(root, &ttl_s, err);
+
+    return st == ST_OK ? prewarm_read_prompt(c, root, ttl_s, err) : st;
 }
 
 void cache_prewarm_post(struct http_request *req, void *arg) {

@@ -234,7 +234,7 @@ static void send_usage(struct call *c, const struct call_usage *usage) {
  * is streamed, the status waits for the whole. A head that came before would leave no more to do
  * than to break off, which a router takes for a worker that fails. */
 static bool head_waits(const struct call *c) {
-    return !c->params.stream && c->params.request.grammar;
+    return c->shape->computed || (!c->params.stream && c->params.request.grammar);
 }
 
 /* The first token is there. */
@@ -340,6 +340,10 @@ static void finish(struct call *c) {
 
     samples_rank(c);
     buf_clear(&c->out);
+    if (c->shape->computed) {
+        c->shape->computed(c);
+        return;
+    }
     if (!c->params.stream) {
         c->shape->body(c, &c->out);
     } else if (c->params.include_usage && c->shape->usage_chunk) {

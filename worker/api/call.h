@@ -93,6 +93,9 @@ struct call_shape {
     void (*send)(struct call *c, struct choice *ch);
     void (*usage_chunk)(struct call *c, struct buf *out); /* NULL: none */
     void (*body)(struct call *c, struct buf *out);        /* the whole answer */
+    /* Instead of it, once all choices have ended; the head waits for it, and it releases the call
+     * and answers c->req, or takes that over. NULL: the answer is `body`. */
+    void (*computed)(struct call *c);
 };
 
 struct call {

@@ -357,6 +357,9 @@ static const struct http_route routes[] = {
     {HTTP_POST, "/flush_cache", reset_post},
     {HTTP_POST, "/cache/explain", cache_explain_post},
     {HTTP_POST, "/cache/prewarm", cache_prewarm_post},
+    {HTTP_POST, "/cache/hold", cache_hold_post},
+    {HTTP_POST, "/cache/release", cache_release_post},
+    {HTTP_GET, "/cache", cache_get},
     {HTTP_GET, REQUEST_EVENTS_PATH, request_events_get},
     {HTTP_POST, "/admin/drain", admin_drain_post},
     {HTTP_GET, "/kv_events", kv_events_get},
@@ -390,8 +393,9 @@ static struct str path_of(const struct api *api, struct str path) {
 
 /* Calls that change the worker for all of its clients. */
 static bool is_change(struct str path) {
-    static const char *const paths[] = {"/admin/drain", "/reset_prefix_cache", "/flush_cache",
-                                        "/abort_request", "/cache/prewarm"};
+    static const char *const paths[] = {"/admin/drain",   "/reset_prefix_cache", "/flush_cache",
+                                        "/abort_request", "/cache/prewarm",      "/cache/hold",
+                                        "/cache/release"};
 
     for (size_t i = 0; i < ARRAY_LEN(paths); i++) {
         if (str_eq(path, str_of(paths[i]))) return true;

@@ -199,6 +199,7 @@ static void handle(struct engine *e, struct request_mail *mail) {
     case MAIL_SNAPSHOT:
         engine_on_snapshot(e, CONTAINER_OF(mail, struct engine_snapshot, mail));
         return;
+    case MAIL_HOLD: engine_on_hold(e, CONTAINER_OF(mail, struct engine_hold_call, mail)); return;
     case MAIL_DRAIN: e->is_draining = true; return;
     case MAIL_STOP: e->is_stopping = true; return;
     case MAIL_PROGRESS:
@@ -359,6 +360,7 @@ void engine_on_mail(struct mail *mail, void *engine) {
     struct engine *e = engine;
     const struct engine_callbacks *cb = &e->options.callbacks;
     struct request_mail *m = CONTAINER_OF(mail, struct request_mail, mail);
+    struct engine_hold_call *hold;
     struct engine_snapshot *snapshot;
     struct engine_reset *reset;
 
@@ -375,6 +377,10 @@ void engine_on_mail(struct mail *mail, void *engine) {
     case MAIL_SNAPSHOT:
         snapshot = CONTAINER_OF(m, struct engine_snapshot, mail);
         snapshot->on_done(snapshot);
+        return;
+    case MAIL_HOLD:
+        hold = CONTAINER_OF(m, struct engine_hold_call, mail);
+        hold->on_done(hold);
         return;
     case MAIL_KV_EVENTS:
         atomic_exchange(&e->is_kv_mail_sent, false); /* before the look */

@@ -91,6 +91,7 @@ struct engine_options {
     uint64_t kv_bytes;
     double memory_fraction; /* for engine_memory_budget, weights included */
     uint64_t host_kv_bytes; /* host memory for evicted and swapped blocks; 0: none */
+    uint64_t hold_bytes;    /* of the last place that has KV, for what clients hold; 0: a quarter */
     bool restores_always;   /* whatever is quicker: for tests, whose machines are busy */
 
     /* Below it, the nearest first. They need host_kv_bytes, prefix caching, a model whose layers
@@ -208,6 +209,39 @@ struct engine_snapshot {
 };
 void engine_snapshot_kv(struct engine *e, struct engine_snapshot *s);
 
+/* Prefixes that clients hold (kv_manager.h). One call makes a hold, of a request whose prompt has
+ * been computed; or releases one; or lists all. Until `on_done` the struct is the engine's. */
+enum engine_hold_op { ENGINE_HOLD, ENGINE_RELEASE, ENGINE_LIST };
+struct engine_hold {
+    struct kv_hold ask;
+    uint64_t n_tokens, n_bytes; /* of its blocks, shared ones too */
+    double left_s, value;       /* until it expires unless it is used; see block_holds_value */
+    uint64_t n_hits, saved_tokens;
+    double saved_s; /* to compute these, at the speed of now */
+};
+struct engine_holds {
+    struct block_holds_stats table;
+    uint64_t n_bytes, max_bytes; /* of distinct blocks */
+    uint64_t saved_tokens;
+    double saved_s;
+    bool is_on_host; /* else on the device */
+};
+struct engine_hold_call {
+    enum engine_hold_op op;
+    struct request
+        *request;      /* ENGINE_HOLD: ended, with a token of output; the caller's reference */
+    uint32_t n_tokens; /* of its prompt */
+    struct engine_hold hold;   /* in: ask; ENGINE_RELEASE reads id and owner. Out: the hold */
+    struct engine_hold *holds; /* ENGINE_LIST: room for BLOCK_HOLDS_MAX */
+    uint32_t n_holds;
+    struct engine_holds totals; /* ENGINE_LIST */
+    enum status status; /* ST_UNAVAILABLE: the engine is gone. ENGINE_RELEASE: ST_NOT_FOUND */
+    struct error err;
+    void (*on_done)(struct engine_hold_call *call); /* on the creator's loop */
+    struct request_mail mail;
+};
+void engine_call_hold(struct engine *e, struct engine_hold_call *call);
+
 /* A copy as of the last step. Any thread. */
 struct engine_stats {
     /* now; with is_draining the numbers of x-incipit-load */
@@ -237,6 +271,7 @@ struct engine_stats {
     uint64_t moved_out, moved_in;                /* blocks, to and from host memory */
     uint64_t misses[KV_MISS_COUNT];              /* first admissions, by why they found no more */
     struct block_retain_stats retained;          /* blocks that clients asked to keep */
+    struct engine_holds holds;                   /* prefixes that they hold */
     struct lower_stats tiers[LOWER_TIERS_MAX];   /* n_tiers */
     uint32_t n_tiers;
     uint64_t finished[FINISH_ERROR + 1];

@@ -1,6 +1,7 @@
 /* worker/engine/engine_internal.h - what the files of the engine share: engine.c (the loop, both
  * ends of its mailboxes), engine_step.c (steps in flight), engine_setup.c (start and end),
- * engine_kv.c, engine_tiers.c. The first group of fields is constant once the thread is ready. */
+ * engine_kv.c, engine_holds.c, engine_tiers.c. The first group of fields is constant once the
+ * thread is ready. */
 #ifndef WORKER_ENGINE_ENGINE_INTERNAL_H
 #define WORKER_ENGINE_ENGINE_INTERNAL_H
 
@@ -21,6 +22,7 @@ enum mail_kind {
     MAIL_STOP,
     MAIL_EXPLAIN,  /* there and back */
     MAIL_SNAPSHOT, /* there and back */
+    MAIL_HOLD,     /* there and back */
     MAIL_PROGRESS, /* to the creator */
     MAIL_KV_EVENTS,
     MAIL_FAILED,
@@ -118,10 +120,14 @@ void engine_on_explain(struct engine *e, struct request *r);
 void engine_on_snapshot(struct engine *e, struct engine_snapshot *s);
 void engine_count_kv(struct engine *e); /* into the totals */
 
-/* engine_tiers.c, on the engine's thread; nothing without tiers. */
-void engine_begin_digest(struct engine *e); /* before the weights are loaded */
+/* engine_holds.c, on the engine's thread. */
+void engine_on_hold(struct engine *e, struct engine_hold_call *call);
+void engine_count_holds(struct engine *e); /* into the totals */
+
+/* engine_tiers.c, on the engine's thread; nothing without tiers, except for the first. */
 enum status engine_open_tiers(struct engine *e, const struct backend_kv_info *kv,
                               struct error *err); /* before the kv manager */
+void engine_begin_digest(struct engine *e); /* before the weights are loaded */
 void engine_close_tiers(struct engine *e);        /* no request is left; accepts half an engine */
 void engine_turn_tiers(struct engine *e, uint64_t now_us);
 void engine_note_moves(struct engine *e, backend_fence out, backend_fence in); /* 0: none */

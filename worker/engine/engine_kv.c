@@ -44,6 +44,7 @@ void engine_count_kv(struct engine *e) {
         t->host_cached = kv_host_n_cached(host);
     }
     t->retained = block_pool_retained(kv_manager_pool(e->kv));
+    engine_count_holds(e);
     t->n_tiers = e->lower ? lower_n_tiers(e->lower) : 0;
     for (uint32_t i = 0; i < t->n_tiers; i++)
         lower_stats(e->lower, i, &t->tiers[i]);

@@ -185,6 +185,25 @@ static enum status plan_host_blocks(const struct engine *e, uint32_t *n_blocks, 
     return ST_OK;
 }
 
+/* Blocks that clients may hold. Swapped sequences, restores and other prompts get the rest. */
+static enum status plan_holds(const struct engine *e, uint32_t n_blocks, uint32_t n_host_blocks,
+                              uint32_t *n_held, struct error *err) {
+    bool is_on_host = n_host_blocks > 0 && !e->options.kv.no_host_cache;
+    uint32_t n_all = is_on_host ? n_host_blocks : n_blocks;
+    uint64_t n = e->options.hold_bytes / e->info.block_bytes;
+
+    if (e->options.hold_bytes == 0) n = n_all / 4;
+    if (n > n_all / 2)
+        return error_set_param(err, ST_INVALID, "hold-bytes",
+                               "hold-bytes is %llu: use at most %llu bytes, half of the KV memory "
+                               "of %s",
+                               (unsigned long long)e->options.hold_bytes,
+                               (unsigned long long)(n_all / 2 * e->info.block_bytes),
+                               is_on_host ? "the host" : "the device");
+    *n_held = (uint32_t)n;
+    return ST_OK;
+}
+
 /* --- opening ---------------------------------------------------------------------------------- */
 
 static struct backend_limits limits_of(const struct engine_options *o) {
@@ -260,6 +279,8 @@ static enum status open_pool(struct engine *e, struct error *err) {
     e->info.block_bytes = ops->kv_block_bytes(e->model);
     if ((st = plan_pool(e, &n_blocks, err)) != ST_OK) return st;
     if ((st = plan_host_blocks(e, &n_host_blocks, err)) != ST_OK) return st;
+    if ((st = plan_holds(e, n_blocks, n_host_blocks, &kv->max_held_blocks, err)) != ST_OK)
+        return st;
     log_pool(e, n_blocks, n_host_blocks);
     if ((st = ops->kv_alloc(e->model, n_blocks, n_host_blocks, &kv_info, err)) != ST_OK) return st;
     kv->n_blocks = n_blocks;
@@ -454,6 +475,12 @@ static void fail_snapshot(struct engine_snapshot *s) {
     s->on_done(s);
 }
 
+static void fail_hold(struct engine_hold_call *call) {
+    call->status = error_set(&call->err, ST_UNAVAILABLE,
+                             "the worker is shutting down: hold the prefix on another worker");
+    call->on_done(call);
+}
+
 /* Mails about requests hold references; a reset belongs to its sender, which waits for it; the
  * others belong to the engine. */
 static void drop_mails(struct mailbox *box) {
@@ -472,6 +499,8 @@ static void drop_mails(struct mailbox *box) {
             request_unref(CONTAINER_OF(m, struct request, progress_mail));
         } else if (m->kind == MAIL_SNAPSHOT) {
             fail_snapshot(CONTAINER_OF(m, struct engine_snapshot, mail));
+        } else if (m->kind == MAIL_HOLD) {
+            fail_hold(CONTAINER_OF(m, struct engine_hold_call, mail));
         } else if (m->kind == MAIL_RESET) {
             fail_reset(CONTAINER_OF(m, struct engine_reset, mail));
         }

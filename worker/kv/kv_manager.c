@@ -74,6 +74,7 @@ struct kv_manager *kv_manager_create(const struct kv_manager_config *config) {
         .order = config->order,
         .no_null = config->no_null,
         .max_retained = (uint32_t)(config->retained_share * config->n_blocks),
+        .can_hold = kv_manager_can_hold(config),
         .on_evict = kv_manager_on_evict,
         .arg = mgr,
         .ages = mgr->ages,
@@ -94,6 +95,7 @@ struct kv_manager *kv_manager_create(const struct kv_manager_config *config) {
     mgr->table_capacity = CEIL_DIV(config->max_model_len, config->block_size);
     if (config->n_host_blocks > 0) create_host(mgr);
     create_groups(mgr);
+    kv_manager_create_holds(mgr);
     if (config->names) {
         assert(mgr->host && mgr->n_groups == 1 && !mgr->has_windows && !config->no_host_cache);
         kv_names_init(&mgr->names, config->names, config->n_blocks, config->n_host_blocks,
@@ -121,6 +123,8 @@ void kv_manager_destroy(struct kv_manager *mgr) {
     kv_explain_destroy(mgr->explain);
     kv_names_fini(&mgr->names);
     mem_free(mgr->leaving);
+    block_holds_destroy(mgr->holds);
+    mem_free(mgr->held_ids);
     mem_free(mgr->host_hit_ids);
     mem_free(mgr->slots);
     mem_free(mgr->slot_keys);
@@ -373,6 +377,7 @@ enum status kv_manager_allocate(struct kv_manager *mgr, struct kv_seq *seq, cons
 
     if (!list_is_linked(&seq->link)) {
         kv_manager_note_admission(mgr, seq, tokens, n_tokens, &a->hit);
+        kv_manager_note_hold_hits(mgr, seq, &a->hit);
         if (mgr->reuse && !seq->has_kind) find_kind(mgr, seq, tokens, n_tokens, &a->hit);
     }
     attach_hits(mgr, seq, a, d.n_before); /* all groups', before anything is taken: the taking
@@ -468,6 +473,7 @@ void kv_manager_clear_moves(struct kv_manager *mgr) {
 enum status kv_manager_reset_prefix_cache(struct kv_manager *mgr) {
     if (!list_is_empty(&mgr->holders)) return ST_BUSY;
     kv_manager_note_reset(mgr);
+    if (mgr->holds) block_holds_reset(mgr->holds);
     if (mgr->host) kv_host_reset(mgr->host);
     hit_window_reset(&mgr->stats.window);
     return block_pool_reset(mgr->pool);

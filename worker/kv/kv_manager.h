@@ -39,6 +39,7 @@
 #include "common/base/list.h"
 #include "worker/kv/block/block_ages.h"
 #include "worker/kv/block/block_hash.h"
+#include "worker/kv/block/block_holds.h"
 #include "worker/kv/block/block_pool.h"
 #include "worker/kv/block/block_table.h"
 #include "worker/kv/kv_events.h"
@@ -75,7 +76,9 @@ struct kv_manager_config {
     bool no_null;                        /* block 0 is handed out too; full attention only */
     bool no_stats;
     bool dedup;
-    double retained_share; /* of the blocks: most that clients keep from eviction; 0: none */
+    double retained_share;    /* of the blocks: most that clients keep from eviction; 0: none */
+    uint32_t max_held_blocks; /* by clients (block_holds.h): of host memory if it caches, else of
+                               * the device; 0: none */
     struct block_ages_config ages; /* of the device's blocks; zeros: not followed */
 };
 struct kv_manager;
@@ -109,6 +112,7 @@ struct kv_seq {
     uint16_t kind;     /* of its prompt, with FREE_ORDER_REUSE; from its first admission on */
     bool has_kind, has_ended; /* its end is remembered */
     uint32_t n_prompt_blocks; /* full ones; with a kind */
+    bool has_used_holds;      /* its first admission has counted for the holds that it used */
     bool is_explained;        /* why it found no more was counted, at its first admission */
     struct kv_explanation *explanation; /* set after init: filled in then; NULL: not wanted */
     block_id *host_ids;        /* (n_groups, table capacity) while it is swapped out, else not
@@ -196,6 +200,25 @@ MUST_USE enum status kv_manager_fork(struct kv_manager *mgr, struct kv_seq *chil
  * neighbours. */
 void kv_manager_explain(struct kv_manager *mgr, const struct kv_seq *seq, const uint32_t *tokens,
                         uint32_t n_tokens, const struct kv_hit *hit, struct kv_explanation *out);
+
+/* --- holds */
+
+struct kv_hold {
+    uint64_t id, owner, holder; /* see block_holds.h */
+    uint32_t ttl_s;
+};
+
+/* Holds what is cached of the full blocks of tokens[0, n_tokens): the caller has just computed
+ * them, and tokens has one more. *out is valid until the next call. ST_BUSY, with what to do: the
+ * budget, or no room in host memory. ST_INVALID: nothing is cached. The owner's hold of the same
+ * blocks is renewed, and keeps its id. */
+MUST_USE enum status kv_manager_hold(struct kv_manager *mgr, struct kv_seq *seq,
+                                     const uint32_t *tokens, uint32_t n_tokens,
+                                     const struct kv_hold *ask, const struct block_hold **out,
+                                     struct error *err);
+MUST_USE enum status kv_manager_release_hold(struct kv_manager *mgr, uint64_t id, uint64_t owner);
+const struct block_holds *kv_manager_holds(const struct kv_manager *mgr); /* NULL: there are none */
+bool kv_manager_holds_on_host(const struct kv_manager *mgr);
 
 /* Writes everything that is cached into the event log once more, in batches of its own. Takes as
  * long as encoding it, some 0.5 us a block; for the rare subscriber that missed events. */

@@ -69,6 +69,7 @@ void kv_manager_check(const struct kv_manager *mgr) {
     if (mgr->host) kv_host_check(mgr->host);
     if (mgr->names.device)
         kv_names_check(&mgr->names, mgr->config.n_blocks, mgr->config.n_host_blocks);
+    kv_manager_check_holds(mgr);
     if (mgr->explain) kv_explain_check(mgr->explain, block_pool_cache(mgr->pool));
     for (block_id id = 0; id < mgr->config.n_blocks; id++)
         assert(n_refs[id] == block_pool_ref_cnt(mgr->pool, id));

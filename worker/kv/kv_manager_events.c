@@ -54,6 +54,7 @@ void kv_manager_on_evict(void *arg, block_id id) {
     bool is_kept;
 
     if (mgr->explain) kv_explain_forgotten(mgr->explain, cache, id);
+    if (mgr->holds && !kv_manager_has_tier(mgr)) block_holds_evicted(mgr->holds, id);
     if (!prefix_cache_is_only_copy(cache, id)) return;
     key = prefix_cache_key(cache, id);
     is_kept = mgr->host && kv_manager_keep_on_host(mgr, id, &key);
@@ -110,6 +111,7 @@ void kv_manager_set_now(struct kv_manager *mgr, uint64_t now_us) {
     mgr->now_us = now_us;
     if (mgr->ages) block_ages_set_now(mgr->ages, now_us);
     if (mgr->reuse) block_reuse_set_now(mgr->reuse, now_us);
+    if (mgr->holds) block_holds_set_now(mgr->holds, now_us);
     block_pool_set_now(mgr->pool, now_us); /* last: what it lets go has the time of the others */
 }
 

@@ -24,7 +24,7 @@ static void move_in(struct kv_manager *mgr, block_id host, block_id device) {
 
 /* --- the second tier -------------------------------------------------------------------------- */
 
-static bool has_tier(const struct kv_manager *mgr) {
+bool kv_manager_has_tier(const struct kv_manager *mgr) {
     return mgr->host && !mgr->config.no_host_cache && mgr->n_groups == 1 && !mgr->has_windows;
 }
 
@@ -33,7 +33,7 @@ bool kv_manager_keep_on_host(struct kv_manager *mgr, block_id id, const struct p
     bool is_there, must_move;
     block_id kept;
 
-    if (!has_tier(mgr)) return false;
+    if (!kv_manager_has_tier(mgr)) return false;
     is_there = kv_host_find(mgr->host, key) != BLOCK_NONE;
     if (!is_there && (mgr->published_step[id] == mgr->step ||
                       kv_moves_room(&mgr->moves) <= mgr->n_reserved_moves)) {
@@ -51,7 +51,7 @@ void kv_manager_find_on_host(struct kv_manager *mgr, const struct kv_chain *chai
     const struct prefix_cache *cache;
     uint64_t parent = PREFIX_ROOT;
 
-    if (!has_tier(mgr)) return;
+    if (!kv_manager_has_tier(mgr)) return;
     cache = kv_host_cache(mgr->host);
     if (hit->n_blocks > 0) {
         parent = prefix_cache_prefix(block_pool_cache(mgr->pool), hit->ids[0][hit->n_blocks - 1]);

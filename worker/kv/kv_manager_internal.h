@@ -37,6 +37,8 @@ struct kv_manager {
     uint64_t *leaving;     /* (n_leaving) kv_manager_leave; NULL: not called yet */
     uint32_t n_leaving, next_leaving;
     struct kv_explain *explain; /* NULL: switched off */
+    struct block_holds *holds;  /* NULL: nothing can be held */
+    block_id *held_ids;         /* (table_capacity) a hold that is being made */
     uint64_t now_us;
     struct kv_stats stats;
 };
@@ -73,7 +75,21 @@ void kv_manager_note_reset(struct kv_manager *mgr); /* before everything is forg
 void kv_manager_note_admission(struct kv_manager *mgr, struct kv_seq *seq, const uint32_t *tokens,
                                uint32_t n_tokens, const struct kv_hit *hit);
 
+/* --- kv_manager_hold.c: prefixes that clients hold */
+
+static inline bool kv_manager_can_hold(const struct kv_manager_config *c) {
+    return c->max_held_blocks > 0 && !c->no_caching &&
+           (c->n_groups == 0 || (c->n_groups == 1 && c->group[0].kind == KV_FULL));
+}
+void kv_manager_create_holds(struct kv_manager *mgr);
+/* A sequence is admitted with these hits. */
+void kv_manager_note_hold_hits(struct kv_manager *mgr, struct kv_seq *seq,
+                               const struct kv_hit *hit);
+void kv_manager_check_holds(const struct kv_manager *mgr);
+
 /* --- kv_manager_host.c: the second tier and swapping */
+
+bool kv_manager_has_tier(const struct kv_manager *mgr); /* contents are cached in host memory */
 
 void kv_manager_find_on_host(struct kv_manager *mgr, const struct kv_chain *chain, uint32_t n_max,
                              struct kv_hit *hit);

@@ -55,6 +55,20 @@ static void collect_retained(struct metrics *m, const struct block_retain_stats 
     advance(METRICS_GET(m, WORKER_kv_retained_total, "refused"), s->n_refused);
 }
 
+static void collect_holds(struct metrics *m, const struct engine_holds *s) {
+    static const char *const outcomes[HOLD_ENDS] = {"released", "expired", "displaced", "evicted",
+                                                    "reset"};
+
+    metric_set(metrics_at(m, WORKER_kv_holds), s->table.n_holds);
+    metric_set(metrics_at(m, WORKER_kv_held_blocks), s->table.n_blocks);
+    metric_set(metrics_at(m, WORKER_kv_held_blocks_limit), s->table.max_blocks);
+    for (int why = 0; why < HOLD_ENDS; why++)
+        advance(METRICS_GET(m, WORKER_kv_holds_ended_total, outcomes[why]), s->table.n_ended[why]);
+    metric_reach(metrics_at(m, WORKER_kv_holds_refused_total), s->table.n_refused);
+    metric_reach(metrics_at(m, WORKER_kv_hold_hits_total), s->table.n_hits);
+    metric_reach(metrics_at(m, WORKER_kv_hold_saved_tokens_total), s->saved_tokens);
+}
+
 static void collect_cache(struct metrics *m, const struct engine_stats *s) {
     for (int cause = 0; cause < KV_MISS_COUNT; cause++) {
         const char *name = kv_miss_name((enum kv_miss)cause);
@@ -67,6 +81,7 @@ static void collect_cache(struct metrics *m, const struct engine_stats *s) {
     advance(METRICS_GET(m, WORKER_kv_moved_blocks_total, "out"), s->moved_out);
     advance(METRICS_GET(m, WORKER_kv_moved_blocks_total, "in"), s->moved_in);
     collect_retained(m, &s->retained);
+    collect_holds(m, &s->holds);
 }
 
 static void collect_tier(struct metrics *m, const struct lower_stats *t) {

@@ -114,6 +114,18 @@ struct engine;
     X(COUNTER, kv_retained_total, "outcome",                                                       \
       "KV blocks of marked prompts by outcome: hit by a later request, expired unused, displaced " \
       "by other marked prompts, evicted although marked, refused because of the tenant's share.")  \
+    X(GAUGE, kv_holds, "", "Prefixes that clients hold with POST /cache/hold.")                    \
+    X(GAUGE, kv_held_blocks, "",                                                                   \
+      "KV blocks that clients hold, those of several holds once: in host memory with "             \
+      "--kv-offload-bytes, else on the device.")                                                   \
+    X(GAUGE, kv_held_blocks_limit, "", "Most KV blocks that clients hold, each hold's counted.")   \
+    X(COUNTER, kv_holds_ended_total, "outcome",                                                    \
+      "Holds that ended, by why: released by their owner, expired unused, displaced after half "   \
+      "of their time unused, evicted because a request needed the device's last blocks, reset.")   \
+    X(COUNTER, kv_holds_refused_total, "",                                                         \
+      "Holds refused because of --hold-bytes, a holder's half of it, or 1,024 holds.")             \
+    X(COUNTER, kv_hold_hits_total, "", "Requests that took blocks of a hold from the cache.")      \
+    X(COUNTER, kv_hold_saved_tokens_total, "", "Prompt tokens that these requests took from it.")  \
     X(COUNTER, kv_tier_requests_total, "tier,outcome",                                             \
       "Requests with a part of their prompt in a tier below host memory (--kv-file), by outcome: " \
       "awaited, they waited for it; dearer, computing was quicker or the tier late; late, "        \

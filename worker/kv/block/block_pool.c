@@ -66,7 +66,7 @@ struct block_pool *block_pool_create(const struct block_pool_config *config) {
     prefix_cache_init(&pool->cache, config->n_blocks, config->block_size);
     assert((config->order == FREE_ORDER_REUSE) == (config->reuse != NULL));
     free_queue_init_rings(&pool->queue, config->n_blocks, n_rings + RETAIN_RINGS);
-    if (config->max_retained > 0)
+    if (config->max_retained > 0 || config->can_hold)
         pool->retain =
             block_retain_create(config->n_blocks, config->max_retained, &pool->queue, n_rings);
     if (config->reuse) pool->places = mem_calloc(config->n_blocks, sizeof(*pool->places));
@@ -204,13 +204,42 @@ static void end_marks(struct block_pool *pool) {
 
 void block_pool_retain(struct block_pool *pool, const block_id *ids, uint32_t n,
                        enum retention time, uint64_t tenant) {
-    if (!pool->retain) return;
+    if (pool->config.max_retained == 0) return;
     for (uint32_t i = 0; i < n; i++) {
         if (is_null(pool, ids[i])) continue;
         if (!prefix_cache_contains(&pool->cache, ids[i]) ||
             !block_retain_mark(pool->retain, ids[i], time, tenant))
             return;
     }
+}
+
+/* Off the queue, with no user to come. */
+static void leave_queue(struct block_pool *pool, block_id id) {
+    block_retain_leave(pool->retain, id);
+    free_queue_remove(&pool->queue, id);
+    if (pool->places) pool->places[id].is_due = false;
+}
+
+static void queue_again(struct block_pool *pool, block_id id) {
+    if (!block_retain_push(pool->retain, id)) queue_cached(pool, id);
+    end_marks(pool);
+}
+
+void block_pool_hold(struct block_pool *pool, block_id id) {
+    bool is_free = pool->ref_cnt[id] == 0;
+
+    assert(pool->config.can_hold && prefix_cache_contains(&pool->cache, id));
+    if (is_free) leave_queue(pool, id);
+    block_retain_hold(pool->retain, id);
+    if (is_free) queue_again(pool, id);
+}
+
+void block_pool_unhold(struct block_pool *pool, block_id id) {
+    bool is_free = pool->ref_cnt[id] == 0;
+
+    if (is_free) leave_queue(pool, id);
+    block_retain_unhold(pool->retain, id);
+    if (is_free) queue_again(pool, id);
 }
 
 void block_pool_set_now(struct block_pool *pool, uint64_t now_us) {
@@ -370,7 +399,8 @@ block_id block_pool_next_free(const struct block_pool *pool, block_id id) {
     if (pool->places || !pool->retain)
         return id == BLOCK_NONE ? free_queue_first(&pool->queue)
                                 : free_queue_next(&pool->queue, id);
-    if (id != BLOCK_NONE && block_retain_is_marked(pool->retain, id))
+    if (id != BLOCK_NONE &&
+        (block_retain_is_marked(pool->retain, id) || block_retain_is_held(pool->retain, id)))
         return block_retain_next(pool->retain, id);
     next = id == BLOCK_NONE ? free_queue_first(&pool->queue) : free_queue_next(&pool->queue, id);
     return next == BLOCK_NONE ? block_retain_next(pool->retain, BLOCK_NONE) : next;

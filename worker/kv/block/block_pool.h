@@ -10,6 +10,7 @@
  *      blank       ref_cnt = 0, on the queue, no content that can be hit
  *
  *      retained    cached, and a client has asked to keep it: see block_retain.h
+ *      held        cached, and a client holds it: taken when nothing else is free
  *
  * Two orders. `classic` appends whatever is released. `fresh-first` (default) puts blanks at the
  * head, so that an empty block is reused before one that may still be hit.
@@ -38,6 +39,7 @@ struct block_pool_config {
     enum free_order order;
     bool no_null;          /* block 0 is a block like the others */
     uint32_t max_retained; /* free blocks that are evicted after all others; 0: none is */
+    bool can_hold;         /* block_pool_hold is used */
     /* Called before a published block is evicted, while its content can still be queried. May be
      * NULL; must not change the pool. */
     void (*on_evict)(void *arg, block_id id);
@@ -81,6 +83,11 @@ void block_pool_set_kind(struct block_pool *pool, const block_id *ids, uint32_t 
  * the tenant has no share left for (0: of no tenant). With max_retained 0: does nothing. */
 void block_pool_retain(struct block_pool *pool, const block_id *ids, uint32_t n,
                        enum retention time, uint64_t tenant);
+
+/* A published block, in use or free, is evicted when nothing else is free; no more so. Of a chain
+ * call them for the last block first. Eviction ends it as well. With can_hold only. */
+void block_pool_hold(struct block_pool *pool, block_id id);
+void block_pool_unhold(struct block_pool *pool, block_id id);
 
 /* The time of releases from now on; what clients asked to keep until then goes behind the others.
  * Monotonic microseconds. */

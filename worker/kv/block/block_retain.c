@@ -10,6 +10,7 @@ struct block_mark {
     uint64_t released_us; /* read while it is on a ring */
     uint8_t time;         /* enum retention; RETAIN_NONE: it is not marked */
     uint8_t place;        /* of its tenant; 0: of no tenant */
+    bool is_held;
 };
 
 struct block_retain {
@@ -62,6 +63,10 @@ bool block_retain_is_marked(const struct block_retain *r, uint32_t id) {
     return r->marks[id].time != RETAIN_NONE;
 }
 
+bool block_retain_is_held(const struct block_retain *r, uint32_t id) {
+    return r->marks[id].is_held;
+}
+
 /* --- marks ------------------------------------------------------------------------------------ */
 
 bool block_retain_mark(struct block_retain *r, uint32_t id, enum retention time, uint64_t tenant) {
@@ -86,9 +91,18 @@ void block_retain_forget(struct block_retain *r, uint32_t id) {
     struct block_mark *m = &r->marks[id];
 
     assert(!free_queue_contains(r->queue, id));
-    if (m->time == RETAIN_NONE) return;
-    r->n_of_place[m->place]--;
+    if (m->time != RETAIN_NONE) r->n_of_place[m->place]--;
     *m = (struct block_mark){.time = RETAIN_NONE};
+}
+
+void block_retain_hold(struct block_retain *r, uint32_t id) {
+    assert(!free_queue_contains(r->queue, id));
+    r->marks[id].is_held = true;
+}
+
+void block_retain_unhold(struct block_retain *r, uint32_t id) {
+    assert(!free_queue_contains(r->queue, id) && r->marks[id].is_held);
+    r->marks[id].is_held = false;
 }
 
 /* --- rings ------------------------------------------------------------------------------------ */
@@ -101,20 +115,36 @@ static uint32_t first_of(const struct block_retain *r, uint32_t time) {
     return free_queue_first_of(r->queue, ring_of(r, time));
 }
 
+static uint32_t first_held(const struct block_retain *r) {
+    return first_of(r, RETENTIONS);
+}
+
+/* Its place on the queue is that of its mark. */
+static bool is_on_mark(const struct block_retain *r, uint32_t id) {
+    return r->marks[id].time != RETAIN_NONE && !r->marks[id].is_held;
+}
+
 bool block_retain_push(struct block_retain *r, uint32_t id) {
     struct block_mark *m = &r->marks[id];
 
-    if (m->time == RETAIN_NONE) return false;
     m->released_us = r->now_us;
+    if (m->is_held) {
+        free_queue_push_back_to(r->queue, ring_of(r, RETENTIONS), id);
+        return true;
+    }
+    if (m->time == RETAIN_NONE) return false;
     free_queue_push_back_to(r->queue, ring_of(r, m->time), id);
     r->stats.n_free++;
     return true;
 }
 
+void block_retain_leave(struct block_retain *r, uint32_t id) {
+    if (is_on_mark(r, id)) r->stats.n_free--;
+}
+
 void block_retain_hit(struct block_retain *r, uint32_t id) {
-    if (r->marks[id].time == RETAIN_NONE) return;
-    r->stats.n_free--;
-    r->stats.n_hit++;
+    if (is_on_mark(r, id)) r->stats.n_hit++;
+    block_retain_leave(r, id);
 }
 
 static uint32_t take(struct block_retain *r, uint32_t id, uint64_t *counter) {
@@ -156,8 +186,12 @@ uint32_t block_retain_pop_ended(struct block_retain *r) {
 
 uint32_t block_retain_evict(struct block_retain *r) {
     double idle;
+    uint32_t id = coldest(r, &idle);
 
-    return take(r, coldest(r, &idle), &r->stats.n_evicted);
+    if (id != FREE_QUEUE_NONE) return take(r, id, &r->stats.n_evicted);
+    id = first_held(r);
+    free_queue_remove(r->queue, id);
+    return id;
 }
 
 uint32_t block_retain_next(const struct block_retain *r, uint32_t id) {
@@ -167,9 +201,9 @@ uint32_t block_retain_next(const struct block_retain *r, uint32_t id) {
         uint32_t next = free_queue_next(r->queue, id);
 
         if (next != FREE_QUEUE_NONE) return next;
-        time = r->marks[id].time;
+        time = r->marks[id].is_held ? RETENTIONS : r->marks[id].time;
     }
-    while (++time < RETENTIONS) {
+    while (++time <= RETENTIONS) {
         uint32_t first = first_of(r, time);
 
         if (first != FREE_QUEUE_NONE) return first;
@@ -189,14 +223,17 @@ void block_retain_check(const struct block_retain *r) {
 
         if (m->time == RETAIN_NONE) continue;
         n_of_place[m->place]++;
-        n_marked_free += free_queue_contains(r->queue, id);
+        n_marked_free += is_on_mark(r, id) && free_queue_contains(r->queue, id);
     }
+    for (uint32_t id = first_held(r); id != FREE_QUEUE_NONE; id = free_queue_next(r->queue, id))
+        assert(r->marks[id].is_held);
     for (uint32_t time = RETAIN_NONE + 1; time < RETENTIONS; time++) {
         uint64_t before_us = 0;
 
         for (uint32_t id = first_of(r, time); id != FREE_QUEUE_NONE;
              id = free_queue_next(r->queue, id)) {
-            assert(r->marks[id].time == time && r->marks[id].released_us >= before_us);
+            assert(r->marks[id].time == time && !r->marks[id].is_held);
+            assert(r->marks[id].released_us >= before_us);
             before_us = r->marks[id].released_us;
             n_free++;
         }

@@ -34,7 +34,8 @@ struct tier_fixture {
     bool is_live[N_SEQS], is_scheduled[N_SEQS];
     uint32_t first[N_SEQS]; /* of a scheduled one: tokens from here on are new */
     uint32_t n_moves[KV_MOVE_IN + 1];
-    uint32_t n_restored, n_wanted;
+    uint32_t n_restored, n_wanted, n_held;
+    uint64_t now_us;
     bool is_wanted[N_HOST]; /* host blocks with a content that is to be written below */
 };
 
@@ -67,6 +68,7 @@ static void fixture_init_named(struct tier_fixture *w, uint32_t n_device, uint32
     config.dedup = dedup;
     config.names = names;
     config.max_reserved = 3;
+    config.max_held_blocks = (n_host ? n_host : n_device) / 4;
     w->mgr = kv_manager_create(&config);
 }
 
@@ -396,6 +398,47 @@ static void what_came_from_below_is_hit(void **state) {
     fixture_fini(&w);
 }
 
+/* --- holds ------------------------------------------------------------------------------------ */
+
+static void compute(struct tier_fixture *w, uint32_t first_token, uint32_t n_hit) {
+    start(w, 0, first_token, 33);
+    assert_int_equal(admit(w, 0), ST_OK);
+    assert_int_equal(w->req[0].n_hit, n_hit);
+    run_step(w);
+}
+
+/* Other prompts, of a hundred times the blocks of both pools, go through. */
+static void held_prefix_outlives(uint32_t n_host) {
+    struct tier_fixture w;
+    struct kv_hold ask = {.id = 5, .ttl_s = 60};
+    const struct block_hold *hold;
+
+    fixture_init(&w, 33, n_host, false);
+    compute(&w, 100, 0);
+    assert_int_equal(kv_manager_hold(w.mgr, &w.req[0].seq, w.req[0].tokens, 32, &ask, &hold, NULL),
+                     ST_OK);
+    assert_int_equal(hold->n_blocks, 8);
+    end(&w, 0);
+    compute(&w, 50, 0); /* not held */
+    end(&w, 0);
+    for (uint32_t i = 0; i < 100 * (33 + n_host) / 8; i++) {
+        compute(&w, 1000 + 100 * i, 0);
+        end(&w, 0);
+    }
+    compute(&w, 50, 0);
+    end(&w, 0);
+    compute(&w, 100, 32);
+    end(&w, 0);
+    assert_int_equal(block_holds_at(kv_manager_holds(w.mgr), 0)->n_hits, 1);
+    fixture_fini(&w);
+}
+
+static void held_prefix_outlives_a_hundred_caches(void **state) {
+    (void)state;
+    held_prefix_outlives(0);
+    held_prefix_outlives(32);
+}
+
 /* --- random steps ----------------------------------------------------------------------------- */
 
 /* Prompts of three families, equal up to a random point. */
@@ -453,9 +496,29 @@ static void fork_random(struct tier_fixture *w, struct rng *rng, uint32_t s) {
     w->is_live[s] = true;
 }
 
+/* What is cached of its tokens, for one of three holders. */
+static void hold_random(struct tier_fixture *w, struct rng *rng, uint32_t s) {
+    struct kv_req *r = &w->req[s];
+    uint64_t owner = rng_below(rng, 3);
+    struct kv_hold ask = {.id = ++w->n_held,
+                          .owner = owner,
+                          .holder = owner,
+                          .ttl_s = 1 + (uint32_t)rng_below(rng, 20)};
+    uint32_t n = 1 + (uint32_t)rng_below(rng, r->n_tokens - 1), n_others;
+    const struct block_hold *hold;
+
+    if (kv_manager_hold(w->mgr, &r->seq, r->tokens, n, &ask, &hold, NULL) == ST_OK)
+        assert_true(hold->n_blocks <= n / BLOCK_SIZE && hold->owner == owner);
+    n_others = block_holds_stats(kv_manager_holds(w->mgr)).n_holds;
+    if (rng_below(rng, 3) || n_others == 0) return;
+    ask.id = block_holds_at(kv_manager_holds(w->mgr), (uint32_t)rng_below(rng, n_others))->id;
+    (void)!kv_manager_release_hold(w->mgr, ask.id, owner);
+}
+
 static void act(struct tier_fixture *w, struct rng *rng, uint32_t s) {
     struct kv_req *r = &w->req[s];
 
+    if (w->is_live[s] && r->n_tokens > 1 && rng_below(rng, 20) == 0) hold_random(w, rng, s);
     if (!w->is_live[s]) {
         rng_below(rng, 4) ? start_random(w, rng, s) : fork_random(w, rng, s);
     } else if (w->is_scheduled[s]) {
@@ -473,6 +536,13 @@ static void act(struct tier_fixture *w, struct rng *rng, uint32_t s) {
     }
 }
 
+/* In host memory no request takes what is held; on the device one that needs it does. */
+static void check_ends(const uint64_t n_ended[HOLD_ENDS], bool is_on_host) {
+    assert_true(n_ended[HOLD_RELEASED] > 5 && n_ended[HOLD_RESET] > 2);
+    assert_true(n_ended[HOLD_EXPIRED] + n_ended[HOLD_DISPLACED] > 2);
+    assert_true(is_on_host ? n_ended[HOLD_EVICTED] == 0 : n_ended[HOLD_EVICTED] > 5);
+}
+
 static void run_random(uint64_t seed, bool dedup, uint32_t n_host, bool has_names) {
     struct tier_fixture w;
     struct kv_names_config names = names_of(&w);
@@ -481,6 +551,8 @@ static void run_random(uint64_t seed, bool dedup, uint32_t n_host, bool has_name
     rng_seed(&rng, seed);
     fixture_init_named(&w, N_DEVICE, n_host, dedup, has_names ? &names : NULL);
     for (int i = 0; i < 4000; i++) {
+        w.now_us += 100000;
+        kv_manager_set_now(w.mgr, w.now_us);
         for (uint64_t k = rng_below(&rng, 6); k > 0; k--)
             act(&w, &rng, (uint32_t)rng_below(&rng, N_SEQS));
         run_step(&w);
@@ -495,6 +567,7 @@ static void run_random(uint64_t seed, bool dedup, uint32_t n_host, bool has_name
     assert_true(n_host == 0 || (w.n_moves[KV_MOVE_IN] > 500 && w.n_moves[KV_MOVE_OUT] > 500));
     assert_true(n_host == 0 || kv_manager_stats(w.mgr)->host.hits > 500);
     assert_true(!has_names || (w.n_restored > 100 && w.n_wanted > 100));
+    check_ends(block_holds_stats(kv_manager_holds(w.mgr)).n_ended, n_host > 0);
     fixture_fini(&w);
 }
 
@@ -523,6 +596,7 @@ int main(void) {
         cmocka_unit_test(forks_share_their_prefix_when_swapped),
         cmocka_unit_test(a_swapped_sequence_can_end_where_it_is),
         cmocka_unit_test(what_came_from_below_is_hit),
+        cmocka_unit_test(held_prefix_outlives_a_hundred_caches),
         cmocka_unit_test(random_steps_read_what_was_written),
         cmocka_unit_test(random_steps_with_a_tier_below),
     };

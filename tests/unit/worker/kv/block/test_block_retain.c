@@ -20,6 +20,7 @@
 #define N_BLOCKS  32u
 #define MAX_KEPT  10u
 #define CHAIN_MAX 8u
+#define N_HOLDS   3u
 
 static void publish(struct block_pool *pool, block_id id, block_id parent, uint32_t token) {
     struct block_hash hash = {{0}};
@@ -236,7 +237,13 @@ struct model_block {
     uint64_t released_us; /* while it is free and marked */
     block_id parent;
     uint32_t time, tenant;
+    uint32_t n_holds;
     bool is_cached, is_free;
+};
+
+struct model_hold {
+    block_id ids[N_BLOCKS]; /* (n) of one chain; BLOCK_NONE: evicted */
+    uint32_t n;             /* 0: none */
 };
 
 struct fixture {
@@ -245,6 +252,8 @@ struct fixture {
     enum free_order order;
     struct rng rng;
     struct model_block blocks[N_BLOCKS];
+    struct model_hold holds[N_HOLDS];
+    uint32_t n_evicted_held;
     uint64_t now_us;
     int64_t last, first; /* places */
     uint32_t n_names;
@@ -261,7 +270,7 @@ static block_id coldest_of(const struct fixture *w, uint32_t time) {
     for (block_id id = 0; id < N_BLOCKS; id++) {
         const struct model_block *b = &w->blocks[id];
 
-        if (!b->is_free || b->time != time) continue;
+        if (!b->is_free || b->n_holds > 0 || b->time != time) continue;
         if (best == BLOCK_NONE || b->place < w->blocks[best].place) best = id;
     }
     return best;
@@ -285,18 +294,32 @@ static block_id coldest_marked(const struct fixture *w, double *idle) {
     return best;
 }
 
+static block_id coldest_held(const struct fixture *w) {
+    block_id best = BLOCK_NONE;
+
+    for (block_id id = 0; id < N_BLOCKS; id++) {
+        const struct model_block *b = &w->blocks[id];
+
+        if (!b->is_free || b->n_holds == 0) continue;
+        if (best == BLOCK_NONE || b->place < w->blocks[best].place) best = id;
+    }
+    return best;
+}
+
 static block_id coldest(const struct fixture *w) {
     block_id id = coldest_of(w, RETAIN_NONE);
     double idle;
 
-    return id == BLOCK_NONE ? coldest_marked(w, &idle) : id;
+    if (id == BLOCK_NONE) id = coldest_marked(w, &idle);
+    return id == BLOCK_NONE ? coldest_held(w) : id;
 }
 
 static uint32_t n_retained(const struct fixture *w) {
     uint32_t n = 0;
 
     for (block_id id = 0; id < N_BLOCKS; id++)
-        n += w->blocks[id].is_free && w->blocks[id].time != RETAIN_NONE;
+        n += w->blocks[id].is_free && w->blocks[id].n_holds == 0 &&
+             w->blocks[id].time != RETAIN_NONE;
     return n;
 }
 
@@ -320,12 +343,19 @@ static void set_now(struct fixture *w, uint64_t now_us) {
     end_marks(w);
 }
 
+static void forget_held(struct fixture *w, block_id id) {
+    w->n_evicted_held += w->blocks[id].n_holds > 0;
+    for (uint32_t h = 0; h < N_HOLDS; h++)
+        for (uint32_t i = 0; i < w->holds[h].n; i++)
+            if (w->holds[h].ids[i] == id) w->holds[h].ids[i] = BLOCK_NONE;
+}
+
 static void take(struct fixture *w, block_id *ids, uint32_t n) {
     bool was_kept[N_BLOCKS];
     uint32_t n_others = 0;
 
     for (block_id id = 0; id < N_BLOCKS; id++) {
-        was_kept[id] = w->blocks[id].time != RETAIN_NONE;
+        was_kept[id] = w->blocks[id].time != RETAIN_NONE || w->blocks[id].n_holds > 0;
         n_others += w->blocks[id].is_free && !was_kept[id];
     }
     assert_int_equal(block_pool_acquire(w->pool, ids, n), ST_OK);
@@ -335,6 +365,7 @@ static void take(struct fixture *w, block_id *ids, uint32_t n) {
         } else {
             assert_int_equal(ids[i], coldest(w));
         }
+        forget_held(w, ids[i]);
         w->blocks[ids[i]] = (struct model_block){.parent = BLOCK_NONE};
     }
 }
@@ -394,12 +425,55 @@ static uint32_t touch_chain(struct fixture *w, block_id *ids) {
     return n;
 }
 
+/* Of the last block first; what is free goes to the back of its new place. */
+static void hold(struct fixture *w, struct model_hold *h, const block_id *ids, uint32_t n) {
+    h->n = n;
+    for (uint32_t i = n; i-- > 0;) {
+        struct model_block *b = &w->blocks[ids[i]];
+
+        h->ids[i] = ids[i];
+        block_pool_hold(w->pool, ids[i]);
+        b->n_holds++;
+        b->place = ++w->last;
+        end_marks(w);
+    }
+}
+
+static void unhold(struct fixture *w, struct model_hold *h) {
+    for (uint32_t i = h->n; i-- > 0;) {
+        struct model_block *b = &w->blocks[h->ids[i]];
+
+        if (h->ids[i] == BLOCK_NONE || --b->n_holds > 0) continue;
+        block_pool_unhold(w->pool, h->ids[i]);
+        b->released_us = w->now_us;
+        b->place = ++w->last;
+        end_marks(w);
+    }
+    h->n = 0;
+}
+
+/* Some chain, whoever uses it. */
+static void hold_one(struct fixture *w) {
+    struct model_hold *h = &w->holds[below(w, N_HOLDS)];
+    block_id last = below(w, N_BLOCKS), ids[N_BLOCKS], back[N_BLOCKS];
+    uint32_t n = 0;
+
+    unhold(w, h);
+    if (!w->blocks[last].is_cached) return;
+    for (block_id id = last; id != BLOCK_NONE; id = w->blocks[id].parent)
+        back[n++] = id;
+    for (uint32_t i = 0; i < n; i++)
+        ids[i] = back[n - 1 - i];
+    hold(w, h, ids, n);
+}
+
 /* A request: hits, new blocks, the last of them blank; marks; all back. */
 static void run_one(struct fixture *w) {
     block_id ids[2 * N_BLOCKS], back[2 * N_BLOCKS];
     uint32_t n = below(w, 3) ? touch_chain(w, ids) : 0, n_new;
 
     n_new = MIN(below(w, n < CHAIN_MAX ? 6 : 2), block_pool_n_free(w->pool));
+    if (below(w, 50) == 0) n_new = block_pool_n_free(w->pool); /* what is held goes too */
     take(w, ids + n, n_new);
     for (uint32_t i = n; i + 1 < n + n_new; i++) {
         block_id parent = i > 0 ? ids[i - 1] : BLOCK_NONE;
@@ -409,10 +483,12 @@ static void run_one(struct fixture *w) {
         w->blocks[ids[i]].parent = parent;
     }
     n += n_new;
-    if (below(w, 2)) mark(w, ids, below(w, n + 1), 1 + below(w, RETAIN_RINGS), below(w, 4));
+    if (below(w, 2)) mark(w, ids, below(w, n + 1), 1 + below(w, RETENTIONS - 1), below(w, 4));
     for (uint32_t i = 0; i < n; i++)
         back[i] = ids[n - 1 - i];
+    if (below(w, 8) == 0) hold_one(w);
     release(w, back, n);
+    if (below(w, 8) == 0) hold_one(w);
 }
 
 static void run(enum free_order order) {
@@ -426,6 +502,7 @@ static void run(enum free_order order) {
                                                            .order = order,
                                                            .no_null = true,
                                                            .max_retained = MAX_KEPT,
+                                                           .can_hold = true,
                                                            .reuse = w.reuse});
     for (block_id id = 0; id < N_BLOCKS; id++)
         w.blocks[id] =
@@ -440,6 +517,7 @@ static void run(enum free_order order) {
     stats = block_pool_retained(w.pool);
     assert_true(stats.n_hit > 100 && stats.n_expired > 100 && stats.n_displaced > 100 &&
                 stats.n_refused > 100);
+    assert_true(w.n_evicted_held > 100);
     block_pool_destroy(w.pool);
     block_reuse_destroy(w.reuse);
 }

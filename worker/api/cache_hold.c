@@ -1,0 +1,341 @@
+/* worker/api/cache_hold.c - POST /cache/hold and /cache/release, GET /cache: prefixes that clients
+ * hold.
+ *
+ * A hold is computed like a prompt that is prewarmed, and then held by what the cache has of it:
+ *
+ *      POST /cache/hold ──▶ call, one token ──▶ computed ──▶ engine: hold ──▶ 200 with an id, or 429
+ *
+ * The id is of use to its owner alone: the same key or router's salt, and the same cache_salt. For
+ * all others the hold does not exist. */
+#include <stdio.h>
+
+#include "common/base/clock.h"
+#include "common/base/hash.h"
+#include "common/base/mem.h"
+#include "common/http/http_server.h"
+#include "common/protocol/openai.h"
+#include "common/text/json.h"
+#include "worker/api/body.h"
+#include "worker/api/call.h"
+#include "worker/api/fields/cache_control.h"
+#include "worker/api/handlers.h"
+
+#define ID_PREFIX  "hold-"
+#define ID_CHARS   (sizeof(ID_PREFIX) - 1 + 16)
+#define DEFAULT_S  3600u
+#define SALT_CHARS 1024
+
+/* One call of the engine about holds. */
+struct hold_call {
+    struct engine_hold_call engine;
+    struct api *api;
+    struct http_request *req; /* NULL when the client left */
+    uint32_t prompt_tokens, cached_tokens;
+};
+
+static uint64_t owner_of(const struct api *api, const struct http_request *req, const char *salt,
+                         size_t salt_len) {
+    uint64_t holder = call_holder(api, req);
+
+    return salt_len ? hash_64(salt, salt_len, holder) : holder;
+}
+
+static void on_abort(struct http_request *req) {
+    ((struct hold_call *)req->user)->req = NULL;
+}
+
+static struct hold_call *open_call(struct api *api, struct http_request *req,
+                                   enum engine_hold_op op,
+                                   void (*on_done)(struct engine_hold_call *)) {
+    struct hold_call *h = mem_zalloc(sizeof(*h));
+
+    h->engine.op = op;
+    h->engine.on_done = on_done;
+    h->api = api;
+    h->req = req;
+    req->user = h;
+    req->on_abort = on_abort;
+    return h;
+}
+
+static void close_call(struct hold_call *h) {
+    if (h->engine.request) request_unref(h->engine.request);
+    mem_free(h->engine.holds);
+    mem_free(h);
+}
+
+/* NULL: the client has left, and the call is closed. */
+static struct hold_call *take_answered(struct engine_hold_call *engine) {
+    struct hold_call *h = CONTAINER_OF(engine, struct hold_call, engine);
+
+    if (h->req) return h;
+    close_call(h);
+    return NULL;
+}
+
+static void reply_error(struct hold_call *h) {
+    api_add_retry(h->api, h->req, h->engine.status);
+    http_reply_error(h->req, h->engine.status, &h->engine.err);
+}
+
+static void reply(struct hold_call *h, struct buf *body) {
+    http_reply(h->req, 200, OPENAI_JSON, buf_str(body));
+    buf_fini(body);
+}
+
+/* --- what answers have in them ---------------------------------------------------------------- */
+
+static void put_id(struct json_writer *w, uint64_t id) {
+    char text[ID_CHARS + 1];
+
+    snprintf(text, sizeof(text), ID_PREFIX "%016llx", (unsigned long long)id);
+    json_field_z(w, "id", text);
+}
+
+static void put_size(struct json_writer *w, const struct engine_hold *hold) {
+    json_field_u64(w, "tokens", hold->n_tokens);
+    json_field_u64(w, "bytes", hold->n_bytes);
+    json_field_u64(w, "ttl_s", hold->ask.ttl_s);
+    json_field_u64(w, "expires",
+                   clock_wall_us() / 1000000 + (uint64_t)(hold->left_s > 0 ? hold->left_s : 0));
+}
+
+/* Who holds it: some digits of a digest; a holder recognises its own. */
+static void put_holder(struct json_writer *w, uint64_t holder) {
+    char text[9];
+
+    if (holder == 0) {
+        json_field_null(w, "holder");
+        return;
+    }
+    snprintf(text, sizeof(text), "%08x", (unsigned)(holder >> 32));
+    json_field_z(w, "holder", text);
+}
+
+/* --- POST /cache/hold ------------------------------------------------------------------------- */
+
+static void on_forgotten(struct engine_hold_call *engine) {
+    close_call(CONTAINER_OF(engine, struct hold_call, engine));
+}
+
+/* No one else has its id. */
+static void forget_hold(struct hold_call *h) {
+    h->engine.op = ENGINE_RELEASE;
+    h->engine.on_done = on_forgotten;
+    engine_call_hold(h->api->engine, &h->engine);
+}
+
+static void on_held(struct engine_hold_call *engine) {
+    struct hold_call *h = CONTAINER_OF(engine, struct hold_call, engine);
+    struct json_writer w;
+    struct buf body;
+
+    if (!h->req && engine->status == ST_OK) {
+        forget_hold(h);
+        return;
+    }
+    if (!take_answered(engine)) return;
+    if (engine->status != ST_OK) {
+        reply_error(h);
+        close_call(h);
+        return;
+    }
+    buf_init(&body, 0);
+    json_writer_init(&w, &body);
+    json_begin_object(&w);
+    json_field_z(&w, "object", "cache.hold");
+    put_id(&w, engine->hold.ask.id);
+    json_field_z(&w, "model", h->api->model_name);
+    json_field_u64(&w, "prompt_tokens", h->prompt_tokens);
+    json_field_u64(&w, "cached_tokens", h->cached_tokens);
+    put_size(&w, &engine->hold);
+    json_end_object(&w);
+    reply(h, &body);
+    close_call(h);
+}
+
+static void computed(struct call *c) {
+    struct hold_call *h = open_call(c->api, c->req, ENGINE_HOLD, on_held);
+    const struct request_params *p = &c->params.request;
+    struct request *r = c->choices[0].request;
+    struct str salt = STR_NULL;
+
+    (void)!json_get_str(c->json, "cache_salt", SALT_CHARS, &salt, NULL, NULL);
+    h->engine.request = request_ref(r);
+    h->engine.n_tokens = r->n_prompt;
+    h->engine.hold.ask = (struct kv_hold){
+        .id = rng_u64(&c->api->rng),
+        .owner = owner_of(c->api, c->req, salt.ptr, salt.len),
+        .holder = p->tenant,
+        .ttl_s = c->keep[0].ttl_s,
+    };
+    h->prompt_tokens = r->n_prompt;
+    h->cached_tokens = r->cached_tokens;
+    c->is_whole = true;
+    call_release(c);
+    engine_call_hold(h->api->engine, &h->engine);
+}
+
+static const struct call_shape shape = {
+    .id_prefix = "hold-",
+    .prompt_field = "prompt",
+    .length_field = "max_tokens",
+    .computed = computed,
+};
+
+static enum status read_ttl(const struct json *root, uint32_t *ttl_s, struct error *err) {
+    const struct json *ttl = json_get(root, "ttl");
+    uint64_t s;
+
+    if (json_type(ttl) != JSON_NUMBER) return cache_control_read_time(root, ttl_s, err);
+    if (json_to_u64(ttl, &s) != ST_OK || s < 1 || s > BLOCK_HOLDS_MAX_S)
+        return error_set_param(err, ST_INVALID, "ttl",
+                               "ttl must be a whole number of seconds from 1 to %u",
+                               BLOCK_HOLDS_MAX_S);
+    *ttl_s = (uint32_t)s;
+    return ST_OK;
+}
+
+static enum status hold_read(struct call *c, const struct json *root, struct error *err) {
+    uint32_t ttl_s = DEFAULT_S;
+    enum status st = read_ttl(root, &ttl_s, err);
+
+    return st == ST_OK ? prewarm_read_prompt(c, root, ttl_s, err) : st;
+}
+
+void cache_hold_post(struct http_request *req, void *arg) {
+    struct call *c = call_open(arg, req, &shape, hold_read);
+
+    if (c) call_start(c);
+}
+
+/* --- POST /cache/release ---------------------------------------------------------------------- */
+
+static void on_released(struct engine_hold_call *engine) {
+    struct hold_call *h = take_answered(engine);
+    struct json_writer w;
+    struct buf body;
+
+    if (!h) return;
+    if (engine->status != ST_OK) {
+        if (engine->status == ST_NOT_FOUND)
+            error_set_param(&engine->err, ST_NOT_FOUND, "id",
+                            "there is no such hold of this key and cache_salt: it was released, "
+                            "has expired, or the cache was reset");
+        reply_error(h);
+        close_call(h);
+        return;
+    }
+    buf_init(&body, 0);
+    json_writer_init(&w, &body);
+    json_begin_object(&w);
+    json_field_z(&w, "object", "cache.release");
+    put_id(&w, engine->hold.ask.id);
+    json_end_object(&w);
+    reply(h, &body);
+    close_call(h);
+}
+
+static enum status read_id(const struct json *root, uint64_t *id, struct error *err) {
+    struct str text = STR_NULL;
+    size_t n = sizeof(ID_PREFIX) - 1;
+    uint64_t x = 0;
+    enum status st = json_get_str(root, "id", 256, &text, NULL, err);
+
+    if (st != ST_OK) return st;
+    if (text.len != ID_CHARS || !str_starts(text, STR(ID_PREFIX))) n = text.len + 1;
+    for (; n < text.len; n++) {
+        int digit = str_hex_value((unsigned char)text.ptr[n]);
+
+        if (digit < 0) break;
+        x = x << 4 | (uint64_t)digit;
+    }
+    if (n != text.len)
+        return error_set_param(err, ST_INVALID, "id",
+                               "id must be that of an answer of /cache/hold: \"" ID_PREFIX
+                               "\" and 16 hexadecimal digits");
+    *id = x;
+    return ST_OK;
+}
+
+void cache_release_post(struct http_request *req, void *arg) {
+    struct api *api = arg;
+    struct str salt = STR_NULL;
+    struct error err = {0};
+    struct json *root;
+    struct hold_call *h;
+    uint64_t id = 0;
+    enum status st = body_parse(&root, api, req, &err);
+
+    if (st == ST_OK) st = read_id(root, &id, &err);
+    if (st == ST_OK) st = json_get_str(root, "cache_salt", SALT_CHARS, &salt, NULL, &err);
+    if (st == ST_OK) {
+        h = open_call(api, req, ENGINE_RELEASE, on_released);
+        h->engine.hold.ask =
+            (struct kv_hold){.id = id, .owner = owner_of(api, req, salt.ptr, salt.len)};
+        engine_call_hold(api->engine, &h->engine);
+    } else {
+        http_reply_error(req, st, &err);
+    }
+    json_destroy(root);
+}
+
+/* --- GET /cache ------------------------------------------------------------------------------- */
+
+/* Ids are shown to whom they may be of use. */
+static void put_hold(struct json_writer *w, const struct engine_hold *hold, uint64_t asker) {
+    json_begin_object(w);
+    if (hold->ask.holder == asker) put_id(w, hold->ask.id);
+    put_holder(w, hold->ask.holder);
+    put_size(w, hold);
+    json_field_f64(w, "value", hold->value);
+    json_field_u64(w, "hits", hold->n_hits);
+    json_field_u64(w, "saved_tokens", hold->saved_tokens);
+    json_field_f64(w, "saved_s", hold->saved_s);
+    json_end_object(w);
+}
+
+static void on_listed(struct engine_hold_call *engine) {
+    struct hold_call *h = take_answered(engine);
+    const struct engine_holds *t = &engine->totals;
+    uint64_t block_bytes, asker;
+    struct json_writer w;
+    struct buf body;
+
+    if (!h) return;
+    if (engine->status != ST_OK) {
+        reply_error(h);
+        close_call(h);
+        return;
+    }
+    asker = call_holder(h->api, h->req);
+    block_bytes = engine_info(h->api->engine)->block_bytes;
+    buf_init(&body, 0);
+    json_writer_init(&w, &body);
+    json_begin_object(&w);
+    json_field_z(&w, "object", "cache");
+    json_field_z(&w, "model", h->api->model_name);
+    json_field_z(&w, "place", t->is_on_host ? "host" : "device");
+    json_field_u64(&w, "max_bytes", t->max_bytes);
+    json_field_u64(&w, "charged_bytes", t->table.n_charged * block_bytes);
+    json_field_u64(&w, "held_bytes", t->n_bytes);
+    json_field_u64(&w, "hits", t->table.n_hits);
+    json_field_u64(&w, "saved_tokens", t->saved_tokens);
+    json_field_f64(&w, "saved_s", t->saved_s);
+    json_put_key(&w, "holds");
+    json_begin_array(&w);
+    for (uint32_t i = 0; i < engine->n_holds; i++)
+        put_hold(&w, &engine->holds[i], asker);
+    json_end_array(&w);
+    json_end_object(&w);
+    reply(h, &body);
+    close_call(h);
+}
+
+void cache_get(struct http_request *req, void *arg) {
+    struct api *api = arg;
+    struct hold_call *h = open_call(api, req, ENGINE_LIST, on_listed);
+
+    h->engine.holds = mem_calloc(BLOCK_HOLDS_MAX, sizeof(*h->engine.holds));
+    engine_call_hold(api->engine, &h->engine);
+}
