@@ -242,7 +242,7 @@ enum status worker_kv_configure(const struct worker_options *o, struct engine_op
     if (st != ST_OK) return st;
     engine->host_kv_bytes = offload + o->swap_bytes;
     engine->kv.no_host_cache = offload == 0;
-    engine->hold_bytes = size_of(o->hold_bytes);
+    engine->hold_bytes = o->hold_bytes;
     if ((st = configure_tiers(o, engine, kv, err)) != ST_OK) return st;
     if (!is_on) return ST_OK;
     describe_groups(&engine->kv, &c);

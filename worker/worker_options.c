@@ -401,7 +401,7 @@ static const struct option_def rows[] = {
              "those that clients mark by cache_control, prompt_cache_options or "
              "prompt_cache_retention. Higher keeps more of them and less of other prompts. A "
              "tenant gets at most half of it. 0 ignores the marks."},
-    {"hold-bytes", OPT_BYTES, FIELD(hold_bytes), .def = "0", .group = "Cache",
+    {"hold-bytes", OPT_BYTES, FIELD(hold_bytes), .def = "0", .is_gib = true, .group = "Cache",
      .help = "KV that clients may hold with POST /cache/hold, of host memory with "
              "--kv-offload-bytes, else of the device. Higher holds more prefixes and leaves less "
              "for all others; at most half. A key or tenant gets at most half of it. 0: a quarter "

@@ -127,7 +127,7 @@ void engine_count_holds(struct engine *e); /* into the totals */
 /* engine_tiers.c, on the engine's thread; nothing without tiers, except for the first. */
 enum status engine_open_tiers(struct engine *e, const struct backend_kv_info *kv,
                               struct error *err); /* before the kv manager */
-void engine_begin_digest(struct engine *e); /* before the weights are loaded */
+void engine_begin_digest(struct engine *e);       /* before the weights are loaded */
 void engine_close_tiers(struct engine *e);        /* no request is left; accepts half an engine */
 void engine_turn_tiers(struct engine *e, uint64_t now_us);
 void engine_note_moves(struct engine *e, backend_fence out, backend_fence in); /* 0: none */
