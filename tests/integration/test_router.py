@@ -365,7 +365,7 @@ def test_the_metrics_page_shows_the_estimated_cache_of_each_worker(programs):
     assert metric(page, "incipit_output_tokens_total") == 6
     assert metric(page, "incipit_decision_seconds_count") >= 1 and metric(page, "incipit_lock_wait_seconds_total") >= 0
     assert metric(page, "incipit_bytes_per_token") > 0.5
-    assert page.count("incipit_worker_engine_running{") == 1  # of the one that has reported it in an answer
+    assert page.count("incipit_worker_engine_running{") >= 1  # of the one that reported it in an answer; the other is scraped later
     names = [line.split()[2] for line in page.splitlines() if line.startswith("# TYPE")]
     assert len(names) == len(set(names))
     url = router.workers()["workers"][0]["url"]
