@@ -21,6 +21,7 @@ bench-churn: all $(HELPERS) ## a minute in which 50 of 1,000 workers come and 50
 	@CHURN_SECONDS=60 CHURN_WORKERS=1000 CHURN_RPS=300 tests/run_integration $(B) "$(SAN)" -s -k come_and_go_all_the_time $(ARGS)
 bench-engine: all $(B)/tests/bench/bench_engine $(B)/tests/bench/bench_step $(B)/tests/bench/bench_constrain $(B)/tests/bench/bench_order ## around the model: a step, the order of prompts, the KV manager, the host tier, 1,000 streams
 	@$(B)/tests/bench/bench_engine; $(B)/tests/bench/bench_step; $(B)/tests/bench/bench_constrain; $(B)/tests/bench/bench_order; INCIPIT_BUILD=$(B) python3 tests/bench/streams.py
+$(B)/tests/bench/bench_restore: LDLIBS += -lcmocka
 bench-%: $(B)/tests/bench/bench_% ## a benchmark of tests/bench: ratios, never gates
 	@$< $(ARGS)
 
