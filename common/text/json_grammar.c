@@ -11,6 +11,8 @@
 #define NUMBER_MAX_CHARS 63 /* cJSON copies a number into 64 bytes */
 #define EXACT_DIGITS     16 /* 2^53 has 16 digits: shorter integers are exact as a double */
 
+#define EACH_BYTE(c) (0x0101010101010101u * (uint64_t)(c)) /* of eight */
+
 struct scan {
     const char *start, *p, *end;
     uint32_t depth, max_depth;
@@ -106,6 +108,34 @@ static enum status check_escape(struct scan *s) {
     return ST_OK;
 }
 
+/* The high bit of a byte that is 0, or of one above it; no bit if there is none. */
+static uint64_t zeros(uint64_t bytes) {
+    return (bytes - EACH_BYTE(0x01)) & ~bytes & EACH_BYTE(0x80);
+}
+
+static bool are_plain(uint64_t bytes) {
+    uint64_t controls = (bytes - EACH_BYTE(0x20)) & ~bytes & EACH_BYTE(0x80);
+
+    return !(controls | zeros(bytes ^ EACH_BYTE('"')) | zeros(bytes ^ EACH_BYTE('\\')) |
+             (bytes & EACH_BYTE(0x80)));
+}
+
+static bool is_plain(unsigned char c) {
+    return c >= 0x20 && c < 0x80 && c != '"' && c != '\\';
+}
+
+size_t json_plain_end(struct str s, size_t i) {
+    uint64_t bytes;
+
+    for (; i + sizeof(bytes) <= s.len; i += sizeof(bytes)) {
+        memcpy(&bytes, s.ptr + i, sizeof(bytes));
+        if (!are_plain(bytes)) break;
+    }
+    while (i < s.len && is_plain((unsigned char)s.ptr[i]))
+        i++;
+    return i;
+}
+
 static enum status check_string(struct scan *s) {
     enum status st;
 
@@ -114,6 +144,7 @@ static enum status check_string(struct scan *s) {
         unsigned char c;
         size_t n;
 
+        s->p += json_plain_end((struct str){s->p, (size_t)(s->end - s->p)}, 0);
         if (s->p >= s->end) return expected(s, "'\"' at the end of the string");
         c = (unsigned char)*s->p;
         if (c == '"') {
@@ -125,8 +156,6 @@ static enum status check_string(struct scan *s) {
             if (st != ST_OK) return st;
         } else if (c < 0x20) {
             return refuse(s, s->p, "a control character in a string must be escaped");
-        } else if (c < 0x80) {
-            s->p++;
         } else {
             n = str_utf8_len((struct str){s->p, (size_t)(s->end - s->p)});
             if (n == 0) return expected(s, "valid UTF-8");

@@ -15,4 +15,9 @@ struct json_exact {
 MUST_USE enum status json_grammar_check(struct str text, const struct json_limits *limits,
                                         struct buf *exacts, struct error *err);
 
+/* The first byte from the i-th on that may not stand for itself in a string, or begins a character
+ * of several: no printable ASCII, '"' or '\\'. s.len if there is none. Eight bytes at a time: what
+ * most of a long prompt's text is read and written by. */
+size_t json_plain_end(struct str s, size_t i);
+
 #endif

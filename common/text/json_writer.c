@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "common/text/json.h"
+#include "common/text/json_internal.h"
 
 static bool is_in_object(const struct json_writer *w) {
     uint32_t d = w->depth - 1;
@@ -152,11 +153,11 @@ void json_escape_visibly(struct buf *out, struct str s) {
 void json_escape(struct buf *out, struct str s) {
     size_t plain = 0, i = 0; /* [plain, i) can be copied as it is */
 
-    while (i < s.len) {
+    while ((i = json_plain_end(s, i)) < s.len) {
         unsigned char c = (unsigned char)s.ptr[i];
         size_t n = c < 0x80 ? 1 : str_utf8_len((struct str){s.ptr + i, s.len - i});
 
-        if (n > 0 && c >= 0x20 && c != '"' && c != '\\') {
+        if (n > 0 && c >= 0x80) {
             i += n;
             continue;
         }

@@ -160,7 +160,7 @@ static void refine(struct truncation *x) {
     x->high = fits == x->n_cuts ? x->n_tried : (uint32_t)((fits - x->base) / x->step);
 }
 
-/* The next multiple of the largest power of two of which two fit, where the turns to come are cut
+/* To the next multiple of a power of two, the largest that fits twice: the turns to come are cut
  * there too. False: that is where it is. */
 static bool round_up(struct truncation *x) {
     size_t fits = place_of(x, x->high), left = x->n_cuts - place_of(x, x->low), step = x->step;

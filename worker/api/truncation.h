@@ -15,13 +15,13 @@
  * contexts fills its context too. What is tried then is at most 1/4 of what was tried before.
  *
  *      fits     ··············|  a  b  c  d  e  f  g
- *      is left  ·····················|  c  d  e  f  g       multiples of 2, as two of 2 fit, not of 4
+ *      is left  ·····················|  c  d  e  f  g       multiples of 2, as 2 fits twice, 4 does not
  *
- * Then the cut is moved up to a multiple of the largest power of two of which two fit. Half or more
- * of what fits is left. As a conversation grows by as much, its beginning, and what the cache has
- * of it, stays the same. A cut just where the rest fits would move each turn, and each move
+ * Then the cut is moved up to a multiple of a power of two, the largest that fits twice. Half or
+ * more of what fits is left. As a conversation grows by as much, its beginning, and what the cache
+ * has of it, stays the same. A cut just where the rest fits would move each turn, and each move
  * computes the whole context again. Of contexts of 16 turns the beginning moves in every seventh
- * turn, and 78 % of what fits are left, as a mean.
+ * turn, and 78 % of what fits is left, as a mean.
  *
  * What is left has room for max_output_tokens; without them an eighth of the context is left free.
  * If the last step alone does not fit, the request is refused as without truncation. */

@@ -502,8 +502,44 @@ static void mutated_documents_never_break_it(void **state) {
     }
 }
 
+/* Strings are read and written by words of eight bytes: each byte at each place of two of them. */
+static void every_byte_is_read_and_written_wherever_it_stands(void **state) {
+    (void)state;
+    for (unsigned c = 1; c < 0x80; c++) {
+        for (size_t n = 1; n <= 17; n++) {
+            for (size_t at = 0; at < n; at++) {
+                char text[18] = "aaaaaaaaaaaaaaaaa";
+                struct json_limits limits = {.max_bytes = 64};
+                struct json *v = NULL;
+                struct buf json;
+                struct str back;
+
+                text[at] = (char)c;
+                buf_init(&json, 0);
+                buf_append_char(&json, '"');
+                json_escape(&json, (struct str){text, n});
+                buf_append_char(&json, '"');
+                assert_int_equal(json_parse(&v, buf_str(&json), &limits, NULL), ST_OK);
+                assert_int_equal(json_to_str(v, &back), ST_OK);
+                assert_true(str_eq(back, (struct str){text, n}));
+                json_destroy(v);
+                v = NULL;
+                buf_clear(&json);
+                buf_append_char(&json, '"');
+                buf_append(&json, text, n);
+                buf_append_char(&json, '"');
+                assert_int_equal(json_parse(&v, buf_str(&json), &limits, NULL) == ST_OK,
+                                 c >= 0x20 && c != '"' && c != '\\');
+                json_destroy(v);
+                buf_fini(&json);
+            }
+        }
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_byte_is_read_and_written_wherever_it_stands),
         cmocka_unit_test(accepts_what_rfc_8259_accepts),
         cmocka_unit_test(refuses_the_rest_and_names_the_position),
         cmocka_unit_test(keeps_to_the_limits),

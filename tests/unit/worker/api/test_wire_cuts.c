@@ -1,5 +1,5 @@
-/* tests/unit/worker/api/test_wire_cuts.c - a client has the same of a stream as of the whole answer,
- * in each API, however the model's text is cut.
+/* tests/unit/worker/api/test_wire_cuts.c - however a model's text is cut, a client of each API has
+ * the same of a stream as of the whole answer.
  *
  *      text ─ cut ─▶ reader ─▶ answer ─▶ events ─▶ client ─┐
  *      text ───────▶ reader ─▶ answer ─▶ whole ──▶ client ─┴─ equal
@@ -215,7 +215,8 @@ struct messages_client {
     bool is_open;
 };
 
-/* A call that is cut is in no whole answer. Ids are the model's in some formats: not always unique. */
+/* A call that is cut is in no whole answer. Ids are the model's in some formats, not always
+ * unique. */
 static bool is_cut_call(const struct answer *a, uint32_t call) {
     for (uint32_t i = 0; i < a->n; i++)
         if (a->part[i].kind == PART_CALL && a->part[i].call == call) return a->part[i].is_cut;

@@ -280,7 +280,8 @@ static void stream_options_need_a_stream(void **state) {
     refuses("{\"stream_options\":{}}", "stream_options");
     refuses("{\"stream\":false,\"stream_options\":{\"include_usage\":true}}", "stream_options");
     refuses("{\"stream\":true,\"stream_options\":5}", "stream_options");
-    refuses("{\"stream\":true,\"stream_options\":{\"include_usage\":1}}", "stream_options.include_usage");
+    refuses("{\"stream\":true,\"stream_options\":{\"include_usage\":1}}",
+            "stream_options.include_usage");
 }
 
 static void unsupported_fields_that_change_the_answer_are_refused(void **state) {
