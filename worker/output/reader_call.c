@@ -111,6 +111,13 @@ static void random_id(const struct reader *r, char *to, uint32_t n) {
     to[n] = '\0';
 }
 
+static bool is_taken(const struct answer *a, const char *id) {
+    for (uint32_t i = 0; i < a->n; i++)
+        if (strcmp(a->part[i].id, id) == 0) return true;
+    return false;
+}
+
+/* The model's own where it writes them, but none twice: clients find a result's call by it. */
 static void make_id(const struct reader *r, struct str name, char id[ANSWER_ID_MAX]) {
     int n = ANSWER_ID_MAX;
 
@@ -125,7 +132,7 @@ static void make_id(const struct reader *r, struct str name, char id[ANSWER_ID_M
         random_id(r, id, 9);
         return;
     }
-    if (n < ANSWER_ID_MAX) return;
+    if (n < ANSWER_ID_MAX && !is_taken(r->out, id)) return;
     memcpy(id, "call_", 5);
     random_id(r, id + 5, 24);
 }

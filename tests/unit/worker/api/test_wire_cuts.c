@@ -211,16 +211,20 @@ struct messages_client {
     struct buf text; /* of the block that is open */
     char type[24], id[ANSWER_ID_MAX], name[64];
     uint64_t n_blocks, n_shown;
-    uint32_t n_calls;
     bool is_open;
 };
 
-/* A call that is cut is in no whole answer. Ids are the model's in some formats, not always
- * unique. */
-static bool is_cut_call(const struct answer *a, uint32_t call) {
-    for (uint32_t i = 0; i < a->n; i++)
-        if (a->part[i].kind == PART_CALL && a->part[i].call == call) return a->part[i].is_cut;
-    return false;
+/* A call that is cut is in no whole answer. Ids are unique. */
+static bool is_cut_call(const struct answer *a, const char *id) {
+    const struct answer_part *found = NULL;
+
+    for (uint32_t i = 0; i < a->n; i++) {
+        if (strcmp(a->part[i].id, id) != 0) continue;
+        assert_null(found);
+        found = &a->part[i];
+    }
+    assert_non_null(found);
+    return found->is_cut;
 }
 
 /* The input is what pieces spell, if that is an object. */
@@ -252,7 +256,7 @@ static void open_block(struct messages_client *c, const struct json *block) {
 static void close_block(struct messages_client *c) {
     c->is_open = false;
     c->n_blocks++;
-    if (strcmp(c->type, "tool_use") == 0 && is_cut_call(c->answer, c->n_calls++)) return;
+    if (strcmp(c->type, "tool_use") == 0 && is_cut_call(c->answer, c->id)) return;
     c->n_shown++;
     buf_appendf(c->out, "%s %s %s ", c->type, c->id, c->name);
     if (strcmp(c->type, "tool_use") == 0) {

@@ -142,6 +142,11 @@ static void ids_are_as_models_expect_them(void **state) {
     assert_string_equal(f.answer.part[0].id, "functions.f:3");
     assert_string_equal(f.answer.part[1].id, "functions.g:6");
     answer_fini(&f.answer);
+    read_calls(
+        &f, STR(K_CALL "functions.f:3" K_ARGS "{}" K_END K_CALL "functions.f:3" K_ARGS "{}" K_END));
+    assert_string_equal(f.answer.part[0].id, "functions.f:3");
+    assert_memory_equal(f.answer.part[1].id, "call_", 5);
+    answer_fini(&f.answer);
     reader_fixture_fini(&f);
 
     reader_fixture_init(&f, "mistral", NULL, true);
