@@ -72,6 +72,12 @@ static const char tools_text[] =
         "<parameter=", ">", "v | string",                                                          \
         "</parameter>\\n") "{{- '</function>\\n</seed:tool_call>' -}}")
 
+#define SEED_JSON                                                                                  \
+    FORM("{{- '<seed:tool_call>\\n<function=' + c.name + '>\\n' -}}" PAIRS(                        \
+        "<parameter=", ">",                                                                        \
+        "(v | tojson) if v is mapping or (v is sequence and v is not string) else v | string",     \
+        "</parameter>\\n") "{{- '</function>\\n</seed:tool_call>' -}}")
+
 #define GLM45                                                                                      \
     FORM("{{- '<tool_call>' + c.name + '\\n' -}}" PAIRS(                                           \
         "<arg_key>", "</arg_key>\\n<arg_value>", STRING_OR_JSON,                                   \
@@ -102,7 +108,6 @@ static const char tools_text[] =
          "{{- c.arguments[k] | string -}}{{- '\"' -}}{{- ', ' if not loop.last else '' -}}"        \
          "{%- endfor -%}{{- ')]' -}}")
 
-/* Corrected (worker/http-api/tools.md). */
 #define LLAMA4_JSON                                                                                \
     FORM("{{- '[' + c.name + '(' -}}{%- for k in c.arguments -%}{{- k + '=' -}}"                   \
          "{{- c.arguments[k] | tojson -}}{{- ', ' if not loop.last else '' -}}"                    \
@@ -137,7 +142,8 @@ struct row {
 
 /* Mistral: the template prints ids, which the model does not write, behind the arguments. Values of
  * Python's spelling, nothing that is spelt as JSON, all in quotes, and calls without their marker:
- * as published. */
+ * as published. SEED_JSON, LLAMA4_JSON and PHI4_LIST are corrected as worker/http-api/tools.md has
+ * it. */
 static const struct row rows[] = {
     {"tools-xml", NULL, "hermes", "<|im_end|>"},
     {"python-types", NULL, "hermes", "<|im_end|>"},
@@ -146,6 +152,7 @@ static const struct row rows[] = {
     {"typescript", NULL, "openai", "<|call|>"},
     {NULL, QWEN3_CODER, "qwen3_coder", "<end>"},
     {NULL, SEED, "seed_oss", "<end>", {[CALL_TYPES] = "'k'"}},
+    {NULL, SEED_JSON, "seed_oss", "<end>"},
     {NULL, GLM45, "glm45", "<end>"},
     {NULL, GLM47, "glm47", "<end>"},
     {NULL, MINIMAX, "minimax_m2", "<end>"},
