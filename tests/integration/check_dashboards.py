@@ -112,7 +112,7 @@ def make_certificate(folder):
 
 def start_fleet(programs, folder):
     sim_args = ["--backend", "sim", "--sim-speed", 2, "--served-model-name", "sim", "--max-num-seqs", 4, "--kv-offload-bytes", "64MiB",
-                "--kv-events"]
+                "--kv-events", "--kv-file", folder / "kv", "--kv-file-bytes", "1GiB"]
     workers = [programs(Worker, *sim_args).ready() for _ in range(2)]
     workers.append(programs(Worker, DEMO_MODEL, "--backend", "cpu", "--served-model-name", "incipit-demo", "--threads", 1,
                             "--kv-cache-memory-bytes", "64MiB").ready())

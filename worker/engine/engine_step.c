@@ -319,6 +319,8 @@ static void count_times(struct engine *e, const struct flight *f, uint32_t slot,
     if (!ops->step_us && e->is_device_apart) device_us = (double)(now_us - idle_until_us);
     e->landed_us = now_us;
     scheduler_learn(e->sched, &f->schedule, device_us * 1e-6);
+    if (e->lower && f->schedule.prefill_tokens == 0)
+        lower_note_step(e->lower, f->schedule.n_entries, device_us * 1e-6);
 }
 
 static void count_step(struct engine *e, const struct schedule *s) {

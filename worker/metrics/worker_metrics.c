@@ -108,6 +108,8 @@ static void collect_tier(struct metrics *m, const struct lower_stats *t) {
     metric_reach(METRICS_GET(m, WORKER_kv_tier_load_seconds_total, name),
                  (uint64_t)(t->load_s * 1e6));
     advance(METRICS_GET(m, WORKER_kv_tier_dropped_total, name), t->n_dropped);
+    advance(METRICS_GET(m, WORKER_kv_tier_write_pauses_total, name), t->n_pauses);
+    metric_set(METRICS_GET(m, WORKER_kv_tier_unwritten_blocks, name), t->n_unwritten);
     metric_set(METRICS_GET(m, WORKER_kv_tier_bytes, name), (double)t->bytes);
     metric_set(METRICS_GET(m, WORKER_kv_tier_blocks, name), (double)t->n_units);
     metric_set(METRICS_GET(m, WORKER_kv_tier_writable, name), t->can_write);

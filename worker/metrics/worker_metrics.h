@@ -147,6 +147,10 @@ struct engine;
     X(COUNTER, kv_tier_dropped_total, "tier",                                                      \
       "KV blocks worth writing to a tier that were evicted from host memory before, or that the "  \
       "tier failed to write.")                                                                     \
+    X(COUNTER, kv_tier_write_pauses_total, "tier",                                                 \
+      "Pauses of writing to a tier because decode steps took 5 % longer while it was written to.") \
+    X(GAUGE, kv_tier_unwritten_blocks, "tier",                                                     \
+      "KV blocks of host memory that wait to be written to a tier.")                               \
     X(GAUGE, kv_tier_bytes, "tier", "Bytes that a tier holds.")                                    \
     X(GAUGE, kv_tier_blocks, "tier", "KV blocks that a tier holds for this model.")                \
     X(GAUGE, kv_tier_writable, "tier", "1 while a tier takes new KV blocks, 0 after failures.")    \

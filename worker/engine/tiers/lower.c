@@ -89,6 +89,7 @@ struct lower *lower_create(const struct lower_config *config) {
         t->stats.name = t->tier->ops->name;
         t->is_of_places = t->tier->ops->can_ask != NULL;
         price_init(&t->price);
+        itl_guard_init(&t->guard);
         t->writeback = writeback_create(w, t);
     }
     w->restores = restores_create(w);
@@ -183,6 +184,19 @@ uint64_t lower_due_us(const struct lower *w) {
     return due_us;
 }
 
+void lower_note_step(struct lower *w, uint32_t n_rows, double step_s) {
+    bool is_quiet = true;
+
+    for (uint32_t i = 0; i < w->config.n_tiers; i++)
+        is_quiet &= !writeback_is_writing(w->tiers[i].writeback);
+    for (uint32_t i = 0; i < w->config.n_tiers; i++) {
+        struct lower_tier *t = &w->tiers[i];
+
+        if (is_quiet || writeback_is_writing(t->writeback))
+            itl_guard_note(&t->guard, n_rows, step_s, !is_quiet, w->now_us);
+    }
+}
+
 void lower_reset(struct lower *w) {
     w->n_resets++;
     set_root(w);
@@ -220,7 +234,11 @@ uint32_t lower_n_tiers(const struct lower *w) {
 }
 
 void lower_stats(const struct lower *w, uint32_t tier, struct lower_stats *out) {
-    *out = w->tiers[tier].stats;
+    const struct lower_tier *t = &w->tiers[tier];
+
+    *out = t->stats;
+    out->n_unwritten = writeback_n_waiting(t->writeback);
+    out->n_pauses = t->guard.n_pauses;
 }
 
 void lower_check(const struct lower *w) {

@@ -52,8 +52,10 @@ struct lower_stats {
     uint64_t loads[TIER_N_RESULTS], stores[TIER_N_RESULTS]; /* units, by outcome */
     uint64_t rejected[UNIT_N_CAUSES];                       /* loads that were TIER_REJECTED */
     uint64_t loaded_bytes, stored_bytes;
-    double load_s;      /* seconds of jobs */
-    uint64_t n_dropped; /* wanted contents that host memory lost before they were written */
+    double load_s;        /* seconds of jobs */
+    uint64_t n_dropped;   /* wanted contents that host memory lost before they were written */
+    uint32_t n_unwritten; /* contents of host memory that wait to be written */
+    uint64_t n_pauses;    /* of writing, because decodes took longer (itl_guard.h) */
     uint64_t bytes, max_bytes, n_units;
     bool can_write;
 };
@@ -73,6 +75,9 @@ void lower_on_mail(struct lower *w, struct mail *mail);
 /* Before each step, and when lower_due_us has passed. */
 void lower_turn(struct lower *w, uint64_t now_us);
 uint64_t lower_due_us(const struct lower *w); /* UINT64_MAX: never */
+
+/* A step of n_rows decodes, and nothing else, took so long. */
+void lower_note_step(struct lower *w, uint32_t n_rows, double step_s);
 
 /* The prefix cache was forgotten: nothing older is found below from now on. */
 void lower_reset(struct lower *w);

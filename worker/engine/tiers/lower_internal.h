@@ -2,6 +2,7 @@
 #ifndef WORKER_ENGINE_TIERS_LOWER_INTERNAL_H
 #define WORKER_ENGINE_TIERS_LOWER_INTERNAL_H
 
+#include "worker/engine/tiers/itl_guard.h"
 #include "worker/engine/tiers/lower.h"
 #include "worker/engine/tiers/price.h"
 
@@ -20,8 +21,9 @@ struct lower_tier {
     struct price price;
     struct lower_pause loads, stores;
     uint32_t n_overdue; /* restores that requests waited for in vain, and that are not over */
+    struct itl_guard guard;
     bool can_write;
-    bool is_of_places; /* whom it asks, a request has */
+    bool is_of_places; /* a request has the place that it asks */
     struct writeback *writeback;
 };
 
@@ -87,6 +89,8 @@ struct writeback *writeback_create(struct lower *w, struct lower_tier *t);
 void writeback_destroy(struct writeback *b); /* NULL is fine */
 void writeback_on_host(struct writeback *b, block_id id);
 void writeback_on_host_evict(struct writeback *b, block_id id);
+uint32_t writeback_n_waiting(const struct writeback *b);
+bool writeback_is_writing(const struct writeback *b); /* a job is under way */
 bool writeback_is_full(const struct writeback *b);
 bool writeback_own(const struct writeback *b, const struct mail *mail);
 void writeback_on_mail(struct writeback *b, struct mail *mail);

@@ -9,7 +9,7 @@
  *                          └────────── its children become ready ◀───────────────────────┘
  *
  * What host memory evicts before that is lost, and counted. Two jobs at a time bound the bytes
- * under way; a full tier, or one that failed, pauses. */
+ * under way; a full tier, or one that failed, pauses, and so does one that makes decodes late. */
 #include <assert.h>
 #include <string.h>
 
@@ -193,10 +193,17 @@ static bool fill(struct writeback *b, struct write_job *j) {
     return j->job.n > 0;
 }
 
+/* When the next job may begin, as far as the past goes. An idle engine has no decode to delay. */
+static uint64_t may_begin_us(const struct writeback *b) {
+    uint64_t retry_us = b->t->stores.retry_us;
+
+    return scheduler_any(b->w->sched) ? MAX(retry_us, b->t->guard.until_us) : retry_us;
+}
+
 void writeback_turn(struct writeback *b) {
     struct lower *w = b->w;
 
-    if (!b->t->can_write || w->is_stopped || w->now_us < b->t->stores.retry_us) return;
+    if (!b->t->can_write || w->is_stopped || w->now_us < may_begin_us(b)) return;
     for (uint32_t i = 0; i < WRITE_JOBS; i++) {
         struct write_job *j = &b->jobs[i];
 
@@ -219,12 +226,21 @@ uint64_t writeback_due_us(const struct writeback *b) {
     for (uint32_t i = 0; i < WRITE_JOBS; i++)
         is_free |= !b->jobs[i].is_under_way;
     if (b->n_ready == 0 || !is_free || !b->t->can_write) return UINT64_MAX;
-    return MAX(b->w->now_us + UNSETTLED_LOOK_US, b->t->stores.retry_us);
+    return MAX(b->w->now_us + UNSETTLED_LOOK_US, may_begin_us(b));
+}
+
+uint32_t writeback_n_waiting(const struct writeback *b) {
+    return b->n_waiting;
+}
+
+bool writeback_is_writing(const struct writeback *b) {
+    for (uint32_t i = 0; i < WRITE_JOBS; i++)
+        if (b->jobs[i].is_under_way) return true;
+    return false;
 }
 
 bool writeback_is_busy(const struct writeback *b) {
-    for (uint32_t i = 0; i < WRITE_JOBS; i++)
-        if (b->jobs[i].is_under_way) return true;
+    if (writeback_is_writing(b)) return true;
     return b->n_ready > 0 && b->t->can_write && b->w->now_us >= b->t->stores.retry_us;
 }
 
