@@ -1,7 +1,10 @@
-/* worker/api/cache_hold.c - POST /cache/hold and /cache/release, GET /cache: prefixes that clients
- * hold.
+/* worker/api/cache_hold.c - POST /cache/prewarm, /cache/hold and /cache/release, GET /cache: prompts
+ * that are computed before their clients come, and prefixes that clients hold.
  *
- * A hold is computed like a prompt that is prewarmed, and then held by what the cache has of it:
+ * A prompt is prewarmed by a request of one token, which is not shown, behind all others where
+ * priorities count; its blocks are kept like those of a prompt that its client marks. A second call
+ * finds them, computes the last block at most, and starts the time again. A hold is prewarmed, and
+ * then held by what the cache has of it:
  *
  *      POST /cache/hold ──▶ call, one token ──▶ computed ──▶ engine: hold ──▶ 200 with an id, or 429
  *
@@ -24,6 +27,73 @@
 #define ID_CHARS   (sizeof(ID_PREFIX) - 1 + 16)
 #define DEFAULT_S  3600u
 #define SALT_CHARS 1024
+
+/* --- POST /cache/prewarm ---------------------------------------------------------------------- */
+
+static void put_prewarmed(struct call *c, struct buf *out) {
+    struct call_usage usage = call_usage(c);
+    struct json_writer w;
+
+    json_writer_init(&w, out);
+    json_begin_object(&w);
+    json_field_z(&w, "object", "cache.prewarm");
+    json_field_z(&w, "model", c->api->model_name);
+    json_field_u64(&w, "prompt_tokens", usage.prompt_tokens);
+    json_field_u64(&w, "cached_tokens", usage.cached_tokens);
+    json_field_u64(&w, "ttl_s", c->keep[0].ttl_s);
+    json_end_object(&w);
+}
+
+static const struct call_shape prewarm_shape = {
+    .id_prefix = "prewarm-",
+    .prompt_field = "prompt",
+    .length_field = "max_tokens",
+    .body = put_prewarmed,
+};
+
+/* One token of the most likely answer, and nothing else that an answer could have. */
+static void set_params(struct call *c, uint32_t ttl_s) {
+    struct call_params *p = &c->params;
+
+    p->n = p->n_shown = 1;
+    p->is_beam = p->stream = p->echo = false;
+    p->has_max_tokens = true;
+    p->request.max_tokens = 1;
+    p->request.min_tokens = 0;
+    p->request.prompt_logprobs = p->prompt_logprobs = -1;
+    if (engine_info(c->api->engine)->is_by_priority) p->request.priority = INT32_MAX;
+    c->keep[0] = (struct call_keep){SIZE_MAX, ttl_s};
+    c->n_keep = retention_of_seconds(ttl_s) != RETAIN_NONE;
+}
+
+static enum status read_prompt(struct call *c, const struct json *root, uint32_t ttl_s,
+                               struct error *err) {
+    enum status st = json_is_null(json_get(root, "messages")) ? completions_read(c, root, err)
+                                                              : chat_read(c, root, err);
+
+    if (st != ST_OK) return st;
+    if (c->n_prompts > 1) {
+        return error_set_param(err, ST_INVALID, "prompt",
+                               "the request has %u prompts: prewarm them one by one", c->n_prompts);
+    }
+    set_params(c, ttl_s);
+    return ST_OK;
+}
+
+static enum status prewarm_read(struct call *c, const struct json *root, struct error *err) {
+    uint32_t ttl_s = 3600;
+    enum status st = cache_control_read_time(root, &ttl_s, err);
+
+    return st == ST_OK ? read_prompt(c, root, ttl_s, err) : st;
+}
+
+void cache_prewarm_post(struct http_request *req, void *arg) {
+    struct call *c = call_open(arg, req, &prewarm_shape, prewarm_read);
+
+    if (c) call_start(c);
+}
+
+/* --- a call to the engine --------------------------------------------------------------------- */
 
 /* One call of the engine about holds. */
 struct hold_call {
@@ -98,6 +168,7 @@ static void put_size(struct json_writer *w, const struct engine_hold *hold) {
     json_field_u64(w, "ttl_s", hold->ask.ttl_s);
     json_field_u64(w, "expires",
                    clock_wall_us() / 1000000 + (uint64_t)(hold->left_s > 0 ? hold->left_s : 0));
+    json_field_f64(w, "left_s", hold->left_s > 0 ? hold->left_s : 0);
 }
 
 /* Who holds it: some digits of a digest; a holder recognises its own. */
@@ -200,7 +271,7 @@ static enum status hold_read(struct call *c, const struct json *root, struct err
     uint32_t ttl_s = DEFAULT_S;
     enum status st = read_ttl(root, &ttl_s, err);
 
-    return st == ST_OK ? prewarm_read_prompt(c, root, ttl_s, err) : st;
+    return st == ST_OK ? read_prompt(c, root, ttl_s, err) : st;
 }
 
 void cache_hold_post(struct http_request *req, void *arg) {
@@ -282,10 +353,13 @@ void cache_release_post(struct http_request *req, void *arg) {
 
 /* --- GET /cache ------------------------------------------------------------------------------- */
 
-/* Ids are shown to whom they may be of use. */
-static void put_hold(struct json_writer *w, const struct engine_hold *hold, uint64_t asker) {
+/* Ids are shown to those that may use them: the holder, and a router without a tenant. */
+static void put_hold(struct json_writer *w, const struct hold_call *h,
+                     const struct engine_hold *hold) {
+    bool is_router = h->api->trusts_router && !http_request_header(h->req, STR(WIRE_SALT)).len;
+
     json_begin_object(w);
-    if (hold->ask.holder == asker) put_id(w, hold->ask.id);
+    if (is_router || hold->ask.holder == call_holder(h->api, h->req)) put_id(w, hold->ask.id);
     put_holder(w, hold->ask.holder);
     put_size(w, hold);
     json_field_f64(w, "value", hold->value);
@@ -298,7 +372,7 @@ static void put_hold(struct json_writer *w, const struct engine_hold *hold, uint
 static void on_listed(struct engine_hold_call *engine) {
     struct hold_call *h = take_answered(engine);
     const struct engine_holds *t = &engine->totals;
-    uint64_t block_bytes, asker;
+    uint64_t block_bytes;
     struct json_writer w;
     struct buf body;
 
@@ -308,7 +382,6 @@ static void on_listed(struct engine_hold_call *engine) {
         close_call(h);
         return;
     }
-    asker = call_holder(h->api, h->req);
     block_bytes = engine_info(h->api->engine)->block_bytes;
     buf_init(&body, 0);
     json_writer_init(&w, &body);
@@ -325,7 +398,7 @@ static void on_listed(struct engine_hold_call *engine) {
     json_put_key(&w, "holds");
     json_begin_array(&w);
     for (uint32_t i = 0; i < engine->n_holds; i++)
-        put_hold(&w, &engine->holds[i], asker);
+        put_hold(&w, h, &engine->holds[i]);
     json_end_array(&w);
     json_end_object(&w);
     reply(h, &body);

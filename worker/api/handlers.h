@@ -36,13 +36,8 @@ void kv_events_digest_get(struct http_request *req, void *api);
 /* cache_explain.c */
 void cache_explain_post(struct http_request *req, void *api);
 
-/* cache_prewarm.c */
-void cache_prewarm_post(struct http_request *req, void *api);
-/* Reads a prompt that is computed for later, and kept as long as a mark may be. */
-MUST_USE enum status prewarm_read_prompt(struct call *c, const struct json *root, uint32_t ttl_s,
-                                         struct error *err);
-
 /* cache_hold.c */
+void cache_prewarm_post(struct http_request *req, void *api);
 void cache_get(struct http_request *req, void *api);
 void cache_hold_post(struct http_request *req, void *api);
 void cache_release_post(struct http_request *req, void *api);

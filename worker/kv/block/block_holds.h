@@ -2,8 +2,8 @@
  *
  * A mark (block_retain.h) is a wish. A hold is an agreement: it has an id, an owner, a time to live
  * and a place in a budget, and as long as it lasts its blocks are the last to go from the pool that
- * they are in. What that means is the pool owner's: it is told which blocks are held from now on,
- * and which no more.
+ * they are in. How is for the pool's owner, whose callbacks get each block that is held from now
+ * on, or no more.
  *
  *      hold 7   | b0 | b1 | b2 | b3 |        each hold counts all of its blocks against the budget;
  *      hold 9   | b0 | b1 | b8 |             b0 and b1 are held once, until both are over
