@@ -17,6 +17,7 @@
 #include "router/access/refusals.h"
 #include "router/admin/admin.h"
 #include "router/admin/admin_commands.h"
+#include "router/holds/holds.h"
 #include "router/metrics/router_metrics.h"
 #include "router/proxy/forward.h"
 
@@ -26,6 +27,8 @@
 struct frontend {
     struct loop *loop;
     struct mailbox *box, *answers; /* mail of the control loop; answers of admin calls */
+    struct mailbox *held;          /* answers of calls about holds */
+    struct holds *holds;
     struct http_server *server;
     struct proxy *proxy;
     const struct admin *admin;
@@ -109,6 +112,8 @@ static void on_request(struct http_request *req, void *arg) {
         http_route_request(calls, req, f);
     } else if (req->method == HTTP_POST && is_forwarded(f, req->path)) {
         proxy_start(f->proxy, req);
+    } else if (holds_serves(req)) {
+        holds_take(f->holds, req, f->held);
     } else if (req->method == HTTP_POST && str_starts(req->path, STR("/v1/"))) {
         proxy_start(f->proxy, req);
     } else if (forward_stored_id(req->method, req->path).ptr) {
@@ -121,6 +126,11 @@ static void on_request(struct http_request *req, void *arg) {
 static void on_answer(struct mail *mail, void *arg) {
     (void)arg;
     admin_commands_reply(mail);
+}
+
+static void on_held(struct mail *mail, void *arg) {
+    (void)arg;
+    holds_reply(mail);
 }
 
 static void on_drained(void *arg) {
@@ -232,12 +242,14 @@ enum status frontend_create(struct frontend **out, const struct frontend_config 
     f->forward = config->proxy.forward;
     f->refusals = config->proxy.refusals;
     f->control = config->control;
+    f->holds = config->holds;
     st = loop_create(&f->loop, err);
     if (st != ST_OK) goto fail;
     loop_timer_init(&f->deadline, f->loop, on_deadline, f);
     loop_timer_init(&f->settle, f->loop, on_settled, f);
     st = mailbox_open(&f->box, f->loop, on_mail, f, err);
     if (st == ST_OK) st = mailbox_open(&f->answers, f->loop, on_answer, f, err);
+    if (st == ST_OK) st = mailbox_open(&f->held, f->loop, on_held, f, err);
     if (st != ST_OK) goto fail;
     f->server = http_server_create(f->loop, &config->limits,
                                    keys_are_needed(f->keys) ? &key_events : &open_events, f);
@@ -343,6 +355,10 @@ void frontend_destroy(struct frontend *f) {
     while ((link = list_pop_front(&unread)) != NULL)
         admin_commands_drop(mail_of(link));
     mailbox_close(f->answers);
+    if (f->held) mailbox_take(f->held, &unread);
+    while ((link = list_pop_front(&unread)) != NULL)
+        holds_drop(mail_of(link));
+    mailbox_close(f->held);
     if (f->loop) loop_turn(f->loop, 0); /* they are recycled on the next turn */
     proxy_destroy(f->proxy);
     loop_lag_stop(&f->loop_lag);

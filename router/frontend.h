@@ -10,6 +10,7 @@
 
 struct admin;
 struct frontend;
+struct holds;
 struct mailbox;
 struct tls;
 
@@ -22,6 +23,7 @@ struct frontend_config {
     struct tls *tls;           /* NULL: plain HTTP */
     struct http_limits limits; /* with the budget of bodies, which all loops share */
     struct proxy_config proxy;
+    struct holds *holds;     /* answers the paths of holds.h */
     struct mailbox *control; /* receives one mail, to be freed, when the thread has ended */
 };
 

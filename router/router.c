@@ -38,6 +38,7 @@
 #include "router/fleet/scrape.h"
 #include "router/fleet/supervisor.h"
 #include "router/frontend.h"
+#include "router/holds/holds.h"
 #include "router/kv/kv_events.h"
 #include "router/launch.h"
 #include "router/metrics/router_metrics.h"
@@ -604,6 +605,7 @@ void router_destroy(struct router *r) {
     scrape_destroy(r->scrape);
     kv_events_destroy(r->kv_events);
     admin_commands_destroy(r->commands);
+    holds_destroy(r->holds);
     worker_sources_destroy(r->sources);
     fleet_destroy(r->fleet);
     health_destroy(r->health);

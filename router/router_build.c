@@ -19,6 +19,7 @@
 #include "router/admin/admin_commands.h"
 #include "router/fleet/fleet.h"
 #include "router/frontend.h"
+#include "router/holds/holds.h"
 #include "router/kv/kv_events.h"
 #include "router/metrics/router_metrics.h"
 #include "router/options/router_options.h"
@@ -321,6 +322,26 @@ static void configure_frontends(struct router *r) {
         frontend_configure(r->frontends[i], &limits, &proxy);
 }
 
+static enum status build_holds(struct router *r, const struct proxy_config *proxy,
+                               struct error *err) {
+    const struct holds_config config = {
+        .loop = r->loop,
+        .registry = r->registry,
+        .client = r->client,
+        .log = r->log,
+        .keys = r->keys,
+        .isolation = proxy->isolation,
+        .tenant_header = proxy->tenant_header,
+        .prefix_block_bytes = proxy->prefix_block_bytes,
+        .max_prefix_blocks = proxy->max_prefix_blocks,
+        .max_workers = r->options->max_workers,
+        .hash_secret = proxy->hash_secret,
+        .timeout_ms = (uint32_t)MIN(proxy->request_timeout_us / 1000, UINT32_MAX),
+    };
+
+    return holds_create(&r->holds, &config, err);
+}
+
 enum status router_build_frontends(struct router *r, struct error *err) {
     const struct router_options *o = r->options;
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
@@ -349,6 +370,9 @@ enum status router_build_frontends(struct router *r, struct error *err) {
                                         .session_headers = config.proxy.session_headers,
                                         .is_isolated = config.proxy.isolation != NULL,
                                         .keeps_noise = config.proxy.noise_rule == NOISE_KEPT};
+    st = build_holds(r, &config.proxy, err);
+    if (st != ST_OK) return st;
+    config.holds = r->holds;
     r->frontends = mem_calloc(n, sizeof(*r->frontends));
     config.sockets = sockets;
     for (uint32_t i = 0; i < n; i++) {

@@ -52,6 +52,7 @@ struct router {
     struct admin_config config;
     struct router_change change;
     struct admin_commands *commands;
+    struct holds *holds;
     struct supervisor *supervisor;
     struct frontend **frontends;
     uint32_t n_frontends, n_running, n_ready;

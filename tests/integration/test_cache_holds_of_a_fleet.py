@@ -1,0 +1,134 @@
+"""Holding and prewarming through a router: one worker or several, owners, and what happens when a worker goes."""
+import pytest
+
+from conftest import ROOT, Router, Worker, http, wait_for
+
+PROMPT = "The quick brown fox jumps over the lazy dog, and then it does so again. " * 12
+
+
+class Fleet:
+    def __init__(self, programs, n_workers, *router_args, worker_args=()):
+        self.programs = programs
+        self.workers = [self.start(*worker_args) for _ in range(n_workers)]
+        self.router = programs(Router, "--worker-urls", *(w.url for w in self.workers), *router_args).ready(n_workers)
+
+    def start(self, *args, port=0):
+        return self.programs(Worker, str(ROOT / "deploy/demo/model"), "--backend", "sim", "--sim-speed", 10000, "--max-model-len", 1024,
+                             "--num-gpu-blocks-override", 100, "--kv-offload-bytes", "8MiB", *args, port=port).ready()
+
+    def call(self, path, body=None, key=None, **headers):
+        if key:
+            headers["authorization"] = f"Bearer {key}"
+        return http(self.router.url + path, body, headers={k.replace("_", "-"): v for k, v in headers.items()})
+
+    def hold(self, **fields):
+        answer = self.call("/cache/hold", {"prompt": PROMPT, **fields})
+        assert answer.code == 200, answer.body
+        return answer.json
+
+    def holders(self, workers=None):
+        """The workers that hold something."""
+        return [w for w in workers or self.workers if w.get("/cache").json["holds"]]
+
+
+def test_hold_goes_to_the_worker_that_gets_the_prompt(programs):
+    fleet = Fleet(programs, 3)
+    held = fleet.hold(ttl=600)
+    assert held["object"] == "cache.hold" and held["copies"] == 1 and held["tokens"] > 100 and held["ttl_s"] == 600
+    assert len(fleet.holders()) == 1
+    answer = fleet.call("/v1/completions", {"prompt": PROMPT + " More.", "max_tokens": 1})
+    assert answer.json["usage"]["prompt_tokens_details"]["cached_tokens"] == held["tokens"]
+    page = fleet.call("/cache").json
+    assert [h["id"] for h in page["holds"]] == [held["id"]]
+    row = page["holds"][0]
+    assert row["hits"] == 1 and row["saved_tokens"] == held["tokens"] and row["saved_s"] > 0 and row["bytes"] == held["bytes"]
+    assert fleet.hold(ttl=600)["id"] == held["id"]
+    released = fleet.call("/cache/release", {"id": held["id"]})
+    assert released.code == 200 and released.json == {"object": "cache.release", "id": held["id"]}
+    assert fleet.holders() == [] and fleet.call("/cache").json["holds"] == []
+    assert fleet.call("/cache/release", {"id": held["id"]}).code == 404
+
+
+@pytest.mark.parametrize("path, field", [("/cache/hold", "copies"), ("/cache/prewarm", "workers")])
+def test_several_workers_get_the_prompt(programs, path, field):
+    fleet = Fleet(programs, 3)
+    answer = fleet.call(path, {"prompt": PROMPT, field: 2})
+    assert answer.code == 200 and answer.json[field] == 2 and answer.json["cached_tokens"] == 0
+    n_tokens = answer.json["prompt_tokens"]
+    cached = [w.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 1}).json["usage"]["prompt_tokens_details"]["cached_tokens"]
+              for w in fleet.workers]
+    assert sorted(cached) == [0] + 2 * [(n_tokens - 1) // 16 * 16]
+    if path == "/cache/hold":
+        assert len(fleet.holders()) == 2
+        assert fleet.call("/cache/release", {"id": answer.json["id"]}).code == 200
+        assert fleet.holders() == []
+
+
+def test_hold_moves_to_another_worker_when_its_own_is_killed(programs):
+    fleet = Fleet(programs, 2)
+    held = fleet.hold(ttl=3600)
+    lost = fleet.holders()[0]
+    lost.process.kill()
+    others = [w for w in fleet.workers if w is not lost]
+    wait_for(lambda: fleet.holders(others), "the other worker to hold it", 60)
+    wait_for(lambda: fleet.call("/cache").json["holds"][0]["copies"] == 1, "the router to know")
+    assert fleet.call("/cache/release", {"id": held["id"]}).code == 200
+    assert fleet.holders(others) == []
+
+
+def test_restarted_worker_gets_its_hold_again(programs):
+    fleet = Fleet(programs, 1)
+    fleet.hold(ttl=3600)
+    port = int(fleet.workers[0].url.rsplit(":", 1)[1])
+    fleet.workers[0].stop()
+    again = fleet.start(port=port)
+    wait_for(lambda: fleet.holders([again]), "the worker to hold it again", 60)
+
+
+def test_hold_that_its_worker_ended_is_forgotten(programs):
+    fleet = Fleet(programs, 1)
+    fleet.hold()
+    assert fleet.workers[0].post("/reset_prefix_cache", {}).code == 200
+    wait_for(lambda: fleet.call("/cache").json["holds"] == [], "the router to forget it")
+    assert fleet.holders() == []
+
+
+def test_hold_is_its_tenants_alone(programs, tmp_path):
+    keys = tmp_path / "keys"
+    keys.write_text("key-a tenant=a\nkey-a2 tenant=a\nkey-b tenant=b\n")
+    fleet = Fleet(programs, 1, "--api-keys-file", keys, "--isolate-by", "tenant", worker_args=("--trust-router",))
+    assert fleet.call("/cache/hold", {"prompt": PROMPT}).code == 401
+    held = fleet.call("/cache/hold", {"prompt": PROMPT, "cache_salt": "s"}, key="key-a").json
+    body = {"id": held["id"], "cache_salt": "s"}
+    assert fleet.call("/cache", key="key-b").json["holds"] == []
+    assert [h["holder"] for h in fleet.call("/cache", key="key-a2").json["holds"]] == ["a"]
+    assert fleet.call("/cache/release", body, key="key-b").code == 404
+    assert fleet.call("/cache/release", {"id": held["id"]}, key="key-a").code == 404
+    for key, cached in (("key-b", 0), ("key-a", held["tokens"])):
+        answer = fleet.call("/v1/completions", {"prompt": PROMPT, "max_tokens": 1, "cache_salt": "s"}, key=key)
+        assert answer.json["usage"]["prompt_tokens_details"]["cached_tokens"] == cached
+    assert fleet.call("/cache/release", body, key="key-a2").code == 200
+    assert fleet.holders() == []
+
+
+def test_salt_in_bodies_isolates_holds_too(programs, tmp_path):
+    keys = tmp_path / "keys"
+    keys.write_text("key-a tenant=a\nkey-b tenant=b\n")
+    fleet = Fleet(programs, 1, "--api-keys-file", keys, "--isolate-by", "tenant")
+    held = fleet.call("/cache/hold", {"prompt": PROMPT}, key="key-a").json
+    assert fleet.call("/v1/completions", {"prompt": PROMPT, "max_tokens": 1}, key="key-b").json["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+    assert fleet.call("/cache/release", {"id": held["id"]}, key="key-a").code == 200
+    assert fleet.holders() == []
+
+
+def test_refusals_of_workers_reach_the_client(programs):
+    fleet = Fleet(programs, 1, worker_args=("--hold-bytes", 2 * 32768))
+    refused = fleet.call("/cache/hold", {"prompt": PROMPT})
+    assert refused.code == 429 and refused.json["error"]["param"] == "hold_quota" and refused.headers["retry-after"]
+    assert fleet.call("/cache/prewarm", {"prompt": PROMPT, "ttl": "2h"}).json["error"]["param"] == "ttl"
+    assert fleet.call("/cache/hold", {"prompt": PROMPT, "copies": 9}).json["error"]["param"] == "copies"
+    assert fleet.call("/cache/hold", {"prompt": PROMPT, "model": "other"}).code == 404
+    assert fleet.call("/cache/release", {"id": "hold-1"}).json["error"]["param"] == "id"
+    assert fleet.call("/cache/hold", {"prompt": PROMPT}, origin="http://elsewhere.example").code == 403
+    assert fleet.call("/cache/hold", None).code in (404, 405)
+    assert fleet.call("/cache").json["holds"] == []
