@@ -1,4 +1,4 @@
-/* router/holds/hold_table.c - an array of entries; a thousand are looked through in microseconds. */
+/* router/holds/hold_table.c - an array of entries: a thousand are read in microseconds. */
 #include "router/holds/hold_table.h"
 
 #include <assert.h>

@@ -1,11 +1,11 @@
-/* router/holds/hold_table.h - which workers hold which prefix, for whom, and what it takes to hold
- * it elsewhere.
+/* router/holds/hold_table.h - which workers hold which prefix, whose it is, and how to hold it
+ * elsewhere.
  *
  *      entry    id, owner, model, body ── copies ──▶ worker 3-1, its id "hold-8f.."
  *                                                    worker 5-0, its id "hold-1c.."
  *
- * An entry lives until it is released, until no worker has had a reason to keep it for its time, or
- * until all of its copies have ended. Bounded by entries and by bytes of bodies; a tenant has at
+ * An entry lives until it is released, until it was not used for its time, or until its workers
+ * have ended all of its copies. Bounded by entries and by bytes of bodies; a tenant has at
  * most half of both. Pure: time and ids are arguments. Thread: the caller's. */
 #ifndef ROUTER_HOLDS_HOLD_TABLE_H
 #define ROUTER_HOLDS_HOLD_TABLE_H

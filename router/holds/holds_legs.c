@@ -1,8 +1,8 @@
-/* router/holds/holds_legs.c - calls to workers: to whom, with what, and what came back.
+/* router/holds/holds_legs.c - calls to workers: which workers, what they get, what came back.
  *
- * A prompt that is to be computed is routed like a request, with a ticket, so that its worker's load
- * counts it and the index learns who has it. Of several workers the first is the policy's choice;
- * for each further one all but the first by rendezvous are excluded. */
+ * A prompt that is to be computed is routed like a request, with a ticket, so that its worker's
+ * load counts it and the index learns that this worker has it. Of several workers the first is the
+ * policy's choice; for each further one all but the first by rendezvous are excluded. */
 #include <stdio.h>
 #include <string.h>
 

@@ -1,4 +1,6 @@
 """Prefixes that clients hold: they outlive a hundred caches of other traffic, within budgets, for their owners alone."""
+import concurrent.futures
+
 import pytest
 
 from conftest import ROOT, Worker, http, wait_for
@@ -157,6 +159,42 @@ def test_hold_of_a_chat_serves_its_system_prompt(programs):
 def test_wrong_calls_are_refused(programs, path, body, param):
     answer = start(programs).post(path, body)
     assert answer.code == 400 and answer.json["error"]["param"] == param
+
+
+def test_prefix_positions_bound_what_is_held(programs):
+    worker = start(programs)
+    assert hold(worker, prefix_pos=100)["tokens"] == 96
+    assert hold(worker, [8] * 161, prefix_pos=[32, 64])["tokens"] == 64
+    assert hold(worker, [9] * 161, prefix_pos=5000)["tokens"] == 160
+    for wrong in (0, "a", [], [1, 2, 3, 4, 5], [0], {}):
+        answer = worker.post("/v1/completions", {"prompt": PROMPT, "prefix_pos": wrong})
+        assert answer.code == 400 and answer.json["error"]["param"] == "prefix_pos"
+
+
+@pytest.mark.parametrize("path", ["/cache/prewarm", "/cache/hold"])
+def test_equal_prompts_at_once_are_computed_once(programs, path):
+    worker = programs(Worker, str(ROOT / "deploy/demo/model"), "--backend", "sim", "--sim-speed", 2, "--max-num-batched-tokens", 64,
+                      "--max-num-seqs", 64, "--max-model-len", 4096).ready()
+    body = {"prompt": [7] * 3000, "max_tokens": 0}
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(lambda _: worker.post(path, body), range(4)))
+    assert [a.code for a in answers] == [200] * 4
+    assert sorted(a.json["cached_tokens"] for a in answers) == [0] + 3 * [2992]
+    assert worker.metric("vllm:request_prefill_kv_computed_tokens_sum") == 3000 + 3 * 8
+    assert cached(worker, [7] * 3000) == 2992
+    if path == "/cache/hold":
+        assert len({a.json["id"] for a in answers}) == 1
+
+
+def test_held_prompt_is_in_the_folder_after_a_restart(programs, tmp_path):
+    args = ("--kv-file", tmp_path / "kv", "--kv-file-bytes", 1 << 20, *PLACES["host"])
+    worker = start(programs, *args)
+    hold(worker)
+    wait_for(lambda: worker.metric("incipit_kv_tier_blocks", tier="file") >= 10, "the blocks of the hold to be written")
+    fill(worker, 10 * N_BLOCKS)
+    assert worker.stop() == 0
+    again = start(programs, *args)
+    wait_for(lambda: hold(again)["cached_tokens"] > 0, "the prompt to come from the folder")
 
 
 def test_what_cannot_be_held_is_refused(programs):

@@ -58,6 +58,7 @@ struct api {
     struct rng rng;                    /* ids */
     struct rng seeds;                  /* of requests without one */
     bool is_draining;                  /* nothing new is accepted */
+    bool is_ending;                    /* no call is started any more: api_end_calls */
     bool awaits_tokenized;             /* before the engine is drained: api_drain */
     uint32_t n_tokenizing;             /* calls that the engine has not got yet */
     void (*on_drain_asked)(void *arg); /* POST /admin/drain */

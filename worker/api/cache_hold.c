@@ -1,10 +1,10 @@
-/* worker/api/cache_hold.c - POST /cache/prewarm, /cache/hold and /cache/release, GET /cache: prompts
- * that are computed before their clients come, and prefixes that clients hold.
+/* worker/api/cache_hold.c - POST /cache/prewarm, /cache/hold and /cache/release, GET /cache:
+ * prompts that are computed before their clients come, and prefixes that clients hold.
  *
  * A prompt is prewarmed by a request of one token, which is not shown, behind all others where
  * priorities count; its blocks are kept like those of a prompt that its client marks. A second call
- * finds them, computes the last block at most, and starts the time again. A hold is prewarmed, and
- * then held by what the cache has of it:
+ * finds them, computes the last block at most, and starts the time again; one that comes while the
+ * first is computed waits for it. A hold is prewarmed, and then held by what the cache has of it:
  *
  *      POST /cache/hold ──▶ call, one token ──▶ computed ──▶ engine: hold ──▶ 200 with an id, or 429
  *
@@ -48,6 +48,7 @@ static const struct call_shape prewarm_shape = {
     .id_prefix = "prewarm-",
     .prompt_field = "prompt",
     .length_field = "max_tokens",
+    .is_prewarm = true,
     .body = put_prewarmed,
 };
 
@@ -56,7 +57,7 @@ static void set_params(struct call *c, uint32_t ttl_s) {
     struct call_params *p = &c->params;
 
     p->n = p->n_shown = 1;
-    p->is_beam = p->stream = p->echo = false;
+    p->is_beam = p->stream = p->echo = p->is_echo_only = false;
     p->has_max_tokens = true;
     p->request.max_tokens = 1;
     p->request.min_tokens = 0;
@@ -233,7 +234,7 @@ static void computed(struct call *c) {
 
     (void)!json_get_str(c->json, "cache_salt", SALT_CHARS, &salt, NULL, NULL);
     h->engine.request = request_ref(r);
-    h->engine.n_tokens = r->n_prompt;
+    h->engine.n_tokens = p->prefix_tokens ? MIN(p->prefix_tokens, r->n_prompt) : r->n_prompt;
     h->engine.hold.ask = (struct kv_hold){
         .id = rng_u64(&c->api->rng),
         .owner = owner_of(c->api, c->req, salt.ptr, salt.len),
@@ -251,6 +252,7 @@ static const struct call_shape shape = {
     .id_prefix = "hold-",
     .prompt_field = "prompt",
     .length_field = "max_tokens",
+    .is_prewarm = true,
     .computed = computed,
 };
 

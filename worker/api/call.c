@@ -93,6 +93,7 @@ void call_leave_unready(struct api *api) {
  * Every call ends here, once. */
 void call_release(struct call *c) {
     if (list_is_linked(&c->link)) list_remove(&c->link);
+    call_leave_leader(c);
     publish_ended(c);
     c->req = NULL;
     for (uint32_t i = 0; i < c->n_prompts; i++)
@@ -100,6 +101,7 @@ void call_release(struct call *c) {
     for (uint32_t i = 0; i < c->n_choices; i++)
         choice_fini(&c->choices[i]);
     c->n_choices = 0;
+    call_start_followers(c);
     if (grammar_thread_cancel(&c->grammar) && --c->n_unready == 0) call_leave_unready(c->api);
     if (c->n_unready == 0) call_free(c);
 }
@@ -124,6 +126,7 @@ struct call *call_create(struct api *api, struct http_request *req, const struct
     buf_init(&c->out, CALL_OUT_LIMIT);
     req->user = c;
     req->on_abort = on_abort;
+    list_init(&c->followers);
     list_push_back(&api->calls, &c->link);
     return c;
 }
@@ -183,6 +186,7 @@ enum status call_read_params(struct call *c, bool reads_answer, struct error *er
     enum status st;
 
     ctx.reads_answer = reads_answer;
+    ctx.computes_only = c->shape->is_prewarm;
     st = call_params_parse(&c->params, c->json, &ctx, err);
 
     return st == ST_OK ? read_id(c, err) : st;
@@ -450,6 +454,7 @@ void api_end_calls(struct api *api) {
     struct error err = {0};
 
     api->awaits_tokenized = false; /* the engine may be gone by then */
+    api->is_ending = true;
     error_set(&err, ST_UNAVAILABLE, "the worker is shutting down: retry on another worker");
     LIST_FOR_EACH(it, &api->calls) {
         end_with_error(LIST_ENTRY(it, struct call, link), ST_UNAVAILABLE, &err);

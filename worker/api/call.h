@@ -82,6 +82,7 @@ struct call_keep {
 struct call_shape {
     const char *id_prefix;                   /* "cmpl-" */
     const char *prompt_field, *length_field; /* as this kind of call names them, for errors */
+    bool is_prewarm;                         /* the prompt is all that it is for */
     bool is_cumulative;                      /* chunks carry all text and tokens so far (SGLang) */
     bool reads_answer; /* choices have a reader, set up by call->output, and an answer */
     bool names_events; /* and writes the whole of them; no [DONE] follows */
@@ -99,7 +100,9 @@ struct call_shape {
 };
 
 struct call {
-    struct list link; /* on api->calls */
+    struct list link;              /* on api->calls */
+    struct list followers, follow; /* of is_prewarm: calls with its prompt that wait until it is
+                                    * computed; and the link of such a one */
     struct api *api;
     struct http_request *req; /* NULL once answered or abandoned */
     const struct call_shape *shape;

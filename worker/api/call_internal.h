@@ -7,6 +7,8 @@
 
 void call_free(struct call *c);             /* once no thread holds a part of it */
 void call_leave_unready(struct api *api);   /* one call less that the engine has not got */
+void call_leave_leader(struct call *c);     /* it waits for no other call any more */
+void call_start_followers(struct call *c);  /* it is over */
 void call_publish_accepted(struct call *c); /* its request event */
 
 /* A buf that could not grow has lost a part of the answer. */

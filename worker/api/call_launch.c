@@ -206,13 +206,66 @@ static void set_retention(struct call *c) {
     r->n_retain = c->n_keep;
 }
 
+/* --- one computation for equal prompts -------------------------------------------------------- */
+
+static bool is_same_prompt(const struct call *a, const struct call *b) {
+    const struct token_list *x = &a->prompts[0].job.tokens, *y = &b->prompts[0].job.tokens;
+    const struct request_params *p = &a->params.request, *q = &b->params.request;
+
+    return x->n == y->n && memcmp(x->ids, y->ids, x->n * sizeof(*x->ids)) == 0 &&
+           p->cache_salt_len == q->cache_salt_len &&
+           (p->cache_salt_len == 0 || memcmp(p->cache_salt, q->cache_salt, p->cache_salt_len) == 0);
+}
+
+/* A call that computes this prompt for no one's answer, or NULL. */
+static struct call *find_leader(const struct call *c) {
+    LIST_FOR_EACH(it, &c->api->calls) {
+        struct call *other = LIST_ENTRY(it, struct call, link);
+
+        if (other != c && other->shape->is_prewarm && other->n_choices > 0 && other->n_open > 0 &&
+            is_same_prompt(c, other))
+            return other;
+    }
+    return NULL;
+}
+
+/* To the engine, or behind the call that computes its prompt already. */
+static void start_requests(struct call *c) {
+    struct call *leader = c->shape->is_prewarm ? find_leader(c) : NULL;
+    struct error err = {0};
+    enum status st = ST_OK;
+
+    if (c->is_aborted)
+        st = error_set(&err, ST_UNAVAILABLE, "the request was aborted before it began");
+    if (st == ST_OK && leader) {
+        list_push_back(&leader->followers, &c->follow);
+        c->api->n_tokenizing++;
+        return;
+    }
+    if (st == ST_OK) st = samples_start(c, &err);
+    if (st != ST_OK) call_fail(c, st, &err);
+}
+
+void call_leave_leader(struct call *c) {
+    if (!list_is_linked(&c->follow)) return;
+    list_remove(&c->follow);
+    call_leave_unready(c->api);
+}
+
+void call_start_followers(struct call *c) {
+    struct list *link;
+
+    while ((link = list_pop_front(&c->followers)) != NULL) {
+        struct call *follower = LIST_ENTRY(link, struct call, follow);
+
+        if (!c->api->is_ending) start_requests(follower);
+        call_leave_unready(c->api);
+    }
+}
+
 static void launch(struct call *c) {
     struct error err = {0};
     enum status st = check_call(c, &err);
-
-    if (st == ST_OK && c->is_aborted) {
-        st = error_set(&err, ST_UNAVAILABLE, "the request was aborted before it began");
-    }
 
     c->params.request.tenant = tenant_of(c);
     if (c->truncation) truncation_finish(c->truncation);
@@ -229,8 +282,7 @@ static void launch(struct call *c) {
         return;
     }
     set_retention(c);
-    st = samples_start(c, &err);
-    if (st != ST_OK) call_fail(c, st, &err);
+    start_requests(c);
 }
 
 /* A prompt or the grammar is there. */

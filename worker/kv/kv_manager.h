@@ -107,9 +107,10 @@ struct kv_seq {
     uint8_t n_groups;
     const struct kv_retain *retain; /* (n_retain) set after init, with the tenant; borrowed */
     uint32_t n_retain;
-    uint64_t tenant;   /* whose share of what is retained; 0: of no tenant */
-    bool skip_reading; /* never looks up, still publishes (prompt_logprobs) */
-    uint16_t kind;     /* of its prompt, with FREE_ORDER_REUSE; from its first admission on */
+    uint64_t tenant;        /* whose share of what is retained; 0: of no tenant */
+    uint32_t prefix_tokens; /* set after init: blocks behind them get no names; 0: all do */
+    bool skip_reading;      /* never looks up, still publishes (prompt_logprobs) */
+    uint16_t kind;          /* of its prompt, with FREE_ORDER_REUSE; from its first admission on */
     bool has_kind, has_ended; /* its end is remembered */
     uint32_t n_prompt_blocks; /* full ones; with a kind */
     bool has_used_holds;      /* its first admission has counted for the holds that it used */

@@ -22,12 +22,14 @@ static bool has_names(const struct kv_manager *mgr) {
 
 void kv_manager_name(struct kv_manager *mgr, const struct kv_seq *seq, uint32_t index) {
     const block_id *ids = seq->table[0].ids;
+    uint64_t end = (index + 1ull) * mgr->config.block_size;
+    bool is_behind = seq->prefix_tokens > 0 && end > seq->prefix_tokens;
     struct prefix_key key;
 
     if (!has_names(mgr)) return;
     key = prefix_cache_key(block_pool_cache(mgr->pool), ids[index]);
     kv_names_computed(&mgr->names, ids[index], index > 0 ? ids[index - 1] : KV_NAMES_ROOT, index,
-                      key.tokens, seq->extras != NULL);
+                      key.tokens, seq->extras != NULL || is_behind);
 }
 
 void kv_manager_name_host(struct kv_manager *mgr, block_id device, block_id host, bool was_there) {

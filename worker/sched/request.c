@@ -261,6 +261,7 @@ enum status request_create(struct request **out, const struct request_params *pa
     r->kv.retain = r->params.retain;
     r->kv.n_retain = params->n_retain;
     r->kv.tenant = params->tenant;
+    r->kv.prefix_tokens = params->prefix_tokens;
     *out = r;
     return ST_OK;
 }

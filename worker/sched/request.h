@@ -80,7 +80,9 @@ struct request_params {
     struct thinking_limit thinking; /* zero: none */
     struct kv_retain retain[KV_RETAIN_MAX]; /* (n_retain) what of the prompt to keep cached */
     uint32_t n_retain;
-    bool explains_cache;          /* fill in `explanation` when it is admitted */
+    uint32_t prefix_tokens; /* of the prompt, that others share: what is behind is not written to
+                             * tiers below host memory; 0: unknown */
+    bool explains_cache;    /* fill in `explanation` when it is admitted */
     struct tier_source kv_source; /* who has KV of the prompt, for the tier that asks it */
 };
 extern const struct request_params request_params_default; /* temperature 1, 16 tokens */

@@ -223,14 +223,16 @@ static void params_init(struct call_params *p) {
     p->prompt_logprobs = -1;
 }
 
-/* How much may be generated: max_tokens, or max_completion_tokens, which wins. 0 needs an echo. */
-static enum status get_lengths(struct call_params *p, const struct json *o, struct error *err) {
+/* How much may be generated: max_tokens, or max_completion_tokens, which wins. 0 needs an echo, or
+ * a call that shows no token. */
+static enum status get_lengths(struct call_params *p, const struct json *o, bool computes_only,
+                               struct error *err) {
     struct request_params *r = &p->request;
     uint32_t least;
     bool has_newer = false;
     enum status st = json_get_bool(o, "echo", &p->echo, NULL, err);
 
-    least = p->echo ? 0 : 1;
+    least = p->echo || computes_only ? 0 : 1;
     if (st == ST_OK) {
         st = json_get_u32(o, "max_tokens", least, UINT32_MAX, &r->max_tokens, &p->has_max_tokens,
                           err);
@@ -249,6 +251,31 @@ static enum status get_lengths(struct call_params *p, const struct json *o, stru
     }
     p->is_echo_only = p->has_max_tokens && r->max_tokens == 0;
     if (p->is_echo_only) r->max_tokens = 1;
+    return ST_OK;
+}
+
+static enum status refuse_prefix_pos(struct error *err) {
+    return error_set_param(err, ST_INVALID, "prefix_pos",
+                           "prefix_pos must be a number of tokens of the prompt, at least 1, or an "
+                           "array of 1 to %d such numbers",
+                           KV_RETAIN_MAX);
+}
+
+/* Of several positions the last counts: the prefix up to it contains the others. */
+static enum status get_prefix_pos(struct call_params *p, const struct json *o, struct error *err) {
+    const struct json *v = json_get(o, "prefix_pos");
+    size_t n = json_count(v);
+    uint64_t pos;
+
+    if (json_is_null(v)) return ST_OK;
+    if (json_type(v) == JSON_ARRAY ? n < 1 || n > KV_RETAIN_MAX : json_to_u64(v, &pos) != ST_OK)
+        return refuse_prefix_pos(err);
+    for (const struct json *it = json_type(v) == JSON_ARRAY ? json_first(v) : v; it;
+         it = it == v ? NULL : json_next(it)) {
+        if (json_to_u64(it, &pos) != ST_OK || pos < 1 || pos > UINT32_MAX)
+            return refuse_prefix_pos(err);
+        p->request.prefix_tokens = MAX(p->request.prefix_tokens, (uint32_t)pos);
+    }
     return ST_OK;
 }
 
@@ -408,7 +435,8 @@ enum status call_params_parse(struct call_params *p, const struct json *o,
     if (st == ST_OK) st = get_salt(p, o, "cache_salt", err);
     if (st == ST_OK) st = get_adapter(o, err);
     if (st == ST_OK) st = get_seed(p, o, "seed", ctx->seeds, err);
-    if (st == ST_OK) st = get_lengths(p, o, err);
+    if (st == ST_OK) st = get_lengths(p, o, ctx->computes_only, err);
+    if (st == ST_OK) st = get_prefix_pos(p, o, err);
     if (st == ST_OK) st = json_get_i64(o, "priority", INT32_MIN, INT32_MAX, &priority, NULL, err);
     if (st == ST_OK) {
         st = json_get_bool(o, "include_stop_str_in_output", &p->include_stop, NULL, err);

@@ -50,6 +50,7 @@ struct params_context {
     const struct tokenizer *tokenizer;
     bool tokens_as_ids; /* in logprobs, where the request is silent */
     struct rng *seeds;  /* draws the seed when none is given */
+    bool computes_only; /* the call shows no token: max_tokens may be 0 */
     bool reads_answer;  /* reasoning is read from answers: its fields are not refused */
 };
 

@@ -60,7 +60,8 @@ void kv_names_init(struct kv_names *names, const struct kv_names_config *config,
 void kv_names_fini(struct kv_names *names); /* a zeroed one is fine */
 
 /* The device's cache got the content `tokens` behind that of `parent` (KV_NAMES_ROOT: none) as
- * block `index` of its chain, in `id`. is_nameless: it depends on more than tokens. */
+ * block `index` of its chain, in `id`. is_nameless: it depends on more than tokens, or is not to be
+ * kept below. */
 void kv_names_computed(struct kv_names *names, uint32_t id, uint32_t parent, uint32_t index,
                        const uint32_t *tokens, bool is_nameless);
 

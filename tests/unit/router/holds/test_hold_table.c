@@ -1,11 +1,11 @@
-/* tests/unit/router/holds/test_hold_table.c - entries and copies against a list; bounds of tenants. */
+/* tests/unit/router/holds/test_hold_table.c - entries and copies against a list; bounds. */
 #include <stdio.h>
 #include <string.h>
 
 #include "common/base/rng.h"
+#include "router/holds/hold_table.h"
 #include "tests/support/cm.h"
 #include "tests/support/support.h"
-#include "router/holds/hold_table.h"
 
 #define N_OPS  100000u
 #define LISTED 64u

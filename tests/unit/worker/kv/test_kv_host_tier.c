@@ -398,6 +398,25 @@ static void what_came_from_below_is_hit(void **state) {
     fixture_fini(&w);
 }
 
+static void what_is_behind_the_prefix_gets_no_name(void **state) {
+    struct tier_fixture w;
+    struct kv_names_config names = names_of(&w);
+
+    (void)state;
+    fixture_init_named(&w, 21, 20, false, &names);
+    start(&w, 0, 100, 33);
+    w.req[0].seq.prefix_tokens = 11; /* two whole blocks, and a part of the third */
+    assert_int_equal(admit(&w, 0), ST_OK);
+    run_step(&w);
+    for (uint32_t i = 0; i < 8; i++) {
+        block_id id = w.req[0].seq.table[0].ids[i];
+
+        assert_int_equal(kv_manager_names(w.mgr)->device[id].is_named, i < 2);
+    }
+    end(&w, 0);
+    fixture_fini(&w);
+}
+
 /* --- holds ------------------------------------------------------------------------------------ */
 
 static void compute(struct tier_fixture *w, uint32_t first_token, uint32_t n_hit) {
@@ -596,6 +615,7 @@ int main(void) {
         cmocka_unit_test(forks_share_their_prefix_when_swapped),
         cmocka_unit_test(a_swapped_sequence_can_end_where_it_is),
         cmocka_unit_test(what_came_from_below_is_hit),
+        cmocka_unit_test(what_is_behind_the_prefix_gets_no_name),
         cmocka_unit_test(held_prefix_outlives_a_hundred_caches),
         cmocka_unit_test(random_steps_read_what_was_written),
         cmocka_unit_test(random_steps_with_a_tier_below),
