@@ -137,8 +137,8 @@ bool fetch_find(struct fetch *f, const struct policy_view *view, const uint64_t 
 
 /* The plan by one source, if it takes less than *least_s until the prompt is computed. */
 static void consider(const struct fetch *f, const struct policy_view *view, uint32_t w,
-                     double cached, const struct fetch_source *source, double *least_s,
-                     struct fetch_plan *plan) {
+                     double cached, const struct fetch_source *source, double wait_s,
+                     double *least_s, struct fetch_plan *plan) {
     const struct fetch_worker *k = &f->workers[w];
     const struct load_worker *worker = &view->load->workers[w];
     struct fetch_plan p = {.source = source->worker, .tokens = source->tokens};
@@ -152,7 +152,7 @@ static void consider(const struct fetch *f, const struct policy_view *view, uint
     p.queue_s = seconds_until(busy_us, f->now_us);
     p.fetch_s =
         p.queue_s + fetch_rate_s(&f->rates[p.path], p.fetch_tokens * k->peer.bytes_per_token);
-    total_s = p.fetch_s + load_prefill_s(worker, p.tokens, view->prompt_tokens);
+    total_s = MAX(p.fetch_s, wait_s) + load_prefill_s(worker, p.tokens, view->prompt_tokens);
     if (total_s >= *least_s) return;
     *least_s = total_s;
     *plan = p;
@@ -170,13 +170,14 @@ struct fetch_plan fetch_plan(const struct fetch *f, const struct policy_view *vi
                              double cached) {
     const struct fetch_worker *k = &f->workers[w];
     struct fetch_plan plan = FETCH_NONE;
-    double compute_s, least_s;
+    double compute_s, wait_s, least_s;
 
     if (!k->peer.fabric || f->of_fabric[k->fabric_id].worker == WORKER_NONE) return plan;
     compute_s = load_prefill_s(&view->load->workers[w], cached, view->prompt_tokens);
-    least_s = compute_s / (1 + MARGIN);
-    consider(f, view, w, cached, &f->of_host[k->host_id], &least_s, &plan);
-    consider(f, view, w, cached, &f->of_fabric[k->fabric_id], &least_s, &plan);
+    wait_s = load_wait_in_order_s(view->load, w, compute_s, f->now_us);
+    least_s = wait_s + compute_s / (1 + MARGIN);
+    consider(f, view, w, cached, &f->of_host[k->host_id], wait_s, &least_s, &plan);
+    consider(f, view, w, cached, &f->of_fabric[k->fabric_id], wait_s, &least_s, &plan);
     if (plan.source != WORKER_NONE && !has_memory(view, w, cached)) return FETCH_NONE;
     return plan;
 }

@@ -5,7 +5,7 @@
  * has c of them:
  *
  *     fetch(w, s) = queue(w, s) + latency + (M - c) x bytes per token / rate
- *     u(w)        = min(prefill(c, all), fetch(w, s) + prefill(M, all))
+ *     first token = min(wait(w) + prefill(c, all), max(wait(w), fetch(w, s)) + prefill(M, all))
  *
  * The rate is learned for workers of one host and for those apart (fetch_rate.h). queue is until
  * the transfers at either end are over, by prediction. One source suffices for many sinks: what w

@@ -652,7 +652,7 @@ static void open_ticket(struct routing *r, uint32_t w, const struct route_reques
         .matched_blocks = r->matched[w],
         .prompt_bytes = rq->prompt_bytes,
         .epoch = r->caches[w].epoch,
-        .wait_s = load_wait_s(k, rq->now_us) + p.fetch.fetch_s,
+        .wait_s = MAX(load_wait_s(k, rq->now_us), p.fetch.fetch_s),
         .prompt_tokens = view->prompt_tokens,
         .cached_tokens = p.cached_tokens,
         .below_tokens = p.below_tokens,

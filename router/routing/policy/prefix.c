@@ -1,14 +1,14 @@
 /* router/routing/policy/prefix.c - the default: the worker where the request costs least, to itself
  * and to the others. In seconds, for worker w:
  *
- *     cost(w) = max(wait(w) + fetch(w), memory(w)) + u(w) x (1 + s(w) x (later + fleet x least L
+ *     cost(w) = max(wait(w), fetch(w), memory(w)) + u(w) x (1 + s(w) x (later + fleet x least L
  *               + decoding x L(w) + queued x Q(w))) + slot x L(w)
  *
  *     wait    prefill of what was sent to w before and has no first token yet
  *     memory  until enough KV memory is free there
  *     u       prefill of what w does not hold of this prompt, attention included
  *     fetch   until what another worker holds of it is there, where that is quicker than computing
- *             it (fetch.h); then u is of the rest. It delays this request alone: w works on others
+ *             it (fetch.h); then u is of the rest, and w works on others meanwhile
  *     L       requests in flight on w; Q  those of them without a first token
  *     s       speed of prefill by the candidates' mean: a second of a slow worker is worth less to
  *             the others; 1 where all are equal
@@ -149,7 +149,7 @@ static struct policy_term price(const struct prefix *p, const struct route_reque
     speed = relative_speed(p, load, w);
     weight =
         1 + p->later_weight * speed + p->options.cost_decoding * in_flight * speed + queued * speed;
-    t.cost_s = MAX(t.wait_s + t.fetch_s, t.memory_s) + t.prefill_s * weight +
+    t.cost_s = MAX(MAX(t.wait_s, t.fetch_s), t.memory_s) + t.prefill_s * weight +
                p->options.cost_batch_slot_s * in_flight;
     return t;
 }

@@ -264,6 +264,68 @@ static void what_was_evicted_is_restored_where_that_is_quicker(void **state) {
     assert_float_equal(slow_s, none_s, 1e-9);
 }
 
+/* --- from other workers ---------------------------------------------------------------------- */
+
+static struct model_request *add_fetching(struct bench *b, uint32_t n_prompt, uint64_t text,
+                                          uint32_t n_named, uint32_t fetch_to, double ready_s) {
+    struct model_request *q = add(b, n_prompt, 1, text, n_named);
+
+    /* as if it had been set before: nothing has looked at it yet, for another is computed */
+    q->fetch_to = fetch_to;
+    q->ready_s = ready_s;
+    return q;
+}
+
+static void what_is_fetched_is_not_computed_and_is_cached(void **state) {
+    struct model_request *q, *again;
+    struct bench b;
+    (void)state;
+
+    open_bench(&b, options_of(WORKER_FCFS));
+    add(&b, 2048, 1, 1000, 0);
+    q = add_fetching(&b, 20 * BLOCK, 1, 19, 16 * BLOCK, 0.5);
+    run_until(&b, INFINITY);
+    assert_int_equal(q->fetched, 16 * BLOCK);
+    assert_int_equal(q->cached, 16 * BLOCK);
+    assert_float_equal(q->first_s, 0.5 + WORKER_STEP_S + worker_prefill_s(16 * BLOCK, 20 * BLOCK),
+                       1e-9);
+    again = add(&b, 20 * BLOCK, 1, 1, 19);
+    run_until(&b, INFINITY);
+    assert_int_equal(again->cached, 19 * BLOCK);
+    close_bench(&b);
+}
+
+static void who_awaits_a_fetch_is_passed(void **state) {
+    struct model_request *waiting, *other;
+    struct bench b;
+    (void)state;
+
+    for (int order = WORKER_FCFS; order <= WORKER_SRPT; order++) {
+        open_bench(&b, options_of((enum worker_order)order));
+        add(&b, 2048, 1, 1000, 0);
+        waiting = add_fetching(&b, 128, 1, 2, BLOCK, 3);
+        other = add(&b, 4000, 1, 2000, 0);
+        run_until(&b, INFINITY);
+        assert_true(other->first_s < 1 && waiting->first_s > 3 && waiting->first_s < 3.1);
+        close_bench(&b);
+    }
+}
+
+/* What came by itself meanwhile is not brought. */
+static void a_fetch_of_less_than_is_there_brings_nothing(void **state) {
+    struct model_request *q;
+    struct bench b;
+    (void)state;
+
+    open_bench(&b, options_of(WORKER_FCFS));
+    add(&b, 10 * BLOCK, 1, 1, 9);
+    q = add_fetching(&b, 12 * BLOCK, 1, 9, 4 * BLOCK, 1);
+    run_until(&b, INFINITY);
+    assert_int_equal(q->fetched, 0);
+    assert_int_equal(q->cached, 9 * BLOCK);
+    close_bench(&b);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(srpt_lets_a_short_prompt_pass_a_long_one_between_chunks),
@@ -275,6 +337,9 @@ int main(void) {
         cmocka_unit_test(steps_keep_to_the_target_but_have_a_least_chunk),
         cmocka_unit_test(a_slow_worker_takes_so_many_times_as_long),
         cmocka_unit_test(what_was_evicted_is_restored_where_that_is_quicker),
+        cmocka_unit_test(what_is_fetched_is_not_computed_and_is_cached),
+        cmocka_unit_test(who_awaits_a_fetch_is_passed),
+        cmocka_unit_test(a_fetch_of_less_than_is_there_brings_nothing),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
