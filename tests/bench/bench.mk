@@ -4,6 +4,7 @@
 $(B)/incipit-bench: $(call objs,$(wildcard tests/bench/load/*.c)) $(B)/libcommon.a
 $(B)/tests/bench/%: $(B)/tests/bench/%.o $(LIBS_all)
 	$(call link,,)
+$(B)/tests/bench/bench_peer: LDLIBS += -lcmocka
 load: $(B)/incipit-bench ## the load generator: build/release/incipit-bench --help
 wrk: all ## wrk with the Lua scripts of tests/bench/wrk; URL=http://... against a running fleet
 	@tests/bench/wrk/run $(B) $(URL)

@@ -236,6 +236,7 @@ def test_every_path_is_on_the_page_and_none_is_invented():
     known = {f"{method} {path}" for method, path in re.findall(r'\{HTTP_(\w+), "([^"]+)"', routes)}
     known |= {"GET /server_info"} if "WIRE_INFO_PATH" in routes else set()
     known |= {"GET /request_events"} if "REQUEST_EVENTS_PATH" in routes else set()
+    known |= {"GET /kv/blocks"} if "PEER_PATH" in routes else set()
     titles = set(re.findall(r"(?m)^## ((?:GET|POST|DELETE) \S+)$", PAGE))
     rows = set(names("The others", "path"))
     assert titles | rows == known and not titles & rows
@@ -246,6 +247,8 @@ def test_the_small_endpoints_answer(worker):
         method, path = row.split()
         if path.startswith("/kv_events"):
             assert worker.get(path).code == 404 and "--kv-events" in worker.get(path).body
+        elif path == "/kv/blocks":
+            assert worker.get(path).code == 404 and "--kv-peers" in worker.get(path).body
         elif method == "GET":
             assert worker.get(path.replace("*", "synthetic")).code == 200, path
         else:

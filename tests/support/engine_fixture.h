@@ -132,6 +132,8 @@ struct setup {
     uint32_t host_blocks;                  /* for what is evicted and swapped out */
     const struct engine_tier_source *tier; /* below them; NULL: none */
     uint64_t tier_wait_us;                 /* 0: an hour */
+    struct peer_server *peers;             /* gives their blocks; NULL: none */
+    const uint8_t (*fleet_key)[32];        /* NULL: they are plain */
     enum preemption_mode preemption;
     enum scheduler_policy policy;
     bool no_caching, is_gated, is_deterministic;
@@ -219,6 +221,8 @@ static inline struct engine_options tiny_options(const struct setup *s, float *i
     o.host_kv_bytes = s->host_blocks * kv_layout_block_bytes(&o.geometry, o.block_size);
     o.digest_weights = digest_tiny;
     if (s->tier) o.tiers[o.n_tiers++] = *s->tier;
+    o.peers = s->peers;
+    o.fleet_key = s->fleet_key;
     o.tier_wait_us = s->tier_wait_us ? s->tier_wait_us : 3600ull * 1000 * 1000;
     o.scheduler.preemption = s->preemption;
     o.scheduler.policy = s->policy;

@@ -2,6 +2,7 @@
 #include "tests/support/peer_fixture.h"
 
 #include <arpa/inet.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <stdio.h>
@@ -50,10 +51,28 @@ static void on_want(struct peer_desk *d, struct peer_want *w) {
     }
     find_run(d, w);
     if (atomic_fetch_sub(&d->n_keeps, 1) > 0) {
+        pthread_mutex_lock(&d->lock);
         list_push_back(&d->kept, &w->link);
+        pthread_mutex_unlock(&d->lock);
         return;
     }
     atomic_fetch_add(&d->n_keeps, 1);
+    mailbox_push(w->home, &w->mail);
+}
+
+static struct peer_want *take_kept(struct peer_desk *d) {
+    struct list *link;
+
+    pthread_mutex_lock(&d->lock);
+    link = list_pop_front(&d->kept);
+    pthread_mutex_unlock(&d->lock);
+    return link ? LIST_ENTRY(link, struct peer_want, link) : NULL;
+}
+
+void peer_desk_release(struct peer_desk *d) {
+    struct peer_want *w = NULL;
+
+    PEER_UNTIL((w = take_kept(d)) != NULL);
     mailbox_push(w->home, &w->mail);
 }
 
@@ -103,26 +122,41 @@ int peer_accept(int listener) {
     int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
     char head[1024];
 
-    if (fd >= 0 && read_head(fd, head, sizeof(head)) && strncmp(head, "GET " PEER_PATH, 14) == 0 &&
+    if (fd < 0) return -1;
+
+    if (read_head(fd, head, sizeof(head)) && strncmp(head, "GET " PEER_PATH, 14) == 0 &&
         write(fd, go_on, sizeof(go_on) - 1) == sizeof(go_on) - 1)
         return fd;
-    if (fd >= 0) close(fd);
+    close(fd);
+    errno = 0;
     return -1;
 }
 
 static void *door_main(void *arg) {
-    struct peer_desk *d = arg;
+    struct peer_door *door = arg;
 
     for (;;) {
-        int fd = peer_accept(d->listener);
+        int fd = peer_accept(door->listener);
 
         if (fd >= 0) {
             fcntl(fd, F_SETFL, O_NONBLOCK);
-            peer_server_take(d->server, fd);
-        } else if (fcntl(d->listener, F_GETFL) < 0 || accept4(d->listener, NULL, NULL, 0) < 0) {
+            peer_server_take(door->server, fd);
+        } else if (errno == EINVAL) { /* it is shut */
             return NULL;
         }
     }
+}
+
+void peer_door_open(struct peer_door *door, struct peer_server *server) {
+    door->server = server;
+    door->listener = peer_listen(&door->source);
+    assert_int_equal(pthread_create(&door->thread, NULL, door_main, door), 0);
+}
+
+void peer_door_close(struct peer_door *door) {
+    shutdown(door->listener, SHUT_RDWR);
+    pthread_join(door->thread, NULL);
+    close(door->listener);
 }
 
 /* --- the desk --------------------------------------------------------------------------------- */
@@ -146,6 +180,7 @@ void peer_desk_begin(struct peer_desk *d, bool is_sealed, size_t block_bytes) {
     d->home = mailbox_open_waiting();
     d->engine = mailbox_open_waiting();
     list_init(&d->kept);
+    pthread_mutex_init(&d->lock, NULL);
     assert_int_equal(pthread_create(&d->engine_thread, NULL, engine_main, d), 0);
     d->config = (struct tier_peer_config){.codec = &d->form,
                                           .generation = 1,
@@ -160,23 +195,21 @@ void peer_desk_open_server(struct peer_desk *d, uint64_t look_us) {
 
     d->server = peer_server_create(2, NULL);
     if (peer_server_start(d->server, &c, &err) != ST_OK) fail_msg("%s", err.message);
-    d->listener = peer_listen(&d->source);
-    assert_int_equal(pthread_create(&d->door_thread, NULL, door_main, d), 0);
+    peer_door_open(&d->door, d->server);
+    d->source = d->door.source;
 }
 
 /* As the engine does it: the wants that it has, or gets, are let go. */
 void peer_desk_close_server(struct peer_desk *d) {
-    struct list *link;
+    struct peer_want *w;
 
     if (!d->server) return;
-    shutdown(d->listener, SHUT_RDWR);
-    pthread_join(d->door_thread, NULL);
-    close(d->listener);
+    peer_door_close(&d->door);
     peer_server_stop(d->server);
     mailbox_push(d->engine, &d->stop);
     pthread_join(d->engine_thread, NULL);
-    while ((link = list_pop_front(&d->kept)) != NULL)
-        pin(d, -(int)LIST_ENTRY(link, struct peer_want, link)->n_found);
+    while ((w = take_kept(d)) != NULL)
+        pin(d, -(int)w->n_found);
     assert_int_equal(atomic_load(&d->n_pinned), 0);
     peer_server_destroy(d->server);
     d->server = NULL;
@@ -195,6 +228,7 @@ void peer_desk_end(struct peer_desk *d) {
     mailbox_push(d->engine, &d->stop);
     pthread_join(d->engine_thread, NULL);
     mailbox_close(d->engine);
+    pthread_mutex_destroy(&d->lock);
     mailbox_close(d->home);
     mem_free(d->theirs);
     mem_free(d->ours);
@@ -212,7 +246,7 @@ void peer_job_submit(struct peer_desk *d, struct tier_job *job, uint32_t first, 
     for (uint32_t i = 0; i < n; i++) {
         uint8_t *payload = d->ours + (first + i) * d->block_bytes;
 
-        memset(payload, 0xee, d->block_bytes);
+        if (!d->is_bench) memset(payload, 0xee, d->block_bytes);
         job->units[i] = (struct tier_unit){
             .id = d->blocks[first + i].id, .payload = payload, .result = TIER_N_RESULTS};
     }
@@ -270,15 +304,21 @@ void peer_job_check(const struct peer_desk *d, const struct tier_job *job) {
 
 /* --- ends of a connection --------------------------------------------------------------------- */
 
+int peer_dial(const struct tier_source *source) {
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    at.sin_port = htons((uint16_t)atoi(strchr(source->authority, ':') + 1));
+    assert_int_equal(connect(fd, (struct sockaddr *)&at, sizeof(at)), 0);
+    return fd;
+}
+
 int peer_connect(const struct peer_desk *d) {
     static const char ask[] = "GET " PEER_PATH " HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\n"
                               "upgrade: " PEER_PROTOCOL "\r\n\r\n";
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    int fd = peer_dial(&d->source);
     char head[1024];
 
-    at.sin_port = htons((uint16_t)atoi(strchr(d->source.authority, ':') + 1));
-    assert_int_equal(connect(fd, (struct sockaddr *)&at, sizeof(at)), 0);
     assert_int_equal(write(fd, ask, sizeof(ask) - 1), (ssize_t)sizeof(ask) - 1);
     assert_true(read_head(fd, head, sizeof(head)));
     return fd;

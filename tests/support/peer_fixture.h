@@ -16,6 +16,16 @@
 #define PEER_TEST_BLOCKS  128
 #define PEER_TEST_PATIENT 60000u /* ms; no test expects it to pass */
 
+/* Lets sinks in, as the worker's port does. */
+struct peer_door {
+    struct peer_server *server;
+    struct tier_source source; /* its address */
+    pthread_t thread;
+    int listener;
+};
+void peer_door_open(struct peer_door *door, struct peer_server *server);
+void peer_door_close(struct peer_door *door); /* before the server stops */
+
 struct peer_desk {
     struct unit_codec_config form;
     struct unit_block blocks[PEER_TEST_BLOCKS];
@@ -27,14 +37,17 @@ struct peer_desk {
     struct mailbox *home;
     struct tier_source source;
     uint32_t n_mails;
+    bool is_bench; /* payloads of jobs are left as they are */
 
-    /* The engine's, and the door's. */
+    struct peer_door door;
+
+    /* The engine's. */
     struct mailbox *engine;
     struct mail stop;
-    pthread_t engine_thread, door_thread;
-    int listener;
+    pthread_t engine_thread;
     atomic_bool has[PEER_TEST_BLOCKS];         /* blocks that the source's engine finds */
     atomic_int n_pinned, most_pinned, n_keeps; /* n_keeps > 0: answers to so many wants are kept */
+    pthread_mutex_t lock;                      /* of the next */
     struct list kept;
 };
 
@@ -43,6 +56,9 @@ void peer_desk_end(struct peer_desk *d);
 void peer_desk_open_server(struct peer_desk *d, uint64_t look_us);
 void peer_desk_close_server(struct peer_desk *d); /* the door stays, and shuts in everyone's face */
 void peer_desk_open_sink(struct peer_desk *d);
+
+/* Lets the oldest answer that was kept go. */
+void peer_desk_release(struct peer_desk *d);
 
 /* A job on blocks [first, first + n), on its way. */
 void peer_job_submit(struct peer_desk *d, struct tier_job *job, uint32_t first, uint32_t n);
@@ -55,9 +71,10 @@ void peer_job_check(const struct peer_desk *d, const struct tier_job *job);
 
 /* --- ends of a connection, which block -------------------------------------------------------- */
 
-int peer_listen(struct tier_source *source); /* a listener, whose address is in *source */
-int peer_accept(int listener);               /* behind its 101 */
-int peer_connect(const struct peer_desk *d); /* to the door, behind its 101 */
+int peer_listen(struct tier_source *source);     /* a listener, whose address is in *source */
+int peer_accept(int listener);                   /* behind its 101 */
+int peer_dial(const struct tier_source *source); /* connected, and no more */
+int peer_connect(const struct peer_desk *d);     /* to the door, behind its 101 */
 
 void peer_write(int fd, enum peer_type type, uint16_t stream, const void *body, size_t n);
 /* The next frame; its body in `body`, of at most PEER_FRAME_MAX. False: the end. */

@@ -80,6 +80,20 @@ static void collect_responses(const struct api *api) {
     metric_reach(metrics_at(m, WORKER_responses_evicted_total), s.n_evicted);
 }
 
+static void collect_peers(const struct api *api) {
+    struct peer_server_stats s;
+    struct metrics *m = api->metrics;
+
+    peer_server_stats(api->peers, &s);
+    for (int r = 0; r < TIER_N_RESULTS; r++)
+        metric_reach(
+            METRICS_GET(m, WORKER_kv_peer_served_total, tier_result_name((enum tier_result)r)),
+            s.wants[r]);
+    metric_reach(metrics_at(m, WORKER_kv_peer_served_bytes_total), s.sent_bytes);
+    metric_reach(metrics_at(m, WORKER_kv_peer_refused_total), s.n_refused);
+    metric_set(metrics_at(m, WORKER_kv_peer_connections), (double)s.n_clients);
+}
+
 static void metrics_get_page(struct http_request *req, void *arg) {
     const struct api *api = arg;
     struct buf page;
@@ -90,6 +104,7 @@ static void metrics_get_page(struct http_request *req, void *arg) {
     worker_metrics_collect_grammars(api->metrics, api->grammar_thread);
     collect_request_events(api);
     collect_responses(api);
+    if (api->peers) collect_peers(api);
     metrics_write(api->metrics, &page);
     process_stats_write(&page);
     http_reply(req, 200, METRICS_CONTENT_TYPE, buf_str(&page));

@@ -154,6 +154,14 @@ struct engine;
     X(GAUGE, kv_tier_bytes, "tier", "Bytes that a tier holds.")                                    \
     X(GAUGE, kv_tier_blocks, "tier", "KV blocks that a tier holds for this model.")                \
     X(GAUGE, kv_tier_writable, "tier", "1 while a tier takes new KV blocks, 0 after failures.")    \
+    X(COUNTER, kv_peer_served_total, "result",                                                     \
+      "Questions of other workers for KV blocks (--kv-peers), by why no more was sent; ok: all "   \
+      "of it was.")                                                                                \
+    X(COUNTER, kv_peer_served_bytes_total, "", "Bytes of KV blocks sent to other workers.")        \
+    X(COUNTER, kv_peer_refused_total, "",                                                          \
+      "Connections of other workers that were refused: another key, model or form of blocks, or "  \
+      "no room.")                                                                                  \
+    X(GAUGE, kv_peer_connections, "", "Connections of other workers that ask for KV blocks.")      \
     X(COUNTER, requests_denied_total, "",                                                          \
       "Requests rejected with 401 because they sent no key of --api-key or --api-key-file.")       \
     X(COUNTER, request_events_total, "",                                                           \

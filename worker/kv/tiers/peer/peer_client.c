@@ -47,7 +47,7 @@ static void refuse(struct peer_client *c, enum peer_refusal why) {
     conn_shutdown_write(&c->conn);
     c->state = CLIENT_LEAVING;
     peer_count(&c->server->n_refused, 1);
-    log_event(c->server->log, LOG_WARN, "kv_peer_refused", log_z("side", "source"),
+    log_event(c->server->log, LOG_WARN, "kv_peer_refused", log_z("peer", "a sink"),
               log_z("differs", peer_refusal_name(why)));
 }
 

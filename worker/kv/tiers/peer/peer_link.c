@@ -38,16 +38,21 @@ void peer_link_close(struct peer_source *s) {
     s->parts_of = NULL;
 }
 
-void peer_link_lost(struct peer_source *s, enum tier_result result, const char *why) {
-    bool is_failure = !s->tier->is_closing;
-    bool is_refusal = result == TIER_ABSENT;
+static void report_lost(struct peer_source *s, bool is_refusal, const char *why) {
+    struct log *log = s->tier->config.log;
 
-    peer_link_close(s);
-    if (is_failure) {
-        peer_source_failed(s, is_refusal);
-        log_event(s->tier->config.log, LOG_WARN, is_refusal ? "kv_peer_refused" : "kv_peer_lost",
-                  log_z("peer", s->at.authority), log_z(is_refusal ? "differs" : "why", why));
+    peer_source_failed(s, is_refusal);
+    if (is_refusal) {
+        log_event(log, LOG_WARN, "kv_peer_refused", log_z("peer", s->at.authority),
+                  log_z("differs", why));
+    } else {
+        log_event(log, LOG_WARN, "kv_peer_lost", log_z("peer", s->at.authority), log_z("why", why));
     }
+}
+
+void peer_link_lost(struct peer_source *s, enum tier_result result, const char *why) {
+    peer_link_close(s);
+    if (!s->tier->is_closing) report_lost(s, result == TIER_ABSENT, why);
     while (!list_is_empty(&s->works))
         peer_work_end(LIST_ENTRY(list_first(&s->works), struct peer_work, link), result);
 }

@@ -1,0 +1,286 @@
+/* tests/unit/worker/engine/test_engine_peers.c - what one engine has computed, another takes from
+ * its memory: the same answers as computed, whatever becomes of the one that has it. */
+#include <string.h>
+
+#include "common/base/rng.h"
+#include "tests/support/cm.h"
+#include "tests/support/engine_fixture.h"
+#include "tests/support/late_backend.h"
+#include "tests/support/peer_fixture.h"
+#include "tests/support/support.h"
+
+#define N_PROMPTS 6
+#define BLOCK     16u
+#define COMMON    48u /* tokens that all prompts begin with */
+#define N_ANSWER  8u
+
+static const uint8_t fleet_key[1][32] = {{3}};
+
+static const struct machine machines[] = {
+    {.ops = &backend_ref, .kv_dtype = DTYPE_F32},   {.ops = &backend_ref, .kv_dtype = DTYPE_BF16},
+    {.ops = &backend_cpu, .kv_dtype = DTYPE_BF16},  {.ops = &backend_cpu, .kv_dtype = DTYPE_F8E4M3},
+    {.ops = &backend_late, .kv_dtype = DTYPE_BF16},
+};
+
+struct prompts {
+    uint32_t token[N_PROMPTS][CONTEXT], n[N_PROMPTS];
+    uint32_t n_blocks; /* different ones that a prompt can find */
+    struct answer answer[N_PROMPTS];
+};
+
+/* An engine that gives its blocks, and asks for others'. */
+struct worker {
+    struct engine_fixture engine;
+    struct tier_peer_config config;
+    struct engine_tier_source tier;
+    struct peer_server *peers;
+    struct peer_door door;
+};
+
+static struct prompts prompts;
+
+static void draw_prompts(struct prompts *p, uint64_t seed) {
+    struct rng rng;
+
+    memset(p, 0, sizeof(*p));
+    rng_seed(&rng, seed);
+    p->n_blocks = COMMON / BLOCK;
+    for (uint32_t i = 0; i < N_PROMPTS; i++) {
+        p->n[i] = COMMON + 2 * BLOCK + (uint32_t)rng_below(&rng, 90);
+        p->n_blocks += (p->n[i] - 1) / BLOCK - COMMON / BLOCK;
+        for (uint32_t t = 0; t < p->n[i]; t++)
+            p->token[i][t] = t < COMMON ? t % 100 : (uint32_t)rng_below(&rng, 130);
+    }
+}
+
+static struct request_params params_of(const struct prompts *p, uint32_t i,
+                                       const struct tier_source *source) {
+    struct request_params params = request_params_default;
+
+    params.prompt = p->token[i];
+    params.n_prompt = p->n[i];
+    params.max_tokens = N_ANSWER;
+    params.ignore_eos = true;
+    params.n_logprobs = 2;
+    params.seed = i;
+    if (source) {
+        params.kv_source = *source;
+        params.kv_source.n_tokens = p->n[i];
+    }
+    return params;
+}
+
+static enum status open_tier(void *arg, const struct unit_codec_config *codec, struct tier **out,
+                             struct error *err) {
+    struct tier_peer_config c = *(const struct tier_peer_config *)arg;
+
+    c.codec = codec;
+    return tier_peer_open(out, &c, err);
+}
+
+/* Device blocks for little more than one sequence, host memory for most of all. */
+static struct setup setup_of(const struct machine *m) {
+    late_plan_set(&(struct late_plan){.seed = support_seed()});
+    return (struct setup){
+        .machine = *m, .n_blocks = 30, .host_blocks = 80, .budget = 64, .max_seqs = 8};
+}
+
+static void worker_open(struct worker *w, const struct machine *m, uint64_t generation,
+                        bool is_sealed) {
+    struct setup s = setup_of(m);
+
+    w->config = (struct tier_peer_config){.generation = generation,
+                                          .connect_ms = PEER_TEST_PATIENT,
+                                          .greet_ms = PEER_TEST_PATIENT,
+                                          .ping_ms = PEER_TEST_PATIENT};
+    w->tier = (struct engine_tier_source){open_tier, &w->config};
+    w->peers = peer_server_create(generation, NULL);
+    s.tier = &w->tier;
+    s.peers = w->peers;
+    s.fleet_key = is_sealed ? fleet_key : NULL;
+    fixture_open(&w->engine, &s);
+    peer_door_open(&w->door, w->peers);
+}
+
+static void worker_close(struct worker *w) {
+    peer_door_close(&w->door);
+    fixture_close(&w->engine);
+    peer_server_destroy(w->peers);
+}
+
+static void run_each(struct engine_fixture *w, const struct prompts *p,
+                     const struct tier_source *source, struct answer *answers) {
+    for (uint32_t i = 0; i < N_PROMPTS; i++) {
+        struct request_params params = params_of(p, i, source);
+
+        submit(w, &params, &answers[i]);
+        fixture_run(w);
+    }
+}
+
+static void submit_all(struct engine_fixture *w, const struct prompts *p,
+                       const struct tier_source *source, struct answer *answers) {
+    for (uint32_t i = 0; i < N_PROMPTS; i++) {
+        struct request_params params = params_of(p, i, source);
+
+        submit(w, &params, &answers[i]);
+    }
+}
+
+static void compute_answers(const struct machine *m, struct prompts *p) {
+    struct setup s = setup_of(m);
+    struct engine_fixture w;
+
+    fixture_open(&w, &s);
+    run_each(&w, p, NULL, p->answer);
+    fixture_close(&w);
+}
+
+static void assert_answers(const struct prompts *p, const struct answer *answers, const char *how) {
+    for (uint32_t i = 0; i < N_PROMPTS; i++)
+        assert_same(&p->answer[i], &answers[i], how, i);
+}
+
+/* No block of the device or of host memory has a user: all pins have ended. */
+static void assert_at_rest(struct engine_fixture *w) {
+    WAIT_UNTIL(stats_of(w).host_held == 0);
+    assert_idle(w);
+}
+
+static void fetched_answers_are_those_computed(void **state) {
+    (void)state;
+    for (size_t m = 0; m < ARRAY_LEN(machines); m++) {
+        struct answer there[N_PROMPTS] = {{.n = 0}}, here[N_PROMPTS] = {{.n = 0}};
+        static struct worker source, sink;
+        uint64_t n_cached = 0, n_could = 0;
+
+        draw_prompts(&prompts, support_seed() + m);
+        compute_answers(&machines[m], &prompts);
+        worker_open(&source, &machines[m], 1, m % 2);
+        worker_open(&sink, &machines[m], 2, m % 2);
+        run_each(&source.engine, &prompts, NULL, there);
+        run_each(&sink.engine, &prompts, &source.door.source, here);
+        assert_answers(&prompts, here, "fetched");
+        for (uint32_t i = 0; i < N_PROMPTS; i++) {
+            n_cached += here[i].cached_tokens;
+            n_could += (prompts.n[i] - 1) / BLOCK * BLOCK;
+        }
+        assert_int_equal(n_cached, n_could);
+        assert_int_equal(stats_of(&sink.engine).tiers[0].restored_tokens, prompts.n_blocks * BLOCK);
+        assert_at_rest(&source.engine);
+        assert_at_rest(&sink.engine);
+        worker_close(&sink);
+        worker_close(&source);
+    }
+}
+
+/* At any moment of it. */
+static void a_source_that_ends_costs_no_answer(void **state) {
+    struct rng rng;
+
+    (void)state;
+    rng_seed(&rng, support_seed());
+    draw_prompts(&prompts, support_seed());
+    compute_answers(&machines[4], &prompts);
+    for (int round = 0; round < 12; round++) {
+        struct answer there[N_PROMPTS] = {{.n = 0}}, here[N_PROMPTS] = {{.n = 0}};
+        static struct worker source, sink;
+        uint64_t n_turns = rng_below(&rng, 40);
+
+        worker_open(&source, &machines[4], 1, true);
+        worker_open(&sink, &machines[4], 2, true);
+        run_each(&source.engine, &prompts, NULL, there);
+        submit_all(&sink.engine, &prompts, &source.door.source, here);
+        for (uint64_t i = 0; i < n_turns; i++)
+            loop_turn(sink.engine.loop, 200);
+        worker_close(&source);
+        fixture_run(&sink.engine);
+        assert_answers(&prompts, here, "while the source ended");
+        assert_at_rest(&sink.engine);
+        worker_close(&sink);
+    }
+}
+
+static void a_sink_that_ends_leaves_no_block_pinned(void **state) {
+    struct rng rng;
+
+    (void)state;
+    rng_seed(&rng, support_seed());
+    draw_prompts(&prompts, support_seed());
+    for (int round = 0; round < 6; round++) {
+        struct answer there[N_PROMPTS] = {{.n = 0}}, here[N_PROMPTS] = {{.n = 0}};
+        static struct worker source, sink;
+        uint64_t n_turns = rng_below(&rng, 20);
+        struct request *asked[N_PROMPTS];
+
+        worker_open(&source, &machines[4], 1, true);
+        worker_open(&sink, &machines[4], 2, true);
+        run_each(&source.engine, &prompts, NULL, there);
+        sink.engine.lets_go = true;
+        for (uint32_t i = 0; i < N_PROMPTS; i++) {
+            struct request_params params = params_of(&prompts, i, &source.door.source);
+
+            asked[i] = submit(&sink.engine, &params, &here[i]);
+        }
+        for (uint64_t i = 0; i < n_turns; i++)
+            loop_turn(sink.engine.loop, 200);
+        worker_close(&sink);
+        for (uint32_t i = 0; i < N_PROMPTS; i++)
+            request_unref(asked[i]);
+        assert_at_rest(&source.engine);
+        worker_close(&source);
+    }
+}
+
+/* Neither has anything, and each is told that the other has. */
+static void two_that_name_each_other_both_compute(void **state) {
+    struct answer first[N_PROMPTS] = {{.n = 0}}, second[N_PROMPTS] = {{.n = 0}};
+    static struct worker a, b;
+
+    (void)state;
+    draw_prompts(&prompts, support_seed());
+    compute_answers(&machines[1], &prompts);
+    worker_open(&a, &machines[1], 1, true);
+    worker_open(&b, &machines[1], 2, true);
+    submit_all(&a.engine, &prompts, &b.door.source, first);
+    submit_all(&b.engine, &prompts, &a.door.source, second);
+    fixture_run(&a.engine);
+    fixture_run(&b.engine);
+    assert_answers(&prompts, first, "of the first");
+    assert_answers(&prompts, second, "of the second");
+    assert_at_rest(&a.engine);
+    assert_at_rest(&b.engine);
+    worker_close(&a);
+    worker_close(&b);
+}
+
+/* Its cache was reset: what it had before has other names. */
+static void a_source_that_was_reset_gives_nothing_older(void **state) {
+    struct answer there[N_PROMPTS] = {{.n = 0}}, here[N_PROMPTS] = {{.n = 0}};
+    static struct worker source, sink;
+
+    (void)state;
+    draw_prompts(&prompts, support_seed());
+    compute_answers(&machines[1], &prompts);
+    worker_open(&source, &machines[1], 1, true);
+    worker_open(&sink, &machines[1], 2, true);
+    run_each(&source.engine, &prompts, NULL, there);
+    reset_cache(&source.engine, 0);
+    run_each(&sink.engine, &prompts, &source.door.source, here);
+    assert_answers(&prompts, here, "beside a source that was reset");
+    assert_int_equal(stats_of(&sink.engine).tiers[0].restored_tokens, 0);
+    worker_close(&sink);
+    worker_close(&source);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(fetched_answers_are_those_computed),
+        cmocka_unit_test(a_source_that_ends_costs_no_answer),
+        cmocka_unit_test(a_sink_that_ends_leaves_no_block_pinned),
+        cmocka_unit_test(two_that_name_each_other_both_compute),
+        cmocka_unit_test(a_source_that_was_reset_gives_nothing_older),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
