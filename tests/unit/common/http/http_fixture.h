@@ -16,6 +16,7 @@ struct fixture {
     struct buf seen; /* method, target, headers and body of the last request */
     enum status head_status;
     uint64_t owner; /* of all bodies, set when a head has come */
+    int taken;      /* the socket of /take */
 };
 
 static void note(struct fixture *fx, struct http_request *req) {
@@ -66,9 +67,19 @@ static void no_content(struct http_request *req, void *arg) {
     http_reply(req, 204, NULL, STR(""));
 }
 
+static void take(struct http_request *req, void *arg) {
+    struct fixture *fx = arg;
+    struct error err = {0};
+    enum status st = http_request_take_socket(req, STR("HTTP/1.1 101 Switching Protocols\r\n\r\n"),
+                                              &fx->taken, &err);
+
+    if (st != ST_OK) http_reply_error(req, st, &err);
+}
+
 static const struct http_route routes[] = {
     {HTTP_POST, "/echo", echo},       {HTTP_GET, "/echo", echo},       {HTTP_POST, "/keep", keep},
-    {HTTP_GET, "/sse", three_events}, {HTTP_GET, "/none", no_content}, {HTTP_GET, NULL, NULL},
+    {HTTP_GET, "/sse", three_events}, {HTTP_GET, "/none", no_content}, {HTTP_GET, "/take", take},
+    {HTTP_GET, NULL, NULL},
 };
 
 static void on_request(struct http_request *req, void *arg) {

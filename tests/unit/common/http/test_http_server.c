@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "common/base/clock.h"
 #include "common/base/rng.h"
@@ -469,6 +470,44 @@ static void random_traffic_is_answered_in_order(void **state) {
     finish(&fx);
 }
 
+/* --- leaving HTTP ----------------------------------------------------------------------------- */
+
+static void a_socket_that_was_taken_is_its_new_owners(void **state) {
+    struct fixture fx;
+    struct client c;
+    char byte;
+
+    (void)state;
+    start(&fx);
+    client_open(&c, http_server_port(fx.server));
+    client_send(&c, fx.loop, STR("GET /take HTTP/1.1\r\nHost: a\r\n\r\n"));
+    client_expect(&c, fx.loop, "101 Switching Protocols\r\n\r\n");
+    assert_int_equal(http_server_stats(fx.server).open_connections, 0);
+    assert_int_equal(http_server_stats(fx.server).open_requests, 0);
+    client_send(&c, fx.loop, STR("x"));
+    assert_int_equal(recv(fx.taken, &byte, 1, 0), 1);
+    assert_int_equal(send(fx.taken, "y", 1, 0), 1);
+    client_expect(&c, fx.loop, "\r\n\r\ny");
+    close(fx.taken);
+    client_expect_close(&c, fx.loop);
+    client_close(&c);
+    finish(&fx);
+}
+
+static void a_socket_with_bytes_behind_the_request_is_not_handed_over(void **state) {
+    struct fixture fx;
+    struct client c;
+
+    (void)state;
+    start(&fx);
+    client_open(&c, http_server_port(fx.server));
+    client_send(&c, fx.loop, STR("GET /take HTTP/1.1\r\nHost: a\r\n\r\n" POST_ABC));
+    client_expect(&c, fx.loop, "\r\n\r\nabc");
+    assert_int_equal(client_count(&c, "HTTP/1.1 400"), 1);
+    client_close(&c);
+    finish(&fx);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_connection_serves_many_requests),
@@ -488,6 +527,8 @@ int main(void) {
         cmocka_unit_test(a_broken_stream_has_no_end),
         cmocka_unit_test(raw_answers_are_passed_through),
         cmocka_unit_test(random_traffic_is_answered_in_order),
+        cmocka_unit_test(a_socket_that_was_taken_is_its_new_owners),
+        cmocka_unit_test(a_socket_with_bytes_behind_the_request_is_not_handed_over),
     };
 
     signal(SIGPIPE, SIG_IGN);
