@@ -140,6 +140,10 @@ static enum status configure_peers(const struct worker_options *o, struct engine
         return error_set(err, ST_INVALID,
                          "--kv-peers sends prompts over the network: encrypt them with "
                          "--kv-key-file, or set --kv-peer-plain");
+    if (o->ssl_certfile)
+        return error_set(err, ST_INVALID,
+                         "--kv-peers takes over connections of the port, which cannot be with TLS: "
+                         "leave out --ssl-certfile; blocks are encrypted by --kv-key-file");
     hash_random(&generation, sizeof(generation));
     kv->peer = (struct tier_peer_config){.generation = generation, .log = engine->log};
     kv->peers = engine->peers = peer_server_create(generation, engine->log);

@@ -1,7 +1,7 @@
 /* tests/bench/bench_peer.c - KV blocks from another worker over TCP on loopback, beside plain
  * sockets that carry as many bytes.
  *
- * A source and a sink in one process, each with its own thread, runs of TIER_JOB_UNITS blocks, three
+ * A source and a sink in one process, each with its own thread, runs of TIER_JOB_UNITS blocks, two
  * at a time; a thread stands for the source's engine, which finds all. Beside them one thread
  * writes 256 KiB at a time to a socket and one reads, and verifies nothing. Both in turn, for a
  * second each; the median of the ratios, and of the bytes of payload in a second. The bar is 2 GB/s
@@ -108,7 +108,7 @@ static void bench(bool is_sealed, size_t block_bytes, int n_rounds) {
 
     peer_desk_begin(&desk, is_sealed, block_bytes);
     desk.is_bench = true;
-    peer_desk_open_server(&desk, 0);
+    peer_desk_open_server(&desk, 0, 0);
     peer_desk_open_sink(&desk);
     for (int i = 0; i < n_rounds; i++) {
         rates[i] = block_rate(&desk, &cpu_s);

@@ -95,6 +95,7 @@ def test_blocks_are_given_to_those_who_ask_for_them_as_they_should(peer, program
 @pytest.mark.parametrize("args, names", [
     (("--kv-offload-bytes", "8MiB", "--kv-peers"), "--kv-peer-plain"),
     (("--kv-peers", "--kv-peer-plain"), "--kv-offload-bytes"),
+    (("--kv-offload-bytes", "8MiB", "--kv-peers", "--kv-peer-plain", "--ssl-certfile", "x"), "--ssl-certfile"),
 ])
 def test_what_is_missing_is_named(programs, args, names):
     worker = programs(Worker, DEMO_MODEL, "--device", "cpu", *args)

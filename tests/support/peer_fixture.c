@@ -189,8 +189,9 @@ void peer_desk_begin(struct peer_desk *d, bool is_sealed, size_t block_bytes) {
                                           .ping_ms = PEER_TEST_PATIENT};
 }
 
-void peer_desk_open_server(struct peer_desk *d, uint64_t look_us) {
-    struct peer_server_config c = {.codec = &d->form, .engine = d->engine, .look_us = look_us};
+void peer_desk_open_server(struct peer_desk *d, uint64_t look_us, uint32_t proof_looks) {
+    struct peer_server_config c = {
+        .codec = &d->form, .engine = d->engine, .look_us = look_us, .proof_looks = proof_looks};
     struct error err = {0};
 
     d->server = peer_server_create(2, NULL);

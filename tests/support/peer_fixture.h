@@ -53,7 +53,7 @@ struct peer_desk {
 
 void peer_desk_begin(struct peer_desk *d, bool is_sealed, size_t block_bytes);
 void peer_desk_end(struct peer_desk *d);
-void peer_desk_open_server(struct peer_desk *d, uint64_t look_us);
+void peer_desk_open_server(struct peer_desk *d, uint64_t look_us, uint32_t proof_looks);
 void peer_desk_close_server(struct peer_desk *d); /* the door stays, and shuts in everyone's face */
 void peer_desk_open_sink(struct peer_desk *d);
 

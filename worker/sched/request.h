@@ -189,7 +189,7 @@ struct request {
     uint32_t cached_tokens;            /* prompt tokens found in the cache at first admission */
     uint32_t host_tokens;              /* of these, brought back from host memory */
     uint32_t restored_tokens; /* of these, brought there from a tier below while it waited; */
-    uint64_t restore_us;      /* for so long */
+    uint64_t restore_us;      /* for so long; both before its first admission */
     uint64_t arrival_us, scheduled_us, first_token_us, finished_us; /* clock_now_us; 0: not yet */
     uint64_t last_token_us;                                         /* the engine's */
     enum finish_reason finish;

@@ -88,7 +88,7 @@ static void wait_for(struct restores *rs, struct restore *x, struct request *r, 
 
 static void wake(struct restores *rs, struct request *r, bool is_over) {
     list_remove(&r->remote_link);
-    r->restore_us += rs->w->now_us - r->awaits_since_us;
+    if (r->n_admissions == 0) r->restore_us += rs->w->now_us - r->awaits_since_us;
     r->is_remote_over = is_over;
     scheduler_wake(rs->w->sched, r);
 }
@@ -424,7 +424,8 @@ enum connector_answer restores_find(void *lower, struct request *r, const struct
     struct restore *x = NULL;
 
     *n_tokens = 0;
-    if (r->awaits_since_us) r->restored_tokens = n_local - MIN(n_local, r->n_unrestored);
+    if (r->awaits_since_us && r->n_admissions == 0)
+        r->restored_tokens = n_local - MIN(n_local, r->n_unrestored);
     if (r->is_remote_over || r->group || w->is_stopped) return CONNECTOR_NOW;
     x = ask(w->restores, r, hit);
     if (!x) {

@@ -15,7 +15,6 @@
 
 #define CLIENT_WANTS 32u        /* at a time */
 #define PENDING_MAX  (1u << 20) /* unsent bytes beside a unit: it does not read */
-#define PROOF_LOOKS  5u         /* until the key is proved */
 #define IDLE_LOOKS   120u
 #define INPUT_BYTES  4096u /* whole frames of a sink */
 
@@ -328,7 +327,7 @@ void peer_client_look(struct peer_client *c) {
     c->n_quiet++;
     if (c->state == CLIENT_LEAVING) {
         peer_client_close(c);
-    } else if (c->state != CLIENT_UP && c->n_quiet > PROOF_LOOKS) {
+    } else if (c->state != CLIENT_UP && c->n_quiet > c->server->proof_looks) {
         leave(c, "it has not proved the key in time");
     } else if (is_stuck) {
         leave(c, "it does not read");

@@ -17,6 +17,7 @@
 #include "worker/kv/tiers/peer/peer_server_internal.h"
 
 #define LOOK_US       1000000u
+#define PROOF_LOOKS   5u
 #define PATIENCE_MOST 10000000u /* a run is pinned no longer, however long its sink would wait */
 
 /* On its way to the thread. */
@@ -162,6 +163,7 @@ enum status peer_server_start(struct peer_server *s, const struct peer_server_co
     for (uint32_t i = 0; i < PEER_WANTS_MAX; i++)
         s->wants[i].home = s->inbox;
     s->look_us = config->look_us ? config->look_us : LOOK_US;
+    s->proof_looks = config->proof_looks ? config->proof_looks : PROOF_LOOKS;
     loop_timer_init(&s->look, s->loop, on_look, s);
     loop_timer_start(&s->look, s->look_us);
     return start_thread(s, err);

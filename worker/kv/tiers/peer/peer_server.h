@@ -69,7 +69,8 @@ void peer_server_destroy(struct peer_server *s); /* when it is stopped. NULL is 
 struct peer_server_config {
     const struct unit_codec_config *codec;
     struct mailbox *engine;
-    uint64_t look_us; /* between two looks at who is silent; 0: a second */
+    uint64_t look_us;     /* between two looks at who is silent; 0: a second */
+    uint32_t proof_looks; /* so many until the key is proved; 0: 5 */
 };
 MUST_USE enum status peer_server_start(struct peer_server *s,
                                        const struct peer_server_config *config, struct error *err);

@@ -33,6 +33,7 @@ struct peer_server {
     struct mail stop;
     struct loop_timer look;
     uint64_t look_us;
+    uint32_t proof_looks;
     pthread_t thread;
     bool is_running;
     struct unit_codec *codec;

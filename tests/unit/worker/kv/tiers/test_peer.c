@@ -14,7 +14,7 @@ static struct peer_desk desk;
 
 static void begin(bool is_sealed, size_t block_bytes) {
     peer_desk_begin(&desk, is_sealed, block_bytes);
-    peer_desk_open_server(&desk, 0);
+    peer_desk_open_server(&desk, 0, UINT32_MAX);
     peer_desk_open_sink(&desk);
 }
 
@@ -241,7 +241,7 @@ static void a_sink_of_another_model_finds_nothing_and_does_not_ask_again(void **
 
     (void)state;
     peer_desk_begin(&desk, true, 4096);
-    peer_desk_open_server(&desk, 0);
+    peer_desk_open_server(&desk, 0, UINT32_MAX);
     other = desk.form;
     other.fingerprint[0] ^= 1;
     desk.config.codec = &other;
@@ -261,7 +261,7 @@ static void another_key_proves_nothing(void **state) {
 
     (void)state;
     peer_desk_begin(&desk, true, 4096);
-    peer_desk_open_server(&desk, 0);
+    peer_desk_open_server(&desk, 0, UINT32_MAX);
     form = desk.form;
     form.fleet_keys = other;
     desk.config.codec = &form;
@@ -411,7 +411,7 @@ static void a_sink_that_does_not_read_holds_no_block_for_long(void **state) {
 
     (void)state;
     peer_desk_begin(&desk, false, 1u << 20);
-    peer_desk_open_server(&desk, 20000);
+    peer_desk_open_server(&desk, 20000, UINT32_MAX);
     fd = peer_connect(&desk);
     peer_greet_as_sink(&desk, fd);
     for (uint32_t i = 0; i < asked.n; i++)
@@ -423,6 +423,23 @@ static void a_sink_that_does_not_read_holds_no_block_for_long(void **state) {
     peer_desk_end(&desk);
 }
 
+static void a_sink_that_proves_nothing_is_cut_off(void **state) {
+    struct peer_server_stats stats;
+    struct peer_frame f;
+    uint8_t body[256];
+    int fd;
+
+    (void)state;
+    peer_desk_begin(&desk, true, 4096);
+    peer_desk_open_server(&desk, 5000, 0);
+    fd = peer_connect(&desk);
+    assert_false(peer_read(fd, &f, body));
+    peer_server_stats(desk.server, &stats);
+    assert_int_equal(stats.n_broken, 1);
+    close(fd);
+    peer_desk_end(&desk);
+}
+
 static void more_connections_than_there_is_room_for_are_refused(void **state) {
     int fds[PEER_CLIENTS_MAX + 1];
     struct peer_frame f;
@@ -430,13 +447,92 @@ static void more_connections_than_there_is_room_for_are_refused(void **state) {
 
     (void)state;
     peer_desk_begin(&desk, true, 4096);
-    peer_desk_open_server(&desk, 0);
+    peer_desk_open_server(&desk, 0, UINT32_MAX);
     for (uint32_t i = 0; i <= PEER_CLIENTS_MAX; i++)
         fds[i] = peer_connect(&desk);
     assert_true(peer_read(fds[PEER_CLIENTS_MAX], &f, body) && f.type == PEER_REFUSE);
     assert_int_equal(peer_read_number(&f), PEER_HAS_NO_ROOM);
     for (uint32_t i = 0; i <= PEER_CLIENTS_MAX; i++)
         close(fds[i]);
+    peer_desk_end(&desk);
+}
+
+/* So many frames of a whole answer. */
+static void answer_in_part(int fd, uint16_t stream, const uint8_t *units, size_t unit_size,
+                           int n_frames) {
+    uint32_t have = 4, ok = TIER_OK;
+
+    for (int i = 0; i < n_frames; i++) {
+        if (i == 0) peer_write(fd, PEER_HAVE, stream, &have, 4);
+        if (i > 0 && i < 5)
+            peer_write(fd, PEER_UNIT, stream, units + (i - 1) * unit_size, unit_size);
+        if (i == 5) peer_write(fd, PEER_END, stream, &ok, 4);
+    }
+}
+
+/* What has come whole before is right and stays; the rest is lost, and nothing is waited for. */
+static void a_source_that_ends_behind_any_frame_loses_the_rest(void **state) {
+    struct unit_codec *codec;
+    struct error err = {0};
+    size_t unit_size;
+    uint8_t *units;
+
+    (void)state;
+    for (int n_frames = -2; n_frames <= 6; n_frames++) {
+        static struct tier_job job;
+        uint8_t body[2048];
+        struct peer_frame f;
+        int listener, fd;
+
+        peer_desk_begin(&desk, true, 4096);
+        assert_int_equal(unit_codec_create(&codec, &desk.form, &err), ST_OK);
+        unit_size = unit_bytes(codec);
+        units = mem_alloc(4 * unit_size);
+        for (uint32_t i = 0; i < 4; i++)
+            assert_int_equal(
+                unit_seal(codec, &desk.blocks[i].id, desk.theirs + i * 4096, units + i * unit_size),
+                ST_OK);
+        listener = peer_listen(&desk.source);
+        peer_desk_open_sink(&desk);
+        peer_job_submit(&desk, &job, 0, 4);
+        fd = peer_accept(listener);
+        if (n_frames > -2) peer_greet_as_source(&desk, fd);
+        if (n_frames > -1) {
+            assert_true(peer_read(fd, &f, body) && f.type == PEER_WANT);
+            answer_in_part(fd, f.stream, units, unit_size, n_frames);
+        }
+        shutdown(fd, SHUT_WR);
+        peer_desk_await(&desk, 1);
+        peer_job_check(&desk, &job);
+        assert_int_equal(peer_job_count(&job, TIER_OK), MIN(MAX(n_frames - 1, 0), 4));
+        if (n_frames < 5) assert_int_equal(job.units[MAX(n_frames - 1, 0)].result, TIER_IO);
+        close(fd);
+        close(listener);
+        mem_free(units);
+        unit_codec_destroy(codec);
+        peer_desk_end(&desk);
+    }
+}
+
+static void a_sink_that_ends_behind_any_frame_leaves_no_pin(void **state) {
+    struct peer_asked asked = {.patience_us = UINT64_MAX, .credit_bytes = 1u << 20, .n = 16};
+
+    (void)state;
+    begin(true, 4096);
+    for (uint32_t i = 0; i < asked.n; i++)
+        asked.keys[i] = desk.blocks[i].id.key;
+    for (int n_frames = 0; n_frames <= 18; n_frames++) {
+        static uint8_t body[PEER_FRAME_MAX];
+        int fd = peer_connect(&desk);
+        struct peer_frame f;
+
+        peer_greet_as_sink(&desk, fd);
+        peer_write(fd, PEER_WANT, 9, &asked, PEER_ASKED_BYTES(asked.n));
+        for (int i = 0; i < n_frames; i++)
+            assert_true(peer_read(fd, &f, body) && f.stream == 9);
+        close(fd);
+        PEER_UNTIL(atomic_load(&desk.n_pinned) == 0);
+    }
     peer_desk_end(&desk);
 }
 
@@ -512,7 +608,10 @@ int main(void) {
         cmocka_unit_test(a_sink_that_breaks_the_protocol_is_cut_off),
         cmocka_unit_test(a_thousand_wants_pin_no_more_than_some),
         cmocka_unit_test(a_sink_that_does_not_read_holds_no_block_for_long),
+        cmocka_unit_test(a_sink_that_proves_nothing_is_cut_off),
         cmocka_unit_test(more_connections_than_there_is_room_for_are_refused),
+        cmocka_unit_test(a_source_that_ends_behind_any_frame_loses_the_rest),
+        cmocka_unit_test(a_sink_that_ends_behind_any_frame_leaves_no_pin),
         cmocka_unit_test(a_source_that_breaks_the_protocol_loses_its_jobs),
     };
 
