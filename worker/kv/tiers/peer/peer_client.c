@@ -15,6 +15,7 @@
 
 #define CLIENT_WANTS 32u        /* at a time */
 #define PENDING_MAX  (1u << 20) /* unsent bytes beside a unit: it does not read */
+#define STUCK_LOOKS  1u         /* the first may come before the bytes of its turn are sent */
 #define IDLE_LOOKS   120u
 #define INPUT_BYTES  4096u /* whole frames of a sink */
 
@@ -41,11 +42,11 @@ static void send_number(struct peer_client *c, enum peer_type type, uint16_t str
 
 /* The socket is closed by a later look, when the frame has been read. */
 static void refuse(struct peer_client *c, enum peer_refusal why) {
+    peer_count(&c->server->n_refused, 1);
     send_number(c, PEER_REFUSE, 0, why);
     conn_flush(&c->conn);
     conn_shutdown_write(&c->conn);
     c->state = CLIENT_LEAVING;
-    peer_count(&c->server->n_refused, 1);
     log_event(c->server->log, LOG_WARN, "kv_peer_refused", log_z("peer", "a sink"),
               log_z("differs", peer_refusal_name(why)));
 }
@@ -305,6 +306,7 @@ void peer_client_open(struct peer_client *c, int fd) {
     c->state = CLIENT_NEW;
     c->n_quiet = 0;
     c->seen_bytes = 0;
+    c->n_stuck = 0;
     c->sending = NULL;
     conn_init(&c->conn, c->server->loop, fd, &events, c);
 }
@@ -321,15 +323,16 @@ void peer_client_close(struct peer_client *c) {
 
 /* A deadline passes without anything that comes. */
 void peer_client_look(struct peer_client *c) {
-    bool is_stuck = conn_pending(&c->conn) > 0 && c->conn.sent_bytes == c->seen_bytes;
+    bool has_moved = conn_pending(&c->conn) == 0 || c->conn.sent_bytes != c->seen_bytes;
 
     c->seen_bytes = c->conn.sent_bytes;
+    c->n_stuck = has_moved ? 0 : c->n_stuck + 1;
     c->n_quiet++;
     if (c->state == CLIENT_LEAVING) {
         peer_client_close(c);
     } else if (c->state != CLIENT_UP && c->n_quiet > c->server->proof_looks) {
         leave(c, "it has not proved the key in time");
-    } else if (is_stuck) {
+    } else if (c->n_stuck > STUCK_LOOKS) {
         leave(c, "it does not read");
     } else if (list_is_empty(&c->wants) && c->n_quiet > IDLE_LOOKS) {
         peer_client_close(c);

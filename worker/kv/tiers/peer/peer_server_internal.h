@@ -23,6 +23,7 @@ struct peer_client {
     uint8_t *out;              /* (unit_bytes) */
     size_t out_at;             /* of it, what was sent */
     uint64_t seen_bytes;       /* conn.sent_bytes at the last look */
+    uint32_t n_stuck;          /* looks at which unsent bytes had not moved */
     uint32_t n_quiet;          /* looks without anything asked for, or proved */
 };
 
