@@ -143,7 +143,7 @@ struct request {
     struct list remote_link;     /* the connector's, while the request awaits it */
     uint64_t remote_deadline_us; /* when it waits no longer; 0: it has not awaited anything yet */
     bool is_remote_over;         /* nothing more is awaited */
-    uint32_t n_unrestored;       /* tokens found when it first awaited something */
+    uint32_t n_seen_restored;    /* blocks of it that had come when it began to */
     uint64_t awaits_since_us;    /* what it awaits now */
     uint32_t beam;               /* number in its search, or BEAM_ANSWER */
     struct grammar_matcher matcher; /* where the output stands in the grammar */

@@ -35,6 +35,7 @@ struct restore {
     struct lower_tier *from;
     uint32_t first, n; /* blocks of the chain */
     uint32_t n_submitted, n_landed, n_jobs;
+    uint32_t n_come;       /* of those that landed, in host memory: from the front */
     uint64_t deadline_us;  /* of its jobs */
     uint64_t number;       /* prefix number of the last block that landed */
     bool is_over;          /* nothing more is asked for or published */
@@ -79,16 +80,19 @@ static struct request *request_of(struct list *link) {
 
 /* --- who waits -------------------------------------------------------------------------------- */
 
-static void wait_for(struct restores *rs, struct restore *x, struct request *r, uint32_t n_found) {
-    if (r->awaits_since_us == 0) r->n_unrestored = n_found;
+static void wait_for(struct restores *rs, struct restore *x, struct request *r) {
     r->awaits_since_us = rs->w->now_us;
+    r->n_seen_restored = x->n_come;
     list_push_back(&x->waiters, &r->remote_link);
     x->from->stats.n_awaited++;
 }
 
-static void wake(struct restores *rs, struct request *r, bool is_over) {
+static void wake(struct restores *rs, const struct restore *x, struct request *r, bool is_over) {
     list_remove(&r->remote_link);
-    if (r->n_admissions == 0) r->restore_us += rs->w->now_us - r->awaits_since_us;
+    if (r->n_admissions == 0) {
+        r->restored_tokens += (x->n_come - r->n_seen_restored) * rs->w->config.block_size;
+        r->restore_us += rs->w->now_us - r->awaits_since_us;
+    }
     r->is_remote_over = is_over;
     scheduler_wake(rs->w->sched, r);
 }
@@ -96,7 +100,7 @@ static void wake(struct restores *rs, struct request *r, bool is_over) {
 /* is_over: they are to compute what is missing. */
 static void wake_all(struct restores *rs, struct restore *x, bool is_over) {
     while (!list_is_empty(&x->waiters))
-        wake(rs, request_of(list_first(&x->waiters)), is_over);
+        wake(rs, x, request_of(list_first(&x->waiters)), is_over);
 }
 
 void restores_cancel(void *lower, struct request *r) {
@@ -186,8 +190,11 @@ static void land_unit(struct restores *rs, struct restore *x, const struct resto
     if (x->is_over) return;
     if (u->result != TIER_OK) {
         end(rs, x, true);
-    } else if (kv_manager_restored(w->kv, &x->asker->kv, x->asker->tokens, name.index, &name,
-                                   j->ids[i], &x->number)) {
+        return;
+    }
+    x->n_come++;
+    if (kv_manager_restored(w->kv, &x->asker->kv, x->asker->tokens, name.index, &name, j->ids[i],
+                            &x->number)) {
         x->from->stats.restored_tokens += w->config.block_size;
     }
 }
@@ -384,7 +391,7 @@ static struct restore *begin(struct restores *rs, struct request *r, struct lowe
         x->from = from;
         x->first = first;
         x->n = n;
-        x->n_submitted = x->n_landed = x->n_jobs = 0;
+        x->n_submitted = x->n_landed = x->n_jobs = x->n_come = 0;
         x->number = number;
         x->deadline_us = r->remote_deadline_us;
         x->is_over = x->is_late = false;
@@ -423,16 +430,15 @@ enum connector_answer restores_find(void *lower, struct request *r, const struct
     struct lower *w = lower;
     struct restore *x = NULL;
 
+    (void)n_local;
     *n_tokens = 0;
-    if (r->awaits_since_us && r->n_admissions == 0)
-        r->restored_tokens = n_local - MIN(n_local, r->n_unrestored);
     if (r->is_remote_over || r->group || w->is_stopped) return CONNECTOR_NOW;
     x = ask(w->restores, r, hit);
     if (!x) {
         r->is_remote_over = true;
         return CONNECTOR_NOW;
     }
-    wait_for(w->restores, x, r, n_local);
+    wait_for(w->restores, x, r);
     return CONNECTOR_AWAIT;
 }
 
@@ -449,7 +455,7 @@ static void wake_late(struct restores *rs, struct restore *x) {
         x->from->stats.n_late++;
         x->from->n_overdue += !x->is_late;
         x->is_late = true;
-        wake(rs, r, true);
+        wake(rs, x, r, true);
     }
 }
 
@@ -496,6 +502,7 @@ void restores_check(const struct restores *rs) {
         }
         assert(n_jobs[i] == x->n_jobs && x->n_jobs > 0);
         assert(!x->is_late || x->from->n_overdue > 0);
+        assert(x->n_come <= x->n_landed);
         assert(x->n_landed <= x->n_submitted && x->n_submitted <= x->n);
         LIST_FOR_EACH(it, &x->waiters)
         assert(request_of(it)->remote == REMOTE_AWAITED && !x->is_over);
