@@ -13,7 +13,7 @@
 #define APART_LATENCY_S       5e-3
 #define APART_BYTES_PER_S     1.25e9
 
-/* Computing must take that much longer: what is close is not worth a transfer. */
+/* Computing must take that much longer than the transfer: what is close is not worth one. */
 #define MARGIN 0.05
 
 /* A source that had nothing: the first pause, and doublings at most (32 s). */
@@ -97,13 +97,25 @@ static double seconds_until(uint64_t then_us, uint64_t now_us) {
     return then_us > now_us ? (double)(int64_t)(then_us - now_us) * 1e-6 : 0;
 }
 
-static void offer(struct fetch_source *best, uint32_t s, double tokens, double value_s) {
-    if (value_s <= best->value_s) return;
-    *best = (struct fetch_source){s, tokens, value_s};
+/* Of so many blocks at s: what a sink saves by each path, less what depends on the sink. */
+static void value(const struct fetch *f, const struct policy_view *view, uint32_t s,
+                  uint32_t n_blocks, struct fetch_source by_path[FETCH_N_PATHS]) {
+    const struct fetch_worker *k = &f->workers[s];
+    double tokens = policy_whole_tokens(view, s, n_blocks);
+    double saved_s = load_prefill_s(&view->load->workers[s], 0, tokens) -
+                     seconds_until(k->busy_until_us, f->now_us);
+
+    for (int p = 0; p < FETCH_N_PATHS; p++)
+        by_path[p] = (struct fetch_source){
+            s, tokens, saved_s - tokens * k->peer.bytes_per_token * f->rates[p].s_per_byte};
+}
+
+static void offer(struct fetch_source *best, const struct fetch_source *source) {
+    if (source->value_s > best->value_s) *best = *source;
 }
 
 bool fetch_find(struct fetch *f, const struct policy_view *view, const uint64_t *mask,
-                uint64_t now_us) {
+                fetch_ready_fn *ready, const void *ctx, uint64_t now_us) {
     const struct fetch_source none = {.worker = WORKER_NONE, .value_s = -HUGE_VAL};
     const struct load *load = view->load;
     uint64_t sources[WORKER_MASK_WORDS];
@@ -119,43 +131,52 @@ bool fetch_find(struct fetch *f, const struct policy_view *view, const uint64_t 
     }
     WORKER_MASK_FOR_EACH(s, sources, load->n_words) {
         const struct fetch_worker *k = &f->workers[s];
-        double tokens, saved_s, bytes;
+        struct fetch_source *of_host = &f->of_host[k->host_id];
+        struct fetch_source *of_fabric = &f->of_fabric[k->fabric_id], at[FETCH_N_PATHS];
+        uint32_t n = view->matched_blocks[s], n_ready;
 
-        if (!view->matched_blocks[s] || k->away_until_us > now_us) continue;
-        tokens = policy_matched_tokens(view, s);
-        saved_s =
-            load_prefill_s(&load->workers[s], 0, tokens) - seconds_until(k->busy_until_us, now_us);
-        bytes = tokens * k->peer.bytes_per_token;
-        offer(&f->of_host[k->host_id], s, tokens,
-              saved_s - bytes * f->rates[FETCH_SAME_HOST].s_per_byte);
-        offer(&f->of_fabric[k->fabric_id], s, tokens,
-              saved_s - bytes * f->rates[FETCH_APART].s_per_byte);
+        if (!n || k->away_until_us > now_us) continue;
+        value(f, view, s, n, at);
+        if (at[FETCH_SAME_HOST].value_s <= of_host->value_s &&
+            at[FETCH_APART].value_s <= of_fabric->value_s)
+            continue;
+        n_ready = load->workers[s].n_pending ? ready(ctx, s, n) : n;
+        if (!n_ready) continue;
+        if (n_ready < n) value(f, view, s, n_ready, at);
+        offer(of_host, &at[FETCH_SAME_HOST]);
+        offer(of_fabric, &at[FETCH_APART]);
         is_any = true;
     }
     return is_any;
 }
 
-/* The plan by one source, if it takes less than *least_s until the prompt is computed. */
+/* The plan by one source, if it saves more than *plan. */
 static void consider(const struct fetch *f, const struct policy_view *view, uint32_t w,
-                     double cached, const struct fetch_source *source, double wait_s,
-                     double *least_s, struct fetch_plan *plan) {
-    const struct fetch_worker *k = &f->workers[w];
-    const struct load_worker *worker = &view->load->workers[w];
+                     double cached, const struct fetch_source *source, struct fetch_plan *plan) {
+    const struct fetch_worker *k = &f->workers[w], *s;
     struct fetch_plan p = {.source = source->worker, .tokens = source->tokens};
-    uint64_t busy_us;
-    double total_s;
 
     if (source->worker == WORKER_NONE || source->worker == w || source->tokens <= cached) return;
-    p.path = f->workers[p.source].host_id == k->host_id ? FETCH_SAME_HOST : FETCH_APART;
-    busy_us = MAX(k->busy_until_us, f->workers[p.source].busy_until_us);
+    s = &f->workers[source->worker];
+    p.path = s->host_id == k->host_id ? FETCH_SAME_HOST : FETCH_APART;
     p.fetch_tokens = p.tokens - cached;
-    p.queue_s = seconds_until(busy_us, f->now_us);
+    p.queue_s = seconds_until(MAX(k->busy_until_us, s->busy_until_us), f->now_us);
     p.fetch_s =
         p.queue_s + fetch_rate_s(&f->rates[p.path], p.fetch_tokens * k->peer.bytes_per_token);
-    total_s = MAX(p.fetch_s, wait_s) + load_prefill_s(worker, p.tokens, view->prompt_tokens);
-    if (total_s >= *least_s) return;
-    *least_s = total_s;
-    *plan = p;
+    p.saved_s = load_prefill_s(&view->load->workers[w], cached, p.tokens);
+    if (plan->source == WORKER_NONE || p.saved_s - p.fetch_s > plan->saved_s - plan->fetch_s)
+        *plan = p;
+}
+
+/* Is the first token sooner? What is behind earlier prompts waits anyhow. */
+static bool is_sooner(const struct fetch *f, const struct policy_view *view, uint32_t w,
+                      double cached, const struct fetch_plan *plan) {
+    double delay_s = plan->fetch_s, compute_s;
+
+    if (delay_s * (1 + MARGIN) <= plan->saved_s) return true;
+    compute_s = load_prefill_s(&view->load->workers[w], cached, view->prompt_tokens);
+    delay_s -= load_wait_in_order_s(view->load, w, compute_s, f->now_us);
+    return delay_s * (1 + MARGIN) <= plan->saved_s;
 }
 
 /* The first token needs memory for the rest of the prompt anyhow; where that is scarce, a copy
@@ -170,16 +191,12 @@ struct fetch_plan fetch_plan(const struct fetch *f, const struct policy_view *vi
                              double cached) {
     const struct fetch_worker *k = &f->workers[w];
     struct fetch_plan plan = FETCH_NONE;
-    double compute_s, wait_s, least_s;
 
-    if (!k->peer.fabric || f->of_fabric[k->fabric_id].worker == WORKER_NONE) return plan;
-    compute_s = load_prefill_s(&view->load->workers[w], cached, view->prompt_tokens);
-    wait_s = load_wait_in_order_s(view->load, w, compute_s, f->now_us);
-    least_s = wait_s + compute_s / (1 + MARGIN);
-    consider(f, view, w, cached, &f->of_host[k->host_id], wait_s, &least_s, &plan);
-    consider(f, view, w, cached, &f->of_fabric[k->fabric_id], wait_s, &least_s, &plan);
-    if (plan.source != WORKER_NONE && !has_memory(view, w, cached)) return FETCH_NONE;
-    return plan;
+    if (!k->peer.fabric) return plan;
+    consider(f, view, w, cached, &f->of_host[k->host_id], &plan);
+    consider(f, view, w, cached, &f->of_fabric[k->fabric_id], &plan);
+    if (plan.source == WORKER_NONE) return plan;
+    return is_sooner(f, view, w, cached, &plan) && has_memory(view, w, cached) ? plan : FETCH_NONE;
 }
 
 /* --- transfers ------------------------------------------------------------------------------- */

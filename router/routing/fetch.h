@@ -72,6 +72,7 @@ struct fetch_plan {
     double fetch_tokens; /* and of them to be brought; 0 without a source */
     double queue_s;      /* until earlier transfers are over */
     double fetch_s;      /* with queue_s */
+    double saved_s;      /* prefill of fetch_tokens */
 };
 #define FETCH_NONE ((struct fetch_plan){.source = WORKER_NONE})
 
@@ -85,10 +86,15 @@ static inline bool fetch_is_possible(const struct fetch *f) {
     return f->n_peers > 1;
 }
 
+/* Of the n leading blocks that s has or will have, those that it has: what is still being computed
+ * there cannot be fetched. */
+typedef uint32_t fetch_ready_fn(const void *ctx, uint32_t s, uint32_t n);
+
 /* Finds the sources of a request among `mask`, for the plans of that request. The view has its
- * matches for all of them. False: there is none. */
+ * matches for all of them; `ready` is asked of those that would be best and have prompts pending.
+ * False: there is none. */
 bool fetch_find(struct fetch *f, const struct policy_view *view, const uint64_t *mask,
-                uint64_t now_us);
+                fetch_ready_fn *ready, const void *ctx, uint64_t now_us);
 
 /* The quickest way to more of the prompt than the `cached` tokens that w has, if it is quicker than
  * computing that. */

@@ -17,8 +17,7 @@ const struct policy_ops *policy_find(struct str name) {
     return NULL;
 }
 
-/* Whole KV blocks of w that fit into so many of the index. */
-static inline double whole_tokens(const struct policy_view *view, uint32_t w, uint32_t n_blocks) {
+double policy_whole_tokens(const struct policy_view *view, uint32_t w, uint32_t n_blocks) {
     uint32_t block_size = view->load->workers[w].block_size;
     double tokens;
 
@@ -30,7 +29,7 @@ static inline double whole_tokens(const struct policy_view *view, uint32_t w, ui
 }
 
 double policy_matched_tokens(const struct policy_view *view, uint32_t w) {
-    return whole_tokens(view, w, view->matched_blocks[w]);
+    return policy_whole_tokens(view, w, view->matched_blocks[w]);
 }
 
 /* Without what others hold. */
@@ -42,7 +41,7 @@ static struct policy_prefill prefill_of_tiers(const struct policy_view *view, ui
                                .fetch = FETCH_NONE};
 
     if (!view->device_blocks || view->device_blocks[w] == view->matched_blocks[w]) return p;
-    device = whole_tokens(view, w, view->device_blocks[w]);
+    device = policy_whole_tokens(view, w, view->device_blocks[w]);
     restore_s = load_restore_s(k, cached - device);
     compute_s = load_prefill_s(k, device, cached);
     p.may_recompute = restore_s > compute_s / SURELY_QUICKER;
@@ -55,13 +54,12 @@ static struct policy_prefill prefill_of_tiers(const struct policy_view *view, ui
 }
 
 struct policy_prefill policy_prefill_of_all(const struct policy_view *view, uint32_t w) {
-    const struct load_worker *k = &view->load->workers[w];
     struct policy_prefill p = prefill_of_tiers(view, w);
 
     if (!view->fetch) return p;
     p.fetch = fetch_plan(view->fetch, view, w, p.cached_tokens);
     if (p.fetch.source == WORKER_NONE) return p;
-    p.work_s -= load_prefill_s(k, p.cached_tokens, p.fetch.tokens);
+    p.work_s -= p.fetch.saved_s;
     p.cached_tokens = p.fetch.tokens;
     return p;
 }

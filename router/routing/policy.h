@@ -125,6 +125,9 @@ struct policy_ops {
     void (*worker_down)(void *self, uint32_t w);
 };
 
+/* Tokens of whole KV blocks of w that fit into so many leading blocks; never the whole prompt. */
+double policy_whole_tokens(const struct policy_view *view, uint32_t w, uint32_t n_blocks);
+
 /* Tokens of the prompt cached on worker w: whole KV blocks, never the whole prompt. */
 double policy_matched_tokens(const struct policy_view *view, uint32_t w);
 

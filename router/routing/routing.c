@@ -543,6 +543,26 @@ static bool find_sources(const struct routing *r, const struct route_request *rq
     return true;
 }
 
+struct asked_source {
+    const struct routing *r;
+    const struct route_request *rq;
+};
+
+/* A pending request computes what it did not find there: from that block on the prefix it shares
+ * with this one is still to come. */
+static uint32_t ready_blocks(const void *ctx, uint32_t s, uint32_t n) {
+    const struct asked_source *asked = ctx;
+
+    LIST_FOR_EACH(it, &asked->r->load.workers[s].pending) {
+        struct load_ticket *load = LIST_ENTRY(it, struct load_ticket, link);
+        const struct route_ticket *t = CONTAINER_OF(load, struct route_ticket, load);
+        uint32_t at = t->matched_blocks;
+
+        if (at < n && at < t->n_blocks && t->chain[at] == asked->rq->chain[at]) n = at;
+    }
+    return n;
+}
+
 /* look() for a request that may fetch. */
 static struct policy_view look_wider(struct routing *r, const struct route_request *rq,
                                      const struct worker_mask *mask, uint32_t *guesses) {
@@ -554,7 +574,9 @@ static struct policy_view look_wider(struct routing *r, const struct route_reque
         all.words[i] |= sources.words[i];
     view = look(r, rq, &all, guesses);
     view.candidates = mask->words;
-    if (fetch_find(&r->fetch, &view, sources.words, rq->now_us)) view.fetch = &r->fetch;
+    if (fetch_find(&r->fetch, &view, sources.words, ready_blocks, &(struct asked_source){r, rq},
+                   rq->now_us))
+        view.fetch = &r->fetch;
     return view;
 }
 

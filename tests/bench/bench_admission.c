@@ -180,7 +180,7 @@ static double cpu_us(void) {
     return (double)t.tv_sec * 1e6 + (double)t.tv_nsec * 1e-3;
 }
 
-static void fleet_init(struct fleet *f, enum worker_order order, bool is_on) {
+static void fleet_init(struct fleet *f, enum worker_order order, bool fetches, bool is_on) {
     struct routing_options o;
 
     *f = (struct fleet){.now_us = 1000000};
@@ -192,6 +192,8 @@ static void fleet_init(struct fleet *f, enum worker_order order, bool is_on) {
         routing_worker_up(f->routing, w,
                           &(struct worker_spec){
                               .identity = w, .generation = 1, .n_blocks = 40000, .order = order});
+    for (uint32_t w = 0; fetches && w < N_HOLDERS; w++)
+        routing_set_peer(f->routing, w, &(struct fetch_peer){1, w / 8, 131072});
     f->hold = hold_create(f->routing, &(struct hold_options){.queue_size = N_HELD + 10,
                                                              .fcfs_s = is_on ? HOLD_FCFS_S : 0,
                                                              .srpt_s = is_on ? SRPT_S : 0});
@@ -245,22 +247,23 @@ static double pass_all(struct fleet *f, uint32_t n_held, uint32_t n_open, double
     return pass_us;
 }
 
-static void bench_hold(enum worker_order order) {
+/* `fetches`: its workers exchange KV, eight on a host. */
+static void bench_hold(enum worker_order order, bool fetches) {
     double with_us, without_us, idle_us, unused;
     struct fleet f;
     uint32_t n_open;
 
-    fleet_init(&f, order, true);
+    fleet_init(&f, order, fetches, true);
     with_us = pass_all(&f, N_HELD, 0, &idle_us);
     n_open = f.n_open;
     fleet_fini(&f);
-    fleet_init(&f, order, false);
+    fleet_init(&f, order, fetches, false);
     without_us = pass_all(&f, 0, n_open, &unused);
     fleet_fini(&f);
-    printf("hold: %s workers, %u, %u waiting, %u open: %.2f us a request, %.2f by holding; idle "
+    printf("hold: %s workers%s, %u, %u waiting, %u open: %.2f us a request, %.2f by holding; idle "
            "walk %.3f us\n",
-           order == WORKER_SRPT ? "srpt" : "fcfs", N_HOLDERS, N_HELD, n_open, with_us,
-           with_us - without_us, idle_us);
+           order == WORKER_SRPT ? "srpt" : "fcfs", fetches ? " that fetch" : "", N_HOLDERS, N_HELD,
+           n_open, with_us, with_us - without_us, idle_us);
 }
 
 int main(void) {
@@ -268,7 +271,9 @@ int main(void) {
 
     for (size_t i = 0; i < ARRAY_LEN(tenants); i++)
         bench(tenants[i]);
-    bench_hold(WORKER_FCFS);
-    bench_hold(WORKER_SRPT);
+    for (int fetches = 0; fetches < 2; fetches++) {
+        bench_hold(WORKER_FCFS, fetches);
+        bench_hold(WORKER_SRPT, fetches);
+    }
     return 0;
 }

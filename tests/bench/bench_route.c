@@ -54,7 +54,8 @@ static void route(struct routing *r, uint64_t chat, struct route_ticket *t, uint
     if (routing_route(r, &rq, t, NULL) != ST_OK) abort();
 }
 
-static void bench_fleet(uint32_t n_workers) {
+/* `fetches`: its workers exchange KV, eight on a host. */
+static void bench_fleet(uint32_t n_workers, bool fetches) {
     struct routing_options o;
     struct routing *r;
     struct routing_stats s;
@@ -72,6 +73,8 @@ static void bench_fleet(uint32_t n_workers) {
     for (uint32_t w = 0; w < n_workers; w++)
         routing_worker_up(r, w,
                           &(struct worker_spec){.identity = w, .generation = 1, .n_blocks = 40000});
+    for (uint32_t w = 0; fetches && w < n_workers; w++)
+        routing_set_peer(r, w, &(struct fetch_peer){1, w / 8, 131072});
     for (uint64_t i = 0; i < 10 * N_CHATS; i++) { /* up to 16 per worker in flight: all get some */
         struct route_ticket *q = &t[i % MIN(16 * n_workers, (uint32_t)N_PER_ROUND)];
 
@@ -111,10 +114,11 @@ static void bench_fleet(uint32_t n_workers) {
     }
     routing_stats(r, &s);
     printf(
-        "%5u workers, %u blocks: decide %.2f us, route %.2f us, rest %.2f us; %llu entries used, "
+        "%5u workers%s, %u blocks: decide %.2f us, route %.2f us, rest %.2f us; %llu entries used, "
         "%.1f bytes per (block, worker)%s\n",
-        n_workers, N_BLOCKS, decide_us, route_us, rest_us, (unsigned long long)s.n_entries,
-        (double)s.index_bytes_max / (double)s.n_entries_max, sum == 1 ? "." : "");
+        n_workers, fetches ? " that fetch" : "", N_BLOCKS, decide_us, route_us, rest_us,
+        (unsigned long long)s.n_entries, (double)s.index_bytes_max / (double)s.n_entries_max,
+        sum == 1 ? "." : "");
     routing_check(r);
     routing_destroy(r);
     mem_free(terms);
@@ -254,9 +258,11 @@ static void bench_chain_header(uint32_t n_tokens) {
 
 int main(void) {
     make_chains();
-    bench_fleet(4);
-    bench_fleet(64);
-    bench_fleet(1000);
+    bench_fleet(4, false);
+    bench_fleet(64, false);
+    bench_fleet(64, true);
+    bench_fleet(1000, false);
+    bench_fleet(1000, true);
     bench_body(1 << 10);
     bench_body(32 << 10);
     bench_messages(32 << 10);

@@ -5,7 +5,8 @@
 
 #include "common/base/mem.h"
 
-#define CLOSE 1.05
+#define CLOSE    1.05
+#define ROUNDING 1e-6 /* blocks: by which a whole quotient may be too small */
 
 struct fetch_model {
     struct fetch_model_options options;
@@ -73,7 +74,8 @@ struct fetch_judgement fetch_model_judgement(const struct fetch_model *m) {
 
 void fetch_model_begin(struct fetch_model *m, struct model_request *q,
                        const struct fetch_offer *offer, double now_s) {
-    double tokens, own, begin_s, end_s, *source_s, *sink_s = &m->busy_until_s[q->worker];
+    const struct worker_model *sink = &m->workers[q->worker];
+    double tokens, own, begin_s, end_s, due_s, *source_s, *sink_s = &m->busy_until_s[q->worker];
 
     if (offer->source == WORKER_NONE) return;
     own = held_tokens(m, q->worker, q);
@@ -82,8 +84,13 @@ void fetch_model_begin(struct fetch_model *m, struct model_request *q,
     source_s = &m->busy_until_s[offer->source];
     begin_s = fmax(now_s, fmax(*source_s, *sink_s));
     end_s = begin_s + m->options.latency_s + (tokens - own) / m->options.tokens_per_s;
-    *source_s = *sink_s = end_s;
-    q->fetch_to =
-        (uint32_t)(tokens / m->workers[0].block_tokens + 0.5) * m->workers[0].block_tokens;
+    due_s = now_s + sink->options.slow * worker_prefill_s(own, tokens);
+    if (end_s > due_s) { /* what is there by then is kept */
+        tokens = own + fmax(due_s - begin_s - m->options.latency_s, 0) * m->options.tokens_per_s;
+        end_s = due_s;
+    }
+    *source_s = fmax(*source_s, end_s);
+    *sink_s = fmax(*sink_s, end_s);
+    q->fetch_to = (uint32_t)(tokens / sink->block_tokens + ROUNDING) * sink->block_tokens;
     q->ready_s = end_s;
 }

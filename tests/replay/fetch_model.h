@@ -2,6 +2,8 @@
  *
  *     seconds = latency + tokens / rate, after earlier transfers of both ends
  *
+ * A sink waits no longer than computing would take, and keeps what is there by then.
+ *
  * The router names a source and how much it holds; what is really there then is brought. Of choices
  * between fetching and computing one in so many is judged: the fleet replays both ways
  * (rollout.h), with the router's source or, where it named none, the worker that holds most. */

@@ -158,6 +158,15 @@ def tiers(t):
         t.ratio("G2", f"host 10x at {what}: TTFT mean", bar, t.at("G2", **host), t.at("G2", **host, tiers=0), "ttft_mean_s")
 
 
+def fetching(t):
+    """Workers that bring KV from one another, 12.8 GB/s at 128 KiB a token; and choices replayed both ways."""
+    for scene, bar in dict(G1=0.70, G2=0.73).items():
+        t.least(scene, "srpt, host 10x, fetch: TTFT mean", bar, t.at(scene, **HOST, fetch=100_000), without=t.at(scene, **HOST))
+    for gigabits in 0.1, 1, 10:
+        runs = t.at("G1", **HOST, kv_bytes=8192, fetch=gigabits * 1e9 / 8 / 8192, judged=20)
+        t.add("G1", f"choices right at {gigabits:g} Gb/s", ">= 0.95", lambda r=runs: mean(r, "fetches_right_5pc"), lambda x: x >= 0.95)
+
+
 def agents(t):
     plateau = t.agents(PLATEAU)
     calm, at_once = t.agents(PLATEAU * 3 // 4, **ADMIT), t.agents(PLATEAU, **ADMIT)
@@ -200,7 +209,7 @@ def chats(t):
 def main():
     runs, is_quick = options(__doc__)
     table, failed = Table(runs, 1 if is_quick else 3), 0
-    for part in order_in_the_worker, late_binding, tenants, deadlines, unequal_fleets, tiers, agents, chats:
+    for part in order_in_the_worker, late_binding, tenants, deadlines, unequal_fleets, tiers, fetching, agents, chats:
         part(table)
     line = "{:8} {:32} {:>8} {:>20} {:>9} {:>8} {:>12}  {}"
     print(line.format("scene", "what", "bound", "best peer", "without", "product", "bar", "holds"), flush=True)
