@@ -16,9 +16,13 @@
 /* Computing must take that much longer than the transfer: what is close is not worth one. */
 #define MARGIN 0.05
 
+/* Share of what a full cache pushes out that will be asked for again. */
+#define ASKED_AGAIN 0.5
+
 /* A source that had nothing: the first pause, and doublings at most (32 s). */
 #define PAUSE_US      UINT64_C(250000)
 #define DOUBLINGS_MAX 7u
+#define PATH_MISSES   3u /* in a row: sources differ, and a cache may have turned over */
 
 void fetch_init(struct fetch *f, uint32_t n_workers) {
     *f = (struct fetch){
@@ -150,6 +154,12 @@ bool fetch_find(struct fetch *f, const struct policy_view *view, const uint64_t 
     return is_any;
 }
 
+static bool is_usable(const struct fetch *f, enum fetch_path path) {
+    const struct fetch_trust *t = &f->trust[path];
+
+    return t->until_us <= f->now_us && (f->rates[path].n > 0 || !t->n_open);
+}
+
 /* The plan by one source, if it saves more than *plan. */
 static void consider(const struct fetch *f, const struct policy_view *view, uint32_t w,
                      double cached, const struct fetch_source *source, struct fetch_plan *plan) {
@@ -159,6 +169,7 @@ static void consider(const struct fetch *f, const struct policy_view *view, uint
     if (source->worker == WORKER_NONE || source->worker == w || source->tokens <= cached) return;
     s = &f->workers[source->worker];
     p.path = s->host_id == k->host_id ? FETCH_SAME_HOST : FETCH_APART;
+    if (!is_usable(f, p.path)) return;
     p.fetch_tokens = p.tokens - cached;
     p.queue_s = seconds_until(MAX(k->busy_until_us, s->busy_until_us), f->now_us);
     p.fetch_s =
@@ -196,16 +207,35 @@ struct fetch_plan fetch_plan(const struct fetch *f, const struct policy_view *vi
     consider(f, view, w, cached, &f->of_host[k->host_id], &plan);
     consider(f, view, w, cached, &f->of_fabric[k->fabric_id], &plan);
     if (plan.source == WORKER_NONE) return plan;
-    return is_sooner(f, view, w, cached, &plan) && has_memory(view, w, cached) ? plan : FETCH_NONE;
+    if (!is_sooner(f, view, w, cached, &plan) || !has_memory(view, w, cached)) return FETCH_NONE;
+    if (worker_mask_has(f->full.words, w)) plan.displaced_s = ASKED_AGAIN * plan.saved_s;
+    return plan;
 }
 
 /* --- transfers ------------------------------------------------------------------------------- */
+
+/* The next try on a path that brings nothing, after this one. */
+static void pause_path(struct fetch *f, enum fetch_path path, double fetch_s, uint64_t now_us) {
+    struct fetch_trust *p = &f->trust[path];
+    uint64_t pause_us;
+
+    if (p->n_missed < PATH_MISSES) return;
+    pause_us = PAUSE_US << MIN(p->n_missed - PATH_MISSES, DOUBLINGS_MAX);
+    p->until_us = now_us + pause_us + (uint64_t)(fetch_s * 1e6);
+}
 
 void fetch_sent(struct fetch *f, const struct fetch_plan *plan, uint32_t w, uint64_t now_us) {
     uint64_t until_us = now_us + (uint64_t)(plan->fetch_s * 1e6);
 
     f->workers[w].busy_until_us = MAX(f->workers[w].busy_until_us, until_us);
     f->workers[plan->source].busy_until_us = MAX(f->workers[plan->source].busy_until_us, until_us);
+    f->trust[plan->path].n_open++;
+    pause_path(f, plan->path, plan->fetch_s, now_us);
+}
+
+void fetch_dropped(struct fetch *f, const struct fetch_plan *plan) {
+    assert(f->trust[plan->path].n_open);
+    f->trust[plan->path].n_open--;
 }
 
 void fetch_done(struct fetch *f, const struct fetch_plan *plan, double tokens, double seconds,
@@ -215,14 +245,21 @@ void fetch_done(struct fetch *f, const struct fetch_plan *plan, double tokens, d
 
     s->n_missed = 0;
     s->away_until_us = 0;
+    fetch_dropped(f, plan);
+    f->trust[plan->path].n_missed = 0;
+    f->trust[plan->path].until_us = 0;
     fetch_rate_learn(&f->rates[plan->path], tokens * s->peer.bytes_per_token, own_s, now_us);
 }
 
 void fetch_missed(struct fetch *f, const struct fetch_plan *plan, uint64_t now_us) {
     struct fetch_worker *s = &f->workers[plan->source];
+    struct fetch_trust *t = &f->trust[plan->path];
 
     s->away_until_us = now_us + (PAUSE_US << MIN(s->n_missed, DOUBLINGS_MAX));
     s->n_missed = MIN(s->n_missed + 1, DOUBLINGS_MAX);
+    fetch_dropped(f, plan);
+    t->n_missed = MIN(t->n_missed + 1, PATH_MISSES + DOUBLINGS_MAX);
+    pause_path(f, plan->path, 0, now_us);
 }
 
 /* A member of the group gives it its id, and all members have it. */

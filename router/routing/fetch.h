@@ -13,6 +13,9 @@
  * on w alone. So the source with the most value is kept for each host of each fabric, and for each
  * fabric, and a sink prices two: O(workers) a request.
  *
+ * Before the first report of a path one request at a time goes that way. A path where PATH_MISSES fetches in a row brought nothing is tried by one request at a time, after
+ * pauses that double: a network may be so slow that a sink never gets a block in time.
+ *
  * No source: a worker with any reason not to be picked, one that failed this request, and one that
  * had nothing of what it was named for, for a pause that doubles. No sink: a worker that lacks KV
  * memory. A source may be at its limit of requests: that is when it helps most.
@@ -58,9 +61,15 @@ struct fetch_source {
 struct fetch {
     uint32_t n_workers, n_peers; /* of them, with a fabric */
     struct worker_mask peers;
+    struct worker_mask full; /* a copy there pushes out what others may ask for */
     struct fetch_worker *workers;
     struct fetch_source *of_host, *of_fabric; /* by host_id and fabric_id; of the last request */
     struct fetch_rate rates[FETCH_N_PATHS];
+    struct fetch_trust {
+        uint32_t n_open;   /* fetches whose end is not known */
+        uint32_t n_missed; /* in a row */
+        uint64_t until_us; /* nothing goes that way until then */
+    } trust[FETCH_N_PATHS];
     uint64_t now_us; /* of the last request */
 };
 
@@ -73,6 +82,7 @@ struct fetch_plan {
     double queue_s;      /* until earlier transfers are over */
     double fetch_s;      /* with queue_s */
     double saved_s;      /* prefill of fetch_tokens */
+    double displaced_s;  /* prefill of what the copy pushes out and is asked for again */
 };
 #define FETCH_NONE ((struct fetch_plan){.source = WORKER_NONE})
 
@@ -108,6 +118,7 @@ void fetch_sent(struct fetch *f, const struct fetch_plan *plan, uint32_t w, uint
 void fetch_done(struct fetch *f, const struct fetch_plan *plan, double tokens, double seconds,
                 uint64_t now_us);
 void fetch_missed(struct fetch *f, const struct fetch_plan *plan, uint64_t now_us);
+void fetch_dropped(struct fetch *f, const struct fetch_plan *plan); /* nothing is known of it */
 
 void fetch_check(const struct fetch *f);
 

@@ -602,6 +602,13 @@ uint64_t prefix_lru_n_below(const struct prefix_lru *l, uint32_t w) {
     return l->workers[w].n_held_below;
 }
 
+bool prefix_lru_is_full(const struct prefix_lru *l, uint32_t w) {
+    const struct lru_worker *k = &l->workers[w];
+
+    if (k->below_capacity) return k->n_held_below >= k->below_capacity;
+    return k->n_held >= k->capacity;
+}
+
 uint32_t prefix_lru_n_pinned(const struct prefix_lru *l, uint32_t w) {
     return l->workers[w].n_pinned;
 }

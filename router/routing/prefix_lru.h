@@ -90,6 +90,9 @@ uint64_t prefix_lru_n_held(const struct prefix_lru *l, uint32_t w);
 uint64_t prefix_lru_n_below(const struct prefix_lru *l, uint32_t w);
 uint32_t prefix_lru_n_pinned(const struct prefix_lru *l, uint32_t w);
 
+/* True when more blocks push out what w has: of its last memory, where it has some below. */
+bool prefix_lru_is_full(const struct prefix_lru *l, uint32_t w);
+
 /* Blocks that requests have entered since the creation, output included, those by prefix_lru_fill
  * not. */
 uint64_t prefix_lru_n_entered(const struct prefix_lru *l, uint32_t w);

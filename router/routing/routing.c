@@ -243,6 +243,7 @@ static void fit_cache(struct routing *r, uint32_t w, uint64_t now_us) {
         prefix_lru_set_below(r->lru, w, blocks_of(r, load_below_tokens(k) * c->below.factor),
                              k->spec.keeps_copies);
     prefix_lru_set_capacity(r->lru, w, blocks_of(r, tokens));
+    worker_mask_set(r->fetch.full.words, w, prefix_lru_is_full(r->lru, w));
 }
 
 /* True when a block or more of the prompt lies beyond the chain's limit, where no hit is
@@ -827,6 +828,8 @@ void routing_ended(struct routing *r, struct route_ticket *t, const struct route
     output_tokens = MIN(output_tokens, OUTPUT_MAX);
     if (!end->is_aborted) routing_first_token(r, t, NULL, end->now_us);
     was_pending = t->load.is_pending;
+    if (t->fetch.source != WORKER_NONE && !t->is_fetch_over) fetch_dropped(&r->fetch, &t->fetch);
+    t->is_fetch_over = true;
     learn(r, t, &end->feedback);
     if (was_pending) {
         bool is_oldest = list_first(&r->load.workers[w].pending) == &t->load.link;
@@ -956,6 +959,8 @@ void routing_stats(const struct routing *r, struct routing_stats *stats) {
 void routing_check(const struct routing *r) {
     load_check(&r->load);
     fetch_check(&r->fetch);
+    for (int p = 0; p < FETCH_N_PATHS; p++)
+        assert(r->load.n_open || !r->fetch.trust[p].n_open);
     prefix_lru_check(r->lru);
     for (uint32_t w = 0; w < r->load.n_workers; w++) {
         const struct cache_state *c = &r->caches[w];

@@ -150,7 +150,7 @@ static struct policy_term price(const struct prefix *p, const struct route_reque
     weight =
         1 + p->later_weight * speed + p->options.cost_decoding * in_flight * speed + queued * speed;
     t.cost_s = MAX(MAX(t.wait_s, t.fetch_s), t.memory_s) + t.prefill_s * weight +
-               p->options.cost_batch_slot_s * in_flight;
+               u.fetch.displaced_s * (weight - 1) + p->options.cost_batch_slot_s * in_flight;
     return t;
 }
 

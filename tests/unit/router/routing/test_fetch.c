@@ -201,6 +201,8 @@ static void of_two_sources_the_one_that_is_free_serves(void **state) {
     struct policy_term terms[8];
     struct route_ticket t = {0};
     struct crowd crowd;
+    struct route_feedback report = {
+        .prompt_tokens = 1920, .cached_tokens = 1888, .restored_tokens = 1888, .restore_us = 50000};
     (void)state;
 
     hold_at(r, 0, 1, SECOND);
@@ -211,6 +213,7 @@ static void of_two_sources_the_one_that_is_free_serves(void **state) {
     gather(r, &crowd, 2 * SECOND);
     assert_true(send(r, &p, &t, 2 * SECOND) != 0);
     assert_int_equal(t.fetch.source, 0);
+    routing_first_token(r, &t, &report, 2 * SECOND);
     price(r, 1, 2 * SECOND, terms);
     for (uint32_t w = 2; w < 4; w++)
         assert_int_equal(terms[w].source, 1);
@@ -297,6 +300,49 @@ static void a_worker_that_failed_the_request_is_no_source(void **state) {
     routing_destroy(r);
 }
 
+/* One at a time, until something is known of the path. */
+static void the_first_fetch_is_awaited(void **state) {
+    struct routing *r = fabric_of(4);
+    struct policy_term terms[8];
+    struct prompt p = long_prompt(1);
+    struct route_ticket t = {0};
+    struct crowd crowd;
+    (void)state;
+
+    hold_at(r, 0, 1, SECOND);
+    hold_at(r, 0, 2, SECOND);
+    gather(r, &crowd, 2 * SECOND);
+    assert_true(send(r, &p, &t, 2 * SECOND) != 0);
+    assert_int_equal(t.fetch.source, 0);
+    price(r, 2, 2 * SECOND, terms);
+    assert_true(terms[3].fetch_tokens == 0);
+    give_up(r, &t, 3 * SECOND);
+    price(r, 2, 3 * SECOND, terms);
+    assert_true(terms[3].fetch_tokens > 0);
+    disperse(r, &crowd, 3 * SECOND);
+    routing_check(r);
+    routing_destroy(r);
+}
+
+/* What a request still computes at its worker cannot be fetched from there. */
+static void what_is_pending_at_the_source_is_not_fetched(void **state) {
+    struct routing *r = fabric_of(2);
+    struct policy_term terms[8];
+    struct prompt p = long_prompt(1);
+    struct route_request rq = request_of(&p, SECOND);
+    struct route_ticket t = {0};
+    (void)state;
+
+    routing_add_remote(r, 0, &rq, &t);
+    price(r, 1, SECOND, terms);
+    assert_true(terms[0].matched_tokens > 0 && terms[1].fetch_tokens == 0);
+    routing_first_token(r, &t, NULL, 2 * SECOND);
+    price(r, 1, 2 * SECOND, terms);
+    assert_true(terms[1].fetch_tokens > 0);
+    finish(r, &t, 3 * SECOND);
+    routing_destroy(r);
+}
+
 /* --- learning -------------------------------------------------------------------------------- */
 
 /* A request for what 0 alone holds, sent to 1, which reports this. Returns the predicted seconds;
@@ -377,6 +423,8 @@ int main(void) {
         cmocka_unit_test(nothing_is_fetched_over_a_border),
         cmocka_unit_test(a_scarce_pool_fetches_nothing),
         cmocka_unit_test(a_worker_that_failed_the_request_is_no_source),
+        cmocka_unit_test(the_first_fetch_is_awaited),
+        cmocka_unit_test(what_is_pending_at_the_source_is_not_fetched),
         cmocka_unit_test(a_network_slower_than_computing_is_no_longer_used),
         cmocka_unit_test(a_source_that_had_nothing_pauses),
         cmocka_unit_test(a_missed_fetch_does_not_shrink_the_cache),
