@@ -93,7 +93,7 @@ run: deps-run ## start the router and two CPU workers on the demonstration model
 	@+deploy/demo/progress $(TO_BUILD) $(MAKE) --no-print-directory -j$(JOBS) all
 	@deploy/demo/start $(B) $(ARGS)
 
-demo: deps-run ## ask the classic table two questions, cached and not, through the router
+demo: deps-run ## ask the classic table two questions, cached and not, through the router, and one after a restart
 	@+deploy/demo/progress $(TO_BUILD) $(MAKE) --no-print-directory -j$(JOBS) all
 	@deploy/demo/run $(B) $(ARGS)
 

@@ -2,6 +2,7 @@
 import pathlib
 import re
 import shutil
+import socket
 import subprocess
 import sys
 
@@ -154,6 +155,33 @@ def test_redis_takes_its_arguments(tmp_path):
     try:
         wait_for(lambda: socket_path.exists() or process.poll() is not None, "its socket")
         assert process.poll() is None, process.stdout.read()
+    finally:
+        process.terminate()
+        process.communicate(timeout=20)
+
+
+def test_valkey_takes_its_arguments(tmp_path):
+    """Of a Redis, whose arguments they are: with a certificate, and a password without which nothing is answered."""
+    if not shutil.which("redis-server") or not shutil.which("openssl"):
+        pytest.skip("redis-server or openssl is not installed")
+    [valkey] = named(RENDERS["kustomize/cpu+valkey"], "Deployment", "incipit-valkey")
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2", "-subj",
+                    "/CN=incipit-valkey", "-keyout", tmp_path / "tls.key", "-out", tmp_path / "tls.crt"], check=True, capture_output=True)
+    shutil.copy(tmp_path / "tls.crt", tmp_path / "ca.crt")
+    (tmp_path / "auth.conf").write_text("requirepass secret\n")
+    args = [re.sub("^/etc/valkey(-tls)?/", f"{tmp_path}/", a) for a in container_of(valkey)["args"]]
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        args[args.index("--tls-port") + 1] = str(s.getsockname()[1])
+    socket_path = tmp_path / "s"
+    process = subprocess.Popen(["redis-server", *args, "--unixsocket", str(socket_path)], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    try:
+        wait_for(lambda: socket_path.exists() or process.poll() is not None, "its socket")
+        assert process.poll() is None, process.stdout.read()
+        with socket.socket(socket.AF_UNIX) as s:
+            s.connect(str(socket_path))
+            s.sendall(b"GET a\r\n")
+            assert s.recv(100).startswith(b"-NOAUTH")
     finally:
         process.terminate()
         process.communicate(timeout=20)

@@ -264,8 +264,8 @@ bool kv_manager_restored(struct kv_manager *mgr, const struct kv_seq *seq, const
 
 /* The worker is about to end: gives tiers below the next contents that they lack, beginnings of
  * prompts first, wanted ones before all others. At most n of them go from the device to host
- * memory. Those that were met once leave only if `also_once`. No sequence has blocks, none comes.
- * False: no more are left. The first call allocates. */
+ * memory. Those that were met once leave only if `also_once`. Nothing is computed any more. False:
+ * no more are left. The first call allocates. */
 bool kv_manager_leave(struct kv_manager *mgr, uint32_t n, bool also_once);
 
 /* What the device must do before the first write of the step that is being put together, in this

@@ -1,5 +1,5 @@
-/* tests/unit/worker/engine/tiers/test_itl_guard.c - writing pauses when it costs steps 5 %, and at no
- * other time. */
+/* tests/unit/worker/engine/tiers/test_itl_guard.c - writing pauses when it costs steps 5 %, and at
+ * no other time. */
 #include "common/base/rng.h"
 #include "tests/support/cm.h"
 #include "tests/support/support.h"
@@ -7,8 +7,8 @@
 
 #define SECOND 1000000u
 
-/* Steps of 10 ms and more with more rows, within 2 %, one in ten three times as long; `factor` while
- * writing. Time passes with them. */
+/* Steps of 10 ms and more with more rows, within 2 %, one in ten three times as long; `factor`
+ * while writing. Time passes with them. */
 static void run(struct itl_guard *g, struct rng *rng, uint32_t n, uint32_t n_rows, double factor,
                 bool is_writing, uint64_t *now_us) {
     for (uint32_t i = 0; i < n; i++) {
