@@ -26,6 +26,7 @@ struct hold_copy {
     char id[HOLD_ID_MAX];                 /* the worker's */
     uint64_t tokens, bytes, hits, saved_tokens;
     double saved_s;
+    uint64_t made_us;  /* when the worker's answer came */
     uint32_t n_missed; /* looks in a row at which the worker was out of service */
 };
 

@@ -77,6 +77,7 @@ struct holds_call {
     uint32_t tried[HOLDS_TRIED_MAX], n_tried;
     struct holds_leg *legs; /* (n_legs) */
     uint32_t n_legs, n_open;
+    uint64_t asked_us; /* workers what they hold: nothing of what was made since */
 
     /* Answered. */
     int code; /* 0: err */

@@ -135,6 +135,7 @@ static bool read_copy(struct holds_leg *leg, const struct http_client_response *
         (void)!json_to_u64(json_get(root, "prompt_tokens"), &leg->prompt_tokens);
         (void)!json_to_u64(json_get(root, "cached_tokens"), &leg->cached_tokens);
         snprintf(leg->copy.id, sizeof(leg->copy.id), STR_FMT, STR_ARG(id));
+        leg->copy.made_us = holds_now_us(leg->call);
         leg->copy.worker = leg->target.worker;
         leg->copy.incarnation = leg->target.incarnation;
         memcpy(leg->copy.generation, leg->view.info.generation, sizeof(leg->copy.generation));
@@ -345,7 +346,7 @@ static void take_page(struct holds_leg *leg, const struct json *root) {
             row = find_row(root, copy->id);
             if (row) {
                 read_row(copy, row, &left_s, e->ttl_s);
-            } else {
+            } else if (copy->made_us < leg->call->asked_us) {
                 hold_entry_drop(e, k);
                 e->n_wanted -= e->n_wanted > 0;
             }
@@ -381,6 +382,7 @@ void holds_start_polls(struct holds_call *c) {
     struct registry *registry = c->holds->config.registry;
     uint32_t n = registry_n_ids(registry);
 
+    c->asked_us = holds_now_us(c);
     make_legs(c, n);
     for (uint32_t id = 0; id < n; id++) {
         struct holds_leg *leg = &c->legs[c->n_legs];
