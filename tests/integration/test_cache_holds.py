@@ -173,8 +173,8 @@ def test_prefix_positions_bound_what_is_held(programs):
 
 @pytest.mark.parametrize("path", ["/cache/prewarm", "/cache/hold"])
 def test_equal_prompts_at_once_are_computed_once(programs, path):
-    worker = programs(Worker, str(ROOT / "deploy/demo/model"), "--backend", "sim", "--sim-speed", 2, "--max-num-batched-tokens", 64,
-                      "--max-num-seqs", 64, "--max-model-len", 4096).ready()
+    worker = programs(Worker, str(ROOT / "deploy/demo/model"), "--backend", "sim", "--sim-speed", 2, "--max-num-batched-tokens", 512,
+                      "--long-prefill-token-threshold", 64, "--max-num-seqs", 64, "--max-model-len", 4096).ready()
     body = {"prompt": [7] * 3000, "max_tokens": 0}
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
         answers = list(pool.map(lambda _: worker.post(path, body), range(4)))
