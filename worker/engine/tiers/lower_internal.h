@@ -23,7 +23,7 @@ struct lower_tier {
     uint32_t n_overdue; /* restores that requests waited for in vain, and that are not over */
     struct itl_guard guard;
     bool can_write;
-    bool is_of_places; /* of which a request names one */
+    bool is_of_places; /* a request names the one that is asked */
     struct writeback *writeback;
 };
 
