@@ -234,9 +234,12 @@ static void encrypt(struct unit_codec *codec, struct header *h, uint8_t *ids, co
                 h->tag);
 }
 
-enum status unit_seal(struct unit_codec *codec, const struct unit_identity *id, const void *payload,
-                      void *out) {
-    struct header h = {
+/* All but what depends on the payload; the token ids lie open at `ids`. */
+static void begin_unit(const struct unit_codec *codec, const struct unit_identity *id,
+                       struct header *h, uint8_t *ids) {
+    size_t n = id->n_tokens * sizeof(uint32_t), ids_bytes = codec->payload_at - UNIT_HEADER_BYTES;
+
+    *h = (struct header){
         .version = VERSION,
         .header_bytes = UNIT_HEADER_BYTES,
         .key = id->key,
@@ -247,24 +250,53 @@ enum status unit_seal(struct unit_codec *codec, const struct unit_identity *id, 
         .group = id->group,
         .payload_bytes = codec->block_bytes,
     };
-    size_t ids_bytes = codec->payload_at - UNIT_HEADER_BYTES;
+    memcpy(h->magic, magic, sizeof(magic));
+    memcpy(h->fingerprint, codec->fingerprint, sizeof(h->fingerprint));
+    memcpy(h->salt, id->salt, sizeof(h->salt));
+    memcpy(h->extras, id->extras, sizeof(h->extras));
+    memcpy(ids, id->tokens, n);
+    memset(ids + n, 0, ids_bytes - n);
+}
+
+static void end_unit(const struct unit_codec *codec, struct header *h, const uint8_t *ids,
+                     void *out) {
+    h->header_sum = sum_of_header(h, ids, codec->payload_at - UNIT_HEADER_BYTES);
+    memcpy(out, h, sizeof(*h));
+}
+
+static void sum_plain(const struct unit_codec *codec, struct header *h, const uint8_t *ids,
+                      const void *payload) {
+    sum_of_payload(h, ids, codec->payload_at - UNIT_HEADER_BYTES, payload, codec->block_bytes,
+                   h->sum);
+}
+
+enum status unit_seal(struct unit_codec *codec, const struct unit_identity *id, const void *payload,
+                      void *out) {
     uint8_t *ids = (uint8_t *)out + UNIT_HEADER_BYTES, *to = (uint8_t *)out + codec->payload_at;
+    struct header h;
 
     if (id->n_tokens != codec->block_tokens) return ST_INVALID;
-    memcpy(h.magic, magic, sizeof(magic));
-    memcpy(h.fingerprint, codec->fingerprint, sizeof(h.fingerprint));
-    memcpy(h.salt, id->salt, sizeof(h.salt));
-    memcpy(h.extras, id->extras, sizeof(h.extras));
-    memcpy(ids, id->tokens, id->n_tokens * sizeof(uint32_t));
-    memset(ids + id->n_tokens * sizeof(uint32_t), 0, ids_bytes - id->n_tokens * sizeof(uint32_t));
+    begin_unit(codec, id, &h, ids);
     if (codec->cipher) {
         encrypt(codec, &h, ids, payload, to);
     } else {
         if (payload != to) memcpy(to, payload, codec->block_bytes);
-        sum_of_payload(&h, ids, ids_bytes, to, codec->block_bytes, h.sum);
+        sum_plain(codec, &h, ids, to);
     }
-    h.header_sum = sum_of_header(&h, ids, ids_bytes);
-    memcpy(out, &h, sizeof(h));
+    end_unit(codec, &h, ids, out);
+    return ST_OK;
+}
+
+enum status unit_seal_head(struct unit_codec *codec, const struct unit_identity *id,
+                           const void *payload, void *out) {
+    uint8_t *ids = (uint8_t *)out + UNIT_HEADER_BYTES;
+    struct header h;
+
+    if (codec->cipher) return ST_UNSUPPORTED;
+    if (id->n_tokens != codec->block_tokens) return ST_INVALID;
+    begin_unit(codec, id, &h, ids);
+    sum_plain(codec, &h, ids, payload);
+    end_unit(codec, &h, ids, out);
     return ST_OK;
 }
 

@@ -86,6 +86,11 @@ size_t unit_payload_at(const struct unit_codec *codec);
 MUST_USE enum status unit_seal(struct unit_codec *codec, const struct unit_identity *id,
                                const void *payload, void *out);
 
+/* The first unit_payload_at bytes of what unit_seal would write, for a payload that goes out from
+ * where it lies. ST_UNSUPPORTED: this codec encrypts. */
+MUST_USE enum status unit_seal_head(struct unit_codec *codec, const struct unit_identity *id,
+                                    const void *payload, void *out);
+
 /* Verifies the n bytes at `in` and puts the payload into `out` (block_bytes, no overlap). On every
  * cause but UNIT_FINE `out` holds no content of a unit: it is zeroed. Reads nothing behind n, and
  * bytes that change meanwhile (memory of a peer) at worst fail. */

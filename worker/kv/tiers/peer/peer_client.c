@@ -2,7 +2,8 @@
  * for, and the units that are sent.
  *
  * One unit is on its way at a time. It is sealed into `out`, lent to the connection from there part
- * by part, and the next one waits until the kernel has all of it. The streams are served in the
+ * by part, and the next one waits until the kernel has all of it. A plain payload is not copied: it
+ * is lent from its host block, which is pinned longer. The streams are served in the
  * order in which they came, for blocks are used from the front; one without credit is passed
  * over. */
 #include <string.h>
@@ -76,7 +77,8 @@ static void on_auth(struct peer_client *c, const struct peer_frame *f) {
         refuse(c, PEER_DIFFERS_KEY);
         return;
     }
-    if (!c->out) c->out = mem_try_aligned(64, ALIGN_UP(s->unit_bytes, 64));
+    if (!c->out)
+        c->out = mem_try_aligned(64, key ? ALIGN_UP(s->unit_bytes, 64) : unit_payload_at(s->codec));
     if (!c->out) {
         refuse(c, PEER_HAS_NO_ROOM);
         return;
@@ -98,12 +100,18 @@ static void end_stream(struct peer_client *c, struct peer_want *w, enum tier_res
 /* The next part of the unit in `out`. */
 static void send_part(struct peer_client *c) {
     size_t left = c->server->unit_bytes - c->out_at, n = MIN(left, PEER_PART_BYTES);
+    size_t n_out = c->out_at < c->n_out ? MIN(n, c->n_out - c->out_at) : 0;
     uint8_t head[PEER_HEAD_BYTES];
-    struct iovec pieces[2] = {{head, sizeof(head)}, {c->out + c->out_at, n}};
+    struct iovec pieces[3] = {{head, sizeof(head)}};
+    int n_pieces = 1;
 
     peer_frame_head(PEER_UNIT, n < left ? PEER_FLAG_CONTINUES : 0, c->sending->stream, n, head);
+    if (n_out > 0) pieces[n_pieces++] = (struct iovec){c->out + c->out_at, n_out};
+    if (n > n_out)
+        pieces[n_pieces++] = (struct iovec){
+            (void *)(uintptr_t)(c->payload + c->out_at + n_out - c->n_out), n - n_out};
     c->out_at += n;
-    conn_sendv_lent(&c->conn, pieces, 2);
+    conn_sendv_lent(&c->conn, pieces, n_pieces);
     if (n < left) return;
     peer_count(&c->server->sent_units, 1);
     peer_count(&c->server->sent_bytes, c->server->unit_bytes);
@@ -112,9 +120,14 @@ static void send_part(struct peer_client *c) {
 
 static void begin_unit(struct peer_client *c, struct peer_want *w) {
     struct peer_server *s = c->server;
+    const struct unit_identity *id = &w->found[w->n_sent].id;
+    enum status st;
 
-    if (unit_seal(s->codec, &w->found[w->n_sent].id, w->found[w->n_sent].payload, c->out) !=
-        ST_OK) {
+    c->payload = w->found[w->n_sent].payload;
+    c->n_out = s->form.fleet_keys ? s->unit_bytes : unit_payload_at(s->codec);
+    st = s->form.fleet_keys ? unit_seal(s->codec, id, c->payload, c->out)
+                            : unit_seal_head(s->codec, id, c->payload, c->out);
+    if (st != ST_OK) {
         w->n_found = w->n_sent; /* not of this form: it is no block of this server */
         return;
     }

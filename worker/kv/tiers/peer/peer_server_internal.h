@@ -20,8 +20,9 @@ struct peer_client {
     struct list wants;         /* found or not, in the order in which they were asked for */
     struct loop_task pump;     /* sends */
     struct peer_want *sending; /* a unit of it is in `out`; NULL: none is */
-    uint8_t *out;              /* (unit_bytes) */
-    size_t out_at;             /* of it, what was sent */
+    uint8_t *out;              /* (unit_bytes) or, of a plain one, what is before its payload */
+    const uint8_t *payload;    /* of a plain one */
+    size_t n_out, out_at;      /* bytes of it in `out`; sent */
     uint64_t seen_bytes;       /* conn.sent_bytes at the last look */
     uint32_t n_stuck;          /* looks at which unsent bytes had not moved */
     uint32_t n_quiet;          /* looks without anything asked for, or proved */

@@ -132,6 +132,17 @@ static void a_unit_is_sealed_in_place(void **state) {
 }
 
 /* Case 2. */
+static void a_head_alone_is_that_of_the_unit(void **state) {
+    struct desk *d = *state;
+    size_t n = unit_payload_at(d->codec);
+    uint8_t *head = mem_alloc(n);
+    enum status st = unit_seal_head(d->codec, &d->block.id, d->payload, head);
+
+    assert_int_equal(st, d->is_sealed ? ST_UNSUPPORTED : ST_OK);
+    if (st == ST_OK) assert_memory_equal(head, d->unit, n);
+    mem_free(head);
+}
+
 static void each_header_byte_flipped_names_its_cause(void **state) {
     struct desk *d = *state;
     struct unit_summary s;
@@ -583,6 +594,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         BOTH(an_untouched_unit_is_its_block),
         BOTH(a_unit_is_sealed_in_place),
+        BOTH(a_head_alone_is_that_of_the_unit),
         BOTH(each_header_byte_flipped_names_its_cause),
         BOTH(each_forged_header_byte_names_its_cause),
         BOTH(a_flag_of_another_version_or_kind_is_refused),
