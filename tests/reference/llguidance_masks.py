@@ -63,6 +63,7 @@ CAUSES = [("one spelling", "theirs", "", rb"\\u[0-9A-Fa-f]*"),
           ("leap years", "theirs", '"date', rb"-02-29"),
           ("leap seconds", "theirs", 'time"', rb"[0-9]:[0-9]{2}:60?"),
           ("IPv4 in IPv6", "ours", "ipv6", rb":[0-9a-fA-F:.]*\."),
+          ("long labels", "theirs", '"email"', rb"@([^@]*\.)?[A-Za-z0-9-]{62}([A-Za-z0-9-]{2}|-)"),
           ("spaces of ECMA", "ours", "\\\\s", rb"\xef(\xbb(\xbf)?)?"),
           ("spaces of ECMA", "theirs", "\\\\s", rb"\xc2\x85")]
 
