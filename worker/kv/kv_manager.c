@@ -368,7 +368,7 @@ enum status kv_manager_allocate(struct kv_manager *mgr, struct kv_seq *seq, cons
                                 uint32_t n_tokens, const struct kv_alloc *a) {
     struct demand d;
 
-    assert(a->n_new > 0 || a->n_external > 0);
+    assert(a->n_new > 0 || a->n_external > 0 || a->hit.n_host_blocks > 0);
     for (uint32_t g = 0; mgr->has_windows && g < mgr->n_groups; g++)
         kv_group_drop_skipped(&mgr->group[g], &seq->table[g], a->n_computed - a->n_unsettled,
                               seq->n_prompt, mgr->moving_ids);

@@ -135,7 +135,8 @@ struct kv_alloc {
     uint32_t n_computed;         /* tokens of the sequence computed or in flight before this call */
     struct kv_hit hit;           /* of an admission; zero for a running sequence */
     uint32_t n_external;         /* tokens another store will deliver, behind the hits */
-    uint32_t n_new;              /* tokens to compute in this step, drafts included */
+    uint32_t n_new;              /* tokens to compute in this step, drafts included; may be 0 if
+                                  * another store delivers or host memory has a part of the hit */
     uint32_t n_lookahead;        /* slots for drafts still to come */
     uint32_t n_unsettled;        /* of n_computed: drafts that may yet be refused */
     uint32_t reserved_blocks;    /* kept free for others */

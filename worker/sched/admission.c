@@ -35,13 +35,27 @@ bool scheduler_is_blocked(const struct scheduler *s, struct request *r) {
            awaits_parent(s, r);
 }
 
+/* What host memory has of the hit goes to the device's cache, where the next lookup finds it.
+ * False: there is no room on the device. */
+static bool move_up(struct scheduler *s, struct request *r, struct admission *a) {
+    if (kv_manager_allocate(s->kv, &r->kv, r->tokens, r->n_tokens, &a->alloc) != ST_OK)
+        return false;
+    kv_manager_free(s->kv, &r->kv);
+    a->alloc.hit = kv_manager_lookup(s->kv, &r->kv, r->tokens, r->n_tokens);
+    a->n_have = a->alloc.hit.n_tokens;
+    return true;
+}
+
 /* The tokens that another store has behind the local hit. False: not known yet. */
 static bool query_connector(struct scheduler *s, struct request *r, struct admission *a) {
     const struct connector *c = s->options.connector;
     enum connector_answer answer;
 
     if (!c || r->kv.skip_reading || a->is_cut) return true;
-    answer = c->find(c->arg, r, &a->alloc.hit, a->n_have, &a->n_external);
+    do {
+        answer = c->find(c->arg, r, &a->alloc.hit, a->n_have, &a->n_external);
+    } while (answer == CONNECTOR_MAKE_ROOM && move_up(s, r, a));
+    if (answer == CONNECTOR_MAKE_ROOM) return true; /* nor is there any to begin with */
     if (answer == CONNECTOR_UNKNOWN) return false;
     if (answer == CONNECTOR_AWAIT) {
         r->remote = REMOTE_AWAITED;

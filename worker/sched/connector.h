@@ -18,6 +18,9 @@
  *                                      │ scheduler_wake: looked up and queried again
  *      running ◀──admitted in order──── waiting
  *
+ * A prefix that host memory cannot hold at once comes in runs: before the next one is queried, the
+ * hit of the request is moved to the device's cache, where it waits without holding it.
+ *
  * Thread: engine. */
 #ifndef WORKER_SCHED_CONNECTOR_H
 #define WORKER_SCHED_CONNECTOR_H
@@ -28,10 +31,12 @@ struct kv_hit;
 struct request;
 
 enum connector_answer {
-    CONNECTOR_NOW,     /* n tokens (0: none), in place before the step runs */
-    CONNECTOR_LATER,   /* n tokens; scheduler_remote_arrived follows */
-    CONNECTOR_UNKNOWN, /* not known yet: query again in a later step */
-    CONNECTOR_AWAIT,   /* on its way to host memory; scheduler_wake follows */
+    CONNECTOR_NOW,       /* n tokens (0: none), in place before the step runs */
+    CONNECTOR_LATER,     /* n tokens; scheduler_remote_arrived follows */
+    CONNECTOR_UNKNOWN,   /* not known yet: query again in a later step */
+    CONNECTOR_AWAIT,     /* on its way to host memory; scheduler_wake follows */
+    CONNECTOR_MAKE_ROOM, /* host memory has no room beside what the hit has there: query again when
+                          * that is on the device */
 };
 
 struct connector {

@@ -142,6 +142,7 @@ struct request {
     uint32_t n_remote; /* tokens that the other store has promised */
     struct list remote_link;     /* the connector's, while the request awaits it */
     uint64_t remote_deadline_us; /* when it waits no longer; 0: it has not awaited anything yet */
+    uint32_t remote_from;        /* blocks that it had when it last began to wait */
     bool is_remote_over;         /* nothing more is awaited */
     uint32_t n_seen_restored;    /* blocks of it that had come when it began to */
     uint64_t awaits_since_us;    /* what it awaits now */

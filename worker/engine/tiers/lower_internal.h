@@ -6,6 +6,8 @@
 #include "worker/engine/tiers/lower.h"
 #include "worker/engine/tiers/price.h"
 
+#define UNSETTLED_LOOK_US 1000u /* the device's moves are looked at again */
+
 struct restores;
 struct serving;
 struct writeback;

@@ -8,6 +8,9 @@
  *      keys    | parent | 0 ............ n_landed ........ n_submitted ........ n |
  *                        published         with the tier       not asked for yet
  *
+ * What host memory cannot hold at once comes in several restores: between two of them the request
+ * moves what is there to the device, and waits until the device has read it.
+ *
  * The request that asked lends its tokens and hashes: the restore holds a reference to it, whatever
  * becomes of it. Others whose first missing block is the next to land wait for the same restore. */
 #include <assert.h>
@@ -33,8 +36,8 @@ struct restore_job {
 struct restore {
     struct request *asker; /* a reference; NULL: free */
     struct lower_tier *from;
-    uint32_t first, n; /* blocks of the chain */
-    uint32_t n_submitted, n_landed, n_jobs;
+    uint32_t first, n;                      /* blocks of the chain */
+    uint32_t n_submitted, n_landed, n_jobs; /* no jobs: a waiter waits for a host block */
     uint32_t n_come;       /* of those that landed, in host memory: from the front */
     uint64_t deadline_us;  /* of its jobs */
     uint64_t number;       /* prefix number of the last block that landed */
@@ -64,10 +67,17 @@ struct restores *restores_create(struct lower *w) {
     return rs;
 }
 
+static void release(struct restore *x) {
+    x->from->n_overdue -= x->is_late;
+    request_unref(x->asker);
+    x->asker = NULL;
+}
+
 void restores_destroy(struct restores *rs) {
     if (!rs) return;
     for (uint32_t i = 0; i < RESTORES; i++) {
-        assert(!rs->restores[i].asker);
+        assert(rs->restores[i].n_jobs == 0);
+        if (rs->restores[i].asker) release(&rs->restores[i]);
         mem_free(rs->restores[i].keys);
     }
     mem_free(rs->keys);
@@ -80,10 +90,11 @@ static struct request *request_of(struct list *link) {
 
 /* --- who waits -------------------------------------------------------------------------------- */
 
-static void wait_for(struct restores *rs, struct restore *x, struct request *r) {
+static void wait_for(struct restores *rs, struct restore *x, struct request *r, uint32_t n_blocks) {
     r->awaits_since_us = rs->w->now_us;
     r->n_seen_restored = x->n_come;
     list_push_back(&x->waiters, &r->remote_link);
+    r->remote_from = n_blocks;
     x->from->stats.n_awaited++;
 }
 
@@ -219,12 +230,6 @@ static struct restore_job *next_to_land(struct restores *rs, const struct restor
     return NULL;
 }
 
-static void release(struct restore *x) {
-    x->from->n_overdue -= x->is_late;
-    request_unref(x->asker);
-    x->asker = NULL;
-}
-
 static void go_on(struct restores *rs, struct restore *x) {
     if (rs->w->is_stopped || list_is_empty(&x->waiters)) x->n = MIN(x->n, x->n_submitted);
     submit(rs, x);
@@ -346,13 +351,11 @@ static uint32_t find_run(struct restores *rs, const struct request *r, uint32_t 
     return best > 0 ? best : guess_run(rs, MIN(n, ASK_PIECE), from);
 }
 
-/* Blocks that may be brought to host memory behind the hit. */
-static uint32_t most_to_restore(const struct lower *w, const struct request *r,
-                                const struct kv_hit *hit) {
-    uint32_t n_missing = (r->n_tokens - 1) / w->config.block_size - hit->n_blocks;
+/* Blocks that may be brought to host memory beside those that the hit has there. */
+static uint32_t room_beside(const struct lower *w, const struct kv_hit *hit) {
     uint32_t n_room = w->config.n_host_blocks - w->config.n_host_blocks / 4;
 
-    return MIN(n_missing, n_room - MIN(n_room, hit->n_host_blocks));
+    return n_room - MIN(n_room, hit->n_host_blocks);
 }
 
 /* Sets the deadline of a request that waits for the first time; false: computing is sooner. A tier
@@ -381,8 +384,9 @@ static bool is_worth(struct restores *rs, struct request *r, struct lower_tier *
     return true;
 }
 
+/* may_wait: for a host block, too. */
 static struct restore *begin(struct restores *rs, struct request *r, struct lower_tier *from,
-                             uint32_t first, uint32_t n, uint64_t number) {
+                             uint32_t first, uint32_t n, uint64_t number, bool may_wait) {
     for (uint32_t i = 0; i < RESTORES; i++) {
         struct restore *x = &rs->restores[i];
 
@@ -397,22 +401,26 @@ static struct restore *begin(struct restores *rs, struct request *r, struct lowe
         x->is_over = x->is_late = false;
         memcpy(x->keys, rs->keys, (n + 1) * sizeof(*x->keys));
         submit(rs, x);
-        if (x->n_jobs > 0) return x;
+        if (x->n_jobs > 0 || may_wait) return x;
         release(x);
         return NULL;
     }
     return NULL;
 }
 
-/* The restore that r is to wait for, or NULL. */
-static struct restore *ask(struct restores *rs, struct request *r, const struct kv_hit *hit) {
+/* The restore that r is to wait for, or NULL. *is_full: one that could begin, if the hit's blocks
+ * were not in host memory. */
+static struct restore *ask(struct restores *rs, struct request *r, const struct kv_hit *hit,
+                           bool *is_full) {
     struct lower *w = rs->w;
     const uint32_t *tokens = r->tokens + (size_t)hit->n_blocks * w->config.block_size;
-    uint32_t n_most = most_to_restore(w, r, hit), n;
+    uint32_t n_most = (r->n_tokens - 1) / w->config.block_size - hit->n_blocks, n;
+    bool has_waited = r->remote_deadline_us != 0;
     struct lower_tier *from = NULL;
     struct restore *x;
     uint64_t number;
 
+    if (has_waited && hit->n_blocks <= r->remote_from) return NULL; /* others evict what comes */
     if (n_most == 0 || !kv_manager_keys_behind(w->kv, &r->kv, hit, &rs->keys[0], &number))
         return NULL;
     kv_names_chain(kv_manager_names(w->kv), &rs->keys[0], tokens, 1, &rs->keys[1]);
@@ -420,7 +428,9 @@ static struct restore *ask(struct restores *rs, struct request *r, const struct 
     if (x) return is_worth(rs, r, x->from, hit->n_blocks, x->n - x->n_landed) ? x : NULL;
     n = find_run(rs, r, hit->n_blocks, n_most, &from);
     if (n == 0 || !is_worth(rs, r, from, hit->n_blocks, n)) return NULL;
-    x = begin(rs, r, from, hit->n_blocks, n, number);
+    *is_full = n > room_beside(w, hit) && hit->n_host_blocks > 0;
+    if (*is_full) return NULL;
+    x = begin(rs, r, from, hit->n_blocks, MIN(n, room_beside(w, hit)), number, has_waited);
     from->stats.n_full += x == NULL;
     return x;
 }
@@ -429,16 +439,18 @@ enum connector_answer restores_find(void *lower, struct request *r, const struct
                                     uint32_t n_local, uint32_t *n_tokens) {
     struct lower *w = lower;
     struct restore *x = NULL;
+    bool is_full = false;
 
     (void)n_local;
     *n_tokens = 0;
     if (r->is_remote_over || r->group || w->is_stopped) return CONNECTOR_NOW;
-    x = ask(w->restores, r, hit);
+    x = ask(w->restores, r, hit, &is_full);
+    if (is_full) return CONNECTOR_MAKE_ROOM;
     if (!x) {
         r->is_remote_over = true;
         return CONNECTOR_NOW;
     }
-    wait_for(w->restores, x, r);
+    wait_for(w->restores, x, r, hit->n_blocks);
     return CONNECTOR_AWAIT;
 }
 
@@ -465,7 +477,11 @@ void restores_turn(struct restores *rs) {
 
         if (!x->asker) continue;
         wake_late(rs, x);
-        if (!list_is_empty(&x->waiters)) submit(rs, x);
+        if (!list_is_empty(&x->waiters)) {
+            submit(rs, x);
+        } else if (x->n_jobs == 0) {
+            release(x);
+        }
     }
 }
 
@@ -475,6 +491,7 @@ uint64_t restores_due_us(const struct restores *rs) {
     for (uint32_t i = 0; i < RESTORES; i++) {
         const struct restore *x = &rs->restores[i];
 
+        if (x->asker && x->n_jobs == 0) due_us = MIN(due_us, rs->w->now_us + UNSETTLED_LOOK_US);
         LIST_FOR_EACH(it, &x->waiters)
         due_us = MIN(due_us, request_of(it)->remote_deadline_us);
     }
@@ -500,7 +517,7 @@ void restores_check(const struct restores *rs) {
             assert(n_jobs[i] == 0 && list_is_empty(&x->waiters));
             continue;
         }
-        assert(n_jobs[i] == x->n_jobs && x->n_jobs > 0);
+        assert(n_jobs[i] == x->n_jobs);
         assert(!x->is_late || x->from->n_overdue > 0);
         assert(x->n_come <= x->n_landed);
         assert(x->n_landed <= x->n_submitted && x->n_submitted <= x->n);

@@ -16,9 +16,8 @@
 #include "common/base/mem.h"
 #include "worker/engine/tiers/lower_internal.h"
 
-#define WRITE_JOBS        2u
-#define JOB_DEADLINE_US   (10ull * 1000 * 1000)
-#define UNSETTLED_LOOK_US 1000u /* the device's moves are looked at again */
+#define WRITE_JOBS      2u
+#define JOB_DEADLINE_US (10ull * 1000 * 1000)
 
 struct write_job {
     struct tier_job job;

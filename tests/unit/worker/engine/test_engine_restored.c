@@ -41,7 +41,7 @@ static void write_below(const struct round *x, const struct tier_place *place) {
 
 /* Little room on the device preempts, little in host memory restores in pieces. */
 static struct setup setup_to_restore(struct round *x, const struct tier_place *place) {
-    static const uint32_t device[] = {14, 30, 90}, host[] = {24, 60, 300}, budget[] = {24, 64, 512};
+    static const uint32_t device[] = {14, 30, 90}, host[] = {8, 60, 300}, budget[] = {24, 64, 512};
     static const enum preemption_mode modes[] = {PREEMPT_RECOMPUTE, PREEMPT_SWAP};
 
     return (struct setup){.machine = x->machine,

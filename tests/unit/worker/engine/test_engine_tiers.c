@@ -578,6 +578,51 @@ static void a_drain_does_not_wait_for_a_tier_that_fails(void **state) {
     }
 }
 
+/* Blocks of two tokens: a prompt is ten times what host memory holds, of which a quarter stays for
+ * what others wait for. It comes up in runs, each moved to the device before the next. */
+static void a_prefix_longer_than_host_memory_streams(void **state) {
+    static struct prompts p;
+
+    (void)state;
+    for (size_t m = 0; m < ARRAY_LEN(machines); m++) {
+        struct memory_store *store = memory_store_create();
+        struct engine_tier_source tier = memory_store_source(store);
+        struct setup s = setup_of(&machines[m], &tier);
+        struct answer answers[N_PROMPTS] = {{.n = 0}};
+        struct engine_fixture w;
+        uint32_t n_units = COMMON / 2;
+
+        draw_prompts(&p, support_seed() + 500 + m);
+        compute_answers(&machines[m], &p);
+        s.block_size = 2;
+        s.n_blocks = 110;
+        s.host_blocks = 700;
+        fixture_open(&w, &s);
+        run_each(&w, &p, answers);
+        for (uint32_t i = 0; i < N_PROMPTS; i++)
+            n_units += (p.n[i] - 1) / 2 - COMMON / 2;
+        while (memory_store_n_units(store) < n_units)
+            run_each(&w, &p, answers);
+        fixture_close(&w);
+        s.host_blocks = 8;
+        fixture_open(&w, &s);
+        for (uint32_t i = N_PROMPTS; i-- > 0;) {
+            struct request_params params = params_of(&p, i);
+
+            submit(&w, &params, &answers[i]);
+            fixture_run(&w);
+            assert_same(&p.answer[i], &answers[i], "streamed", i);
+            assert_int_equal(answers[i].cached_tokens, (p.n[i] - 1) / 2 * 2);
+        }
+        memset(answers, 0, sizeof(answers));
+        run_all(&w, &p, answers);
+        assert_answers(&p, answers, "streamed together");
+        assert_at_rest(&w);
+        fixture_close(&w);
+        memory_store_destroy(store);
+    }
+}
+
 static void what_cannot_have_a_tier_is_refused_by_name(void **state) {
     struct memory_store *store = memory_store_create();
     struct engine_tier_source tier = memory_store_source(store);
@@ -628,6 +673,7 @@ int main(void) {
         cmocka_unit_test(a_drained_engine_leaves_what_it_had),
         cmocka_unit_test(a_drained_engine_leaves_what_returned_where_there_is_no_room),
         cmocka_unit_test(a_drain_does_not_wait_for_a_tier_that_fails),
+        cmocka_unit_test(a_prefix_longer_than_host_memory_streams),
         cmocka_unit_test(what_cannot_have_a_tier_is_refused_by_name),
     };
 
