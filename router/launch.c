@@ -139,11 +139,11 @@ static enum status plan(struct supervisor_config *config, const struct router_op
     uint32_t each = devices_per_worker(o), n_groups = found->n / each;
 
     config->n_children = is_auto ? MAX(n_groups, 1u) : o->launch;
-    if (config->n_children + o->worker_urls.n > o->max_workers)
+    if (config->n_children + router_n_listed(o) > o->max_workers)
         return error_set(
             err, ST_INVALID,
             "--launch %u exceeds --max-workers %u: raise --max-workers or launch fewer",
-            config->n_children + o->worker_urls.n, o->max_workers);
+            config->n_children + router_n_listed(o), o->max_workers);
     if (found->n == 0) return ST_OK;
     if (n_groups == 0)
         return error_set(err, ST_INVALID,

@@ -131,13 +131,14 @@ static enum status create_kube(struct worker_sources *s, struct loop *loop,
 enum status worker_sources_create(struct worker_sources **out, struct loop *loop,
                                   struct fleet *fleet, struct registry *registry, struct log *log,
                                   const struct router_options *o, struct error *err) {
+    struct discovery_static_lists lists = {&o->worker_urls, &o->prefill, &o->decode};
     struct worker_sources *s = mem_zalloc(sizeof(*s));
     enum status st;
 
     s->fleet = fleet;
     s->registry = registry;
     s->log = log;
-    st = discovery_static_create(&s->all[STATIC], &o->worker_urls, on_static_set, s, err);
+    st = discovery_static_create(&s->all[STATIC], &lists, on_static_set, s, err);
     if (st == ST_OK && o->worker_file)
         st = discovery_file_create(&s->all[FILED], o->worker_file, loop, log, on_file_set, s, err);
     if (st == ST_OK && router_discovers_kube(o)) st = create_kube(s, loop, o, err);

@@ -26,16 +26,21 @@ ARROWS = {
 
     # Pure: no clock, no socket, no log.
     "router/prompt": "common/base common/text common/protocol common/http",
-    "router/routing": PURE,
+    "router/pairing": PURE,
+    "router/routing": PURE + " router/pairing",
     "router/routing/policy": PURE + " router/routing",
     "router/queue": PURE + " router/routing",
     "router/sessions": PURE + " router/routing",
     "router/ejection": PURE,
     "router/metrics": "common/telemetry common/http",
-    "router/registry": COMMON + " router/prompt router/routing router/queue router/sessions router/ejection",
+    "router/registry": COMMON + " router/prompt router/pairing router/routing router/queue "
+                       "router/sessions router/ejection",
     "router/access": COMMON + " router/metrics router/prompt",
     "router/proxy/answers": "common/base common/text common/protocol",
-    "router/proxy": COMMON + " router/metrics router/prompt router/access router/registry router/proxy/answers",
+    "router/proxy/handover": "common/base common/text router/prompt router/pairing",
+    "router/proxy/upstream": COMMON + " router/registry",
+    "router/proxy": COMMON + " router/metrics router/prompt router/access router/registry router/proxy/answers "
+                    "router/proxy/handover router/proxy/upstream router/pairing",
     "router/fleet": COMMON + " router/access router/registry",
     "router/fleet/discovery": COMMON + " router/fleet router/registry",
     "router/kv": COMMON + " router/metrics router/registry",

@@ -280,11 +280,15 @@ static void put_kv(struct json_writer *w, const struct registry_kv *kv) {
     json_end_object(w);
 }
 
-/* smg's word for it. */
+/* smg's words for it. */
 static const char *status_of(const struct registry_view *view) {
     if (view->reasons & WORKER_DRAINING) return "draining";
     if (!view->is_described) return "pending";
     return view->reasons ? "not_ready" : "ready";
+}
+
+static const char *type_of(const struct registry_view *view) {
+    return view->part.role == WORKER_BOTH ? "regular" : worker_role_names[view->part.role];
 }
 
 void admin_put_worker(struct json_writer *w, const struct registry_view *view) {
@@ -298,7 +302,7 @@ void admin_put_worker(struct json_writer *w, const struct registry_view *view) {
     json_field_z(w, "url", view->url);
     json_field_z(w, "model_id", view->info.model);
     json_field_z(w, "address", view->address);
-    json_field_z(w, "worker_type", "regular");
+    json_field_z(w, "worker_type", type_of(view));
     json_field_z(w, "status", status_of(view));
     json_field_bool(w, "is_healthy", is_healthy);
     put_state(w, view);

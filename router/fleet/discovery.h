@@ -78,7 +78,13 @@ void discovery_destroy(struct discovery *d); /* NULL is fine */
 void discovery_stats(struct discovery *d, struct discovery_stats *out);
 
 /* Both report their first set before they return; an invalid set fails the start. */
-MUST_USE enum status discovery_static_create(struct discovery **out, const struct option_list *urls,
+struct discovery_static_lists {
+    const struct option_list *urls;             /* --worker-urls */
+    const struct option_list *prefill, *decode; /* of these roles; a number behind a URL is its
+                                                 * bootstrap port, "none" is not */
+};
+MUST_USE enum status discovery_static_create(struct discovery **out,
+                                             const struct discovery_static_lists *lists,
                                              discovery_fn *fn, void *arg, struct error *err);
 
 /* One worker a line: its URL, then settings; '#' begins a comment.

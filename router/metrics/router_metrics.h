@@ -71,6 +71,15 @@ extern const double router_decision_buckets[ROUTER_DECISION_BUCKETS]; /* 500 ns 
     X(COUNTER, retry_budget_exhausted_total, "outcome",                                            \
       "Requests not retried at once because the retry budget was exhausted, by outcome: waited, "  \
       "given_up, or passed_on (the error).")                                                       \
+    X(COUNTER, prefill_choices_total, "choice",                                                    \
+      "Requests for workers that can take prompts computed elsewhere, by choice: apart, together " \
+      "(cheaper), or unfit (a request that cannot be split).")                                     \
+    X(COUNTER, prefill_legs_total, "outcome",                                                      \
+      "Prompts sent to a worker that prefills for another, by outcome: handed (over), failed "     \
+      "(the decoding worker computed it, or the request was retried) or aborted (the request "     \
+      "ended).")                                                                                   \
+    X(HISTOGRAM, prefill_leg_seconds, "", "Time of first legs that handed their prompt over.",     \
+      METRIC_BUCKETS(metrics_ttft_buckets))                                                        \
     X(GAUGE, requests_waiting, "", "Requests waiting for their worker or their session.",          \
       .aliases = "smg_scheduler_queue_depth")                                                      \
     X(HISTOGRAM, queue_wait_seconds, "",                                                           \

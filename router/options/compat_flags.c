@@ -9,7 +9,9 @@
 
 #define NO_TOKENIZER                                                                               \
     "prompts are matched as bytes; the workers apply tokenizer, template and parsers"
-#define NO_PD        "prefill and decode run on one worker: list all workers in --worker-urls"
+#define NO_PD_LABELS                                                                               \
+    "list the workers in --prefill and --decode, or label their pods: see --k8s-role-label"
+#define OWN_PAIRS    "the workers' roles decide: see --prefill and --decode"
 #define NO_MESH      "the workers connect the routers: see --share"
 #define NO_TRACE     "there is no trace exporter; x-request-id is forwarded and logged"
 #define ONE_LIST     "models are read from each worker's /v1/models"
@@ -67,10 +69,10 @@ const struct option_compat router_compat_flags[] = {
     COMPAT_IGNORED("sentry-dsn=", "errors are in the log"),
     COMPAT_IGNORED("k8s-watcher-timeout-seconds=", "a silent watch is restarted"),
 
-    COMPAT_REFUSED("pd-disaggregation,prefill=*,decode=*,prefill-policy=,decode-policy=,"
-                   "prefill-model-labels=,decode-model-labels=,prefill-selector=*,"
+    COMPAT_IGNORED("pd-disaggregation,prefill-policy=,decode-policy=", OWN_PAIRS),
+    COMPAT_REFUSED("prefill-model-labels=,decode-model-labels=,prefill-selector=*,"
                    "decode-selector=*,encode-selector=*",
-                   NO_PD),
+                   NO_PD_LABELS),
     COMPAT_REFUSED("enable-mesh,mesh-peer-urls=*,mesh-*=,router-selector=*,kv-indexer-url=",
                    NO_MESH),
     COMPAT_REFUSED("model-id-from=", ONE_LIST),

@@ -82,6 +82,15 @@ static const struct option_def rows[] = {
      .group = "Workers", .metavar = "URL",
      .help = "URLs of the workers to route to, one or more. Each is http://host:port or "
              "https://host:port."},
+    {"prefill", OPT_LIST, FIELD(prefill), .takes_many = true, .group = "Workers",
+     .metavar = "URL [PORT]",
+     .help = "URLs of workers that compute prompts which workers of --decode answer (vLLM with "
+             "NixlConnector, SGLang with --disaggregation-mode prefill). PORT, behind a URL, is "
+             "the bootstrap port of an SGLang worker; without it 8998. A vLLM worker of this list "
+             "answers clients only while no other worker can."},
+    {"decode", OPT_LIST, FIELD(decode), .takes_many = true, .group = "Workers", .metavar = "URL",
+     .help = "URLs of workers that answer requests whose prompts workers of --prefill compute. "
+             "vLLM workers compute a prompt themselves when that is cheaper."},
     {"worker-file", OPT_STR, FIELD(worker_file), .group = "Workers", .metavar = "FILE",
      .help =
          "File of workers, one a line. A line is URL [max_in_flight=N] [label=text ...]; labels "

@@ -29,7 +29,7 @@ struct router_options {
     const char *worker_api_key, *worker_api_key_file;
     bool worker_tls_insecure;
 
-    struct option_list worker_urls, worker_allow_cidr;
+    struct option_list worker_urls, prefill, decode, worker_allow_cidr;
     const char *worker_file, *admin_api_key, *admin_api_key_file;
     bool is_admin_on_main;
 
@@ -101,6 +101,7 @@ extern const struct option_entry_of_manual router_examples[];
 MUST_USE enum status router_options_check(const struct router_options *o, struct error *err);
 bool router_is_loopback(const char *host);
 bool router_discovers_kube(const struct router_options *o);
+uint32_t router_n_listed(const struct router_options *o); /* workers of the command line */
 
 /* Can there be several tenants: keys of a file, or a gateway that names them? */
 bool router_has_tenants(const struct router_options *o);

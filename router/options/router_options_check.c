@@ -73,8 +73,20 @@ static enum status check_discovery(const struct router_options *o, struct error 
     return ST_OK;
 }
 
+static uint32_t n_urls(const struct option_list *list) {
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < list->n; i++)
+        n += strchr(list->items[i], ':') != NULL;
+    return n;
+}
+
+uint32_t router_n_listed(const struct router_options *o) {
+    return n_urls(&o->worker_urls) + n_urls(&o->prefill) + n_urls(&o->decode);
+}
+
 static bool has_source(const struct router_options *o) {
-    return o->launch || o->worker_urls.n || o->worker_file || o->worker_dns ||
+    return o->launch || router_n_listed(o) || o->worker_file || o->worker_dns ||
            router_discovers_kube(o) || o->service_discovery == DISCOVER_DNS;
 }
 
@@ -105,10 +117,10 @@ enum status router_options_check(const struct router_options *o, struct error *e
         return error_set(err, ST_INVALID,
                          "--launch has no model to serve: add --model DIR or --model org/name");
     }
-    if ((is_auto ? 1 : o->launch) + o->worker_urls.n > o->max_workers) {
+    if ((is_auto ? 1 : o->launch) + router_n_listed(o) > o->max_workers) {
         return error_set(err, ST_INVALID,
                          "%u workers are more than --max-workers %u: raise --max-workers",
-                         (is_auto ? 1 : o->launch) + o->worker_urls.n, o->max_workers);
+                         (is_auto ? 1 : o->launch) + router_n_listed(o), o->max_workers);
     }
     if (o->isolate_by == ISOLATE_TENANT && !o->api_keys_file && !o->api_key &&
         !o->trust_tenant_header) {

@@ -152,6 +152,11 @@ void decision_log_put(struct decision_log *d, const struct decision *decision, s
     json_field_i64(&w, "code", decision->code);
     json_field_u64(&w, "worker", decision->worker);
     json_field_u64(&w, "attempts", decision->n_attempts);
+    put_if_known(&w, "prefill_worker", decision->prefill_worker);
+    if (decision->pair) {
+        json_field_f64(&w, "together_s", pair_together_s(decision->pair));
+        json_field_f64(&w, "apart_s", pair_apart_s(decision->pair));
+    }
     json_field_u64(&w, "prompt_bytes", decision->rq->prompt_bytes);
     json_field_u64(&w, "blocks", decision->rq->n_blocks);
     json_field_u64(&w, "matched_blocks", ticket->matched_blocks);

@@ -36,6 +36,8 @@ struct decision {
     uint64_t arrived_wall_us;
     int code;
     uint32_t worker, n_attempts;
+    int64_t prefill_worker;        /* that computed its prompt; -1: `worker` */
+    const struct pair_price *pair; /* together and apart; NULL: there was no choice */
     const struct route_request *rq;
     const struct route_ticket *ticket;
     const struct explanation *why;

@@ -41,7 +41,7 @@
 #include "router/prompt/body_scan.h"
 #include "router/prompt/client_noise.h"
 #include "router/proxy/answers/sse_usage.h"
-#include "router/proxy/upstream.h"
+#include "router/proxy/upstream/upstream.h"
 #include "router/registry/explain.h"
 #include "router/registry/registry_route.h"
 
@@ -130,11 +130,15 @@ struct attempt {
     bool is_stream; /* 200 with events to which comments may be added (proxy_comments.c) */
 };
 
+struct leg;
+
 struct exchange {
     struct list link; /* on proxy->open, on proxy->idle while recycled */
     struct proxy *proxy;
     enum exchange_state state; /* changed by exchange_move alone */
     struct attempt try;        /* the current attempt, or the last one */
+    struct leg *leg;           /* another worker computes its prompt (leg.h); NULL: never yet */
+    struct pair_price pair;    /* of the last attempt that had a choice: has_price */
     struct http_request *req;  /* NULL once it is answered or abandoned */
     struct body_scan scan;
     enum api_form api; /* of its path */
@@ -189,6 +193,7 @@ struct exchange {
     bool is_amid_comment; /* of a worker, the last that the client has */
     bool is_route_due;    /* x-incipit-route, which the early head had not */
     bool is_chunked;      /* how the answer is framed for the client */
+    bool has_price;       /* prefill and decode could be apart */
     bool will_close;      /* the client's head announces the end of its connection */
 };
 

@@ -93,12 +93,14 @@ void proxy_release_retry(struct exchange *x) {
 }
 
 void proxy_drop_upstream(struct exchange *x) {
+    proxy_drop_leg(x);
     loop_defer_cancel(&x->try.send);
     upstream_discard(x->try.up);
     x->try.up = NULL;
 }
 
 static void exchange_free(struct exchange *x) {
+    proxy_destroy_leg(x);
     loop_timer_fini(&x->timeout);
     loop_timer_fini(&x->retry);
     loop_timer_fini(&x->try.prefill);
@@ -112,6 +114,7 @@ static void on_recycle(void *arg) {
     struct exchange *x = arg;
     struct proxy *p = x->proxy;
 
+    proxy_destroy_leg(x);
     if (p->n_idle >= MAX_IDLE_EXCHANGES) {
         exchange_free(x);
         return;
@@ -134,6 +137,7 @@ void proxy_close(struct exchange *x, int code) {
     pardon(x);
     list_remove(&x->link);
     proxy_report(x, code);
+    proxy_drop_leg(x);
     proxy_release_key(x); /* its tenant's name may go with it */
     x->req = NULL;
     p->n_open--;
@@ -209,17 +213,21 @@ static enum status route(struct exchange *x) {
     return st;
 }
 
-/* The worker is not chosen again for this request. */
-static void note_tried(struct exchange *x) {
+/* A worker is not chosen again for this request. */
+static void note_tried_at(struct exchange *x, const struct registry_target *target) {
     uint32_t n = x->n_tried;
 
-    if (n && x->tried[n - 1] == x->try.target.worker &&
-        x->tried_incarnations[n - 1] == x->try.target.incarnation)
+    if (n && x->tried[n - 1] == target->worker &&
+        x->tried_incarnations[n - 1] == target->incarnation)
         return;
     assert(n < MAX_ATTEMPTS);
-    x->tried[n] = x->try.target.worker;
-    x->tried_incarnations[n] = x->try.target.incarnation;
+    x->tried[n] = target->worker;
+    x->tried_incarnations[n] = target->incarnation;
     x->n_tried++;
+}
+
+static void note_tried(struct exchange *x) {
+    note_tried_at(x, &x->try.target);
 }
 
 static void end_attempt(struct exchange *x, const char *reason, enum registry_outcome outcome) {
@@ -294,6 +302,20 @@ bool proxy_try_another(struct exchange *x) {
     return replace_worker(x, false);
 }
 
+/* A worker that was handed a prompt answers with an error. It may have failed to fetch it: where it
+ * can compute the prompt, it may get the plain request, and is not to blame. Else another worker is
+ * preferred, and the same may try again with another partner. */
+static bool replace_pair(struct exchange *x, const char *reason, enum registry_outcome outcome) {
+    bool is_alone = !handover_is_required(x->try.target.part.handover);
+    bool has_other = registry_has_other(x->proxy->registry, &x->try.target, x->tried, x->n_tried);
+
+    proxy_drop_leg(x);
+    if (!is_alone) accuse(x);
+    end_attempt(x, is_alone ? "handover_failed" : reason, is_alone ? OUTCOME_REFUSED : outcome);
+    if (!is_alone && has_other) note_tried(x);
+    return replace_worker(x, true);
+}
+
 bool proxy_replace_answer(struct exchange *x, const char *reason, uint32_t cause,
                           enum registry_outcome outcome) {
     if (!may_retry(x, cause)) return false;
@@ -303,6 +325,7 @@ bool proxy_replace_answer(struct exchange *x, const char *reason, uint32_t cause
         x->try.blame = BLAME_SPARED;
         return false;
     }
+    if (proxy_is_handed(x)) return replace_pair(x, reason, outcome);
     accuse(x);
     end_attempt(x, reason, outcome);
     note_tried(x);
@@ -407,6 +430,22 @@ void proxy_attempt_failed(struct exchange *x, const char *reason, uint32_t cause
     }
 }
 
+void proxy_pair_failed(struct exchange *x, const char *reason) {
+    struct registry_target p = x->leg->target;
+
+    proxy_drop_upstream(x);
+    end_attempt(x, reason, OUTCOME_UNKNOWN);
+    note_tried_at(x, &p);
+    if (x->n_lost >= x->max_lost) {
+        proxy_fail_poison(x, true);
+    } else if (may_retry(x, RETRY_RESET)) {
+        retry_elsewhere(x, false);
+    } else {
+        PROXY_FAIL(x, ST_BAD_GATEWAY, "no worker answered after %u attempts: try again later",
+                   x->n_attempts);
+    }
+}
+
 void proxy_leave_hung(struct exchange *x) {
     forget_removed(x);
     if (!may_retry(x, RETRY_TIMEOUT) || x->n_tried >= MAX_ATTEMPTS ||
@@ -494,6 +533,20 @@ void proxy_attempt(struct exchange *x, bool is_fresh) {
         proxy_fail(x, st, &err);
         return;
     }
+    if (!is_fresh) st = proxy_pair(x, &err);
+    if (st == ST_AGAIN) return;
+    if (st != ST_OK) {
+        proxy_fail(x, st, &err);
+        return;
+    }
+    proxy_attempt_goes_on(x, is_fresh);
+}
+
+void proxy_attempt_goes_on(struct exchange *x, bool is_fresh) {
+    struct error err;
+    enum status st;
+
+    error_init(&err);
     proxy_build_worker_head(x);
     append_small_body(x);
     st = buf_status(&x->out);
@@ -632,6 +685,7 @@ static struct exchange *exchange_open(struct proxy *p) {
         loop_timer_init(&x->queue_timer, p->loop, proxy_on_queue_timeout, x);
     }
     x->rq.n_blocks = x->why.n = 0;
+    x->has_price = false;
     list_push_back(&p->open, &x->link);
     x->n_tried = x->n_lost = x->n_attempts = x->n_pauses = x->n_drained = 0;
     x->n_unreached = x->n_accused = 0;
@@ -720,6 +774,7 @@ struct proxy *proxy_create(struct loop *loop, struct registry *registry, struct 
     p->metrics = metrics;
     p->log = log;
     p->pool = upstream_pool_create(loop, &pool);
+    notices_init(&p->notices, loop, p->pool);
     rng_seed(&p->rng, seed);
     list_init(&p->idle);
     list_init(&p->open);
@@ -746,6 +801,7 @@ void proxy_destroy(struct proxy *p) {
 
     if (!p) return;
     proxy_queue_fini(p);
+    notices_fini(&p->notices);
     while ((link = list_pop_front(&p->idle)) != NULL) {
         exchange_free(LIST_ENTRY(link, struct exchange, link));
     }

@@ -159,6 +159,7 @@ size_t proxy_body_len(const struct exchange *x) {
 
     if (x->is_lookup) return 0;
     if (x->cuts_noise) n -= client_noise_len(&x->noise);
+    n += proxy_leg_members(x).len;
     return is_spliced(x) ? n - x->splice.removed + x->splice.len : n;
 }
 
@@ -191,6 +192,7 @@ int proxy_body_pieces(const struct exchange *x, struct iovec *pieces) {
     struct pieces p = {.to = pieces, .rest = x->req->body};
     const char *salt_at = x->req->body.ptr + x->splice.at;
     bool is_salt_due = is_spliced(x);
+    struct str members = proxy_leg_members(x);
 
     if (x->is_lookup) return 0;
     for (uint32_t i = 0; x->cuts_noise && i < x->noise.n; i++) {
@@ -203,6 +205,10 @@ int proxy_body_pieces(const struct exchange *x, struct iovec *pieces) {
         skip_at(&p, cut.ptr, cut.len);
     }
     if (is_salt_due) put_salt(&p, x);
+    if (members.len) {
+        skip_at(&p, p.rest.ptr + handover_open_len(p.rest), 0);
+        put_piece(&p, members.ptr, members.len);
+    }
     put_piece(&p, p.rest.ptr, p.rest.len);
     return p.n;
 }

@@ -103,16 +103,15 @@ static struct request_chain chain_for_worker(const struct exchange *x, size_t ta
     return chain;
 }
 
-void proxy_build_worker_head(struct exchange *x) {
+void proxy_build_head_for(struct exchange *x, const struct registry_target *target, size_t body_len,
+                          struct buf *out) {
     const struct http_head *head = http_request_head(x->req);
-    struct buf *out = &x->out;
-    struct str host = {x->try.target.authority, x->try.target.authority_len};
+    struct str host = {target->authority, target->authority_len};
     struct str client = http_request_client(x->req);
     struct str key = x->proxy->config.worker_key;
-    struct str source = {x->try.target.source, x->try.target.source_len};
+    struct str source = {target->source, target->source_len};
     size_t room = http_kept_max(head) + host.len + key.len + source.len + OWN_MAX;
-    bool sends_chain =
-        x->try.target.publishes_events && x->is_generation && x->proxy->config.origin;
+    bool sends_chain = target->publishes_events && x->is_generation && x->proxy->config.origin;
     struct request_chain chain;
     char *to;
 
@@ -129,21 +128,21 @@ void proxy_build_worker_head(struct exchange *x) {
     to = put(to, host);
     if (!x->is_lookup) {
         to = put(to, STR("\r\ncontent-length: "));
-        to = str_put_u64(to, proxy_body_len(x));
+        to = str_put_u64(to, body_len);
     }
     to = put(to, STR("\r\n"));
     to = http_write_kept(to, head, http_request_head_bytes(x->req), names_not_forwarded(x));
     if (key.len) to = put_field(to, STR("authorization: Bearer "), key);
-    if (x->is_salted && x->try.target.trusts_router)
+    if (x->is_salted && target->trusts_router)
         to = put_field(to, STR(WIRE_SALT ": "), (struct str){x->salt, ISOLATION_SALT_CHARS});
     if (sends_chain) {
         to = put(to, STR(WIRE_CHAIN ": "));
-        to = request_chain_put(to, &chain, &x->try.target.mark);
+        to = request_chain_put(to, &chain, &target->mark);
         to = put(to, STR("\r\n"));
     }
     if (source.len) {
         to = put(put(to, STR(WIRE_KV_SOURCE ": ")), source);
-        to = str_put_u64(put(to, STR(";tokens=")), (uint64_t)x->try.ticket.fetch.tokens);
+        to = str_put_u64(put(to, STR(";tokens=")), target->source_tokens);
         to = put(to, STR("\r\n"));
     }
     if (x->proxy->config.name) /* a second Via, after the client's */
@@ -153,6 +152,10 @@ void proxy_build_worker_head(struct exchange *x) {
     to = put(to, http_request_is_tls(x->req) ? STR("x-forwarded-proto: https\r\n\r\n")
                                              : STR("x-forwarded-proto: http\r\n\r\n"));
     buf_commit(out, (size_t)(to - buf_ptr(out)));
+}
+
+void proxy_build_worker_head(struct exchange *x) {
+    proxy_build_head_for(x, &x->try.target, proxy_body_len(x), &x->out);
 }
 
 /* --- to the client ---------------------------------------------------------------------------- */
@@ -230,6 +233,7 @@ void proxy_put_route(struct exchange *x, struct buf *out) {
     buf_appendf(out, " held_ms=%llu", (unsigned long long)x->waited_us / 1000);
     if (x->held_position)
         buf_appendf(out, " position=%u held_by=%s", x->held_position, proxy_held_by(x));
+    if (proxy_is_handed(x)) buf_appendf(out, " prefill_worker=%u", x->leg->target.worker);
     if (x->due.by_us)
         buf_appendf(out, " deadline_ms=%llu", (unsigned long long)proxy_deadline_ms(x));
     if (x->waiter.turn.is_open) buf_appendf(out, " session=%s", proxy_session_of(x));

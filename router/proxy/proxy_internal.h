@@ -11,8 +11,10 @@
 #include "router/prompt/prompt_hash.h"
 #include "router/proxy/answers/answer.h"
 #include "router/proxy/exchange.h"
+#include "router/proxy/leg.h"
 #include "router/proxy/proxy.h"
 #include "router/proxy/retry.h"
+#include "router/proxy/upstream/notice.h"
 #include "router/registry/registry_view.h"
 #include "router/registry/registry_workers.h"
 
@@ -57,6 +59,7 @@ struct proxy {
     struct log *log;
     struct proxy_config config;
     struct upstream_pool *pool;
+    struct notices notices; /* calls that end requests on workers */
     struct rng rng;
     struct prompt_seed_memo seed;
     struct list idle, open; /* recycled exchanges; exchanges from OPEN to FINISHING */
@@ -87,7 +90,14 @@ static inline struct str proxy_request_id(const struct exchange *x) {
  * because the kept-alive one was dead. */
 void proxy_attempt(struct exchange *x, bool is_fresh);
 void proxy_attempt_queued(struct exchange *x); /* of an exchange that waited */
-void proxy_drop_upstream(struct exchange *x);
+void proxy_drop_upstream(struct exchange *x);  /* and what its first leg has */
+
+/* Sends the attempt to the worker that answers, once its first leg is over or without one. */
+void proxy_attempt_goes_on(struct exchange *x, bool is_fresh);
+
+/* The worker that prefills failed, and the one that decodes cannot go on: both workers are left,
+ * and the request is routed again. */
+void proxy_pair_failed(struct exchange *x, const char *reason);
 
 /* Closes an open ticket and leaves the states that have one. proxy_end_ticket leaves the state. */
 void proxy_account(struct exchange *x, bool is_aborted, enum registry_outcome outcome);
@@ -138,6 +148,22 @@ void proxy_prepare_reports(struct proxy *p);
 void proxy_explain(struct exchange *x);          /* before it is routed: x->why */
 void proxy_report(struct exchange *x, int code); /* once, before x->req is cleared */
 void proxy_log_failure(const struct exchange *x, const char *reason); /* of the attempt */
+
+/* --- proxy_prefill.c -------------------------------------------------------------------------- */
+
+/* Before an attempt is sent. ST_OK: send it. ST_AGAIN: its first leg comes first, and goes on with
+ * it. ST_NOT_FOUND, ST_UNAVAILABLE: this worker cannot serve it alone. */
+MUST_USE enum status proxy_pair(struct exchange *x, struct error *err);
+void proxy_leg_failed(struct exchange *x, const char *reason, enum registry_outcome outcome);
+void proxy_drop_leg(struct exchange *x);         /* the attempt is over; twice is fine */
+void proxy_destroy_leg(struct exchange *x);      /* at recycling */
+bool proxy_awaits_leg(const struct exchange *x); /* nothing is sent to the worker that answers */
+bool proxy_has_leg_at(const struct exchange *x, uint32_t worker, uint32_t incarnation);
+struct str proxy_leg_members(const struct exchange *x); /* of the second leg's body; empty: none */
+bool proxy_is_handed(const struct exchange *x);
+void proxy_note_second_leg(struct exchange *x); /* it had its first token */
+/* Of its prompt: the ticket of the worker that computed it. */
+const struct route_ticket *proxy_prefill_ticket(const struct exchange *x);
 
 /* --- proxy_watch.c ---------------------------------------------------------------------------- */
 
@@ -241,7 +267,7 @@ void proxy_release_key(struct exchange *x); /* at its end; twice is fine */
 
 /* The body for the worker: the client's bytes without noise that is cut, and a salt if it is
  * spliced in. */
-#define PROXY_BODY_PIECES_MAX (CLIENT_NOISE_CUTS_MAX + 3)
+#define PROXY_BODY_PIECES_MAX (CLIENT_NOISE_CUTS_MAX + 5)
 size_t proxy_body_len(const struct exchange *x);
 int proxy_body_pieces(const struct exchange *x, struct iovec *pieces);
 
@@ -261,8 +287,11 @@ void proxy_fail_poison(struct exchange *x, bool is_found);
 /* Keeps the client's request id if it is safe to log; makes one otherwise. */
 void proxy_choose_request_id(struct exchange *x);
 
-/* Both write x->out: see buf_status. `data`: the bytes that x->try.head was parsed from. */
+/* Both write x->out, proxy_build_head_for another buffer: see buf_status. `data`: the bytes that
+ * x->try.head was parsed from. */
 void proxy_build_worker_head(struct exchange *x);
+void proxy_build_head_for(struct exchange *x, const struct registry_target *target, size_t body_len,
+                          struct buf *out);
 void proxy_build_client_head(struct exchange *x, const char *data);
 
 /* The head of a stream before any worker's, into `out`; sets how the body is framed. */

@@ -61,6 +61,7 @@ static void on_first_token(struct exchange *x) {
     x->try.first_token_us = loop_now_us(p->loop);
     loop_timer_stop(&x->try.prefill);
     proxy_release_retry(x);
+    proxy_note_second_leg(x);
     x->try.first_token_unreported = true;
 }
 
@@ -105,6 +106,8 @@ static void learn_usage(struct exchange *x) {
     if (x->is_light) return; /* tokens that were counted, not computed */
     if (f->prompt_tokens < 0) f->prompt_tokens = x->try.usage.prompt_tokens;
     if (f->cached_tokens < 0) f->cached_tokens = x->try.usage.cached_tokens;
+    if (proxy_is_handed(x)) /* what was fetched was computed for this request: it is no hit */
+        f->cached_tokens = x->leg->usage.cached_tokens;
     if (f->prompt_tokens > most || (f->prompt_tokens >= 0 && f->cached_tokens > f->prompt_tokens)) {
         *f = (struct route_feedback){-1, -1};
     }
@@ -470,7 +473,9 @@ static void relay(struct exchange *x) {
 
 /* The connection was dead before the request was sent, or is no good for it. */
 static void send_again(struct exchange *x) {
-    proxy_drop_upstream(x);
+    loop_defer_cancel(&x->try.send);
+    upstream_discard(x->try.up);
+    x->try.up = NULL;
     proxy_attempt(x, true);
 }
 

@@ -66,6 +66,7 @@ static void count_fetch(const struct exchange *x) {
 static void count_tokens(const struct exchange *x) {
     struct proxy *p = x->proxy;
     const struct route_feedback *f = &x->try.feedback;
+    const struct route_ticket *t = proxy_prefill_ticket(x);
     int64_t output_tokens = sse_usage_tokens(&x->try.usage);
 
     if (f->prompt_tokens > 0) metric_add(p->counts.prompt_tokens, (uint64_t)f->prompt_tokens);
@@ -74,11 +75,11 @@ static void count_tokens(const struct exchange *x) {
     if (output_tokens > 0) metric_add(p->counts.output_tokens, (uint64_t)output_tokens);
     if (!x->try.first_token_us) return;
     count_fetch(x);
-    metric_add(p->counts.predicted_tokens, (uint64_t)x->try.ticket.cached_tokens);
-    metric_add(p->counts.predicted_below, (uint64_t)x->try.ticket.below_tokens);
-    metric_add(p->counts.prefix_blocks, x->try.ticket.n_blocks);
-    metric_add(p->counts.matched_blocks, x->try.ticket.matched_blocks);
-    metric_inc(x->try.ticket.matched_blocks ? p->counts.prompts_hit : p->counts.prompts_missed);
+    metric_add(p->counts.predicted_tokens, (uint64_t)t->cached_tokens);
+    metric_add(p->counts.predicted_below, (uint64_t)t->below_tokens);
+    metric_add(p->counts.prefix_blocks, t->n_blocks);
+    metric_add(p->counts.matched_blocks, t->matched_blocks);
+    metric_inc(t->matched_blocks ? p->counts.prompts_hit : p->counts.prompts_missed);
 }
 
 const char *proxy_held_by(const struct exchange *x) {
@@ -141,6 +142,7 @@ static void log_request(const struct exchange *x, int code, double duration_s) {
               log_str("path", x->req->path), log_str("model", model.ptr ? model : STR("")),
               log_str("tenant", tenant),
               log_i64("worker", was_sent ? (int64_t)x->try.target.worker : -1),
+              log_i64("prefill_worker", proxy_is_handed(x) ? (int64_t)x->leg->target.worker : -1),
               log_u64("attempts", x->n_attempts), log_bool("stream", x->try.form == ANSWER_SSE),
               log_f64("duration_s", duration_s), log_f64("ttft_s", ttft_s(x)),
               log_f64("held_s", (double)x->waited_us * 1e-6), log_z("held_by", proxy_held_by(x)),
@@ -174,6 +176,8 @@ static void log_decision(const struct exchange *x, int code, double duration_s) 
                          .code = code,
                          .worker = x->try.target.worker,
                          .n_attempts = x->n_attempts,
+                         .prefill_worker = proxy_is_handed(x) ? (int64_t)x->leg->target.worker : -1,
+                         .pair = x->has_price ? &x->pair : NULL,
                          .rq = &x->rq,
                          .ticket = &x->try.ticket,
                          .why = &x->why,

@@ -57,6 +57,10 @@ static void check_timeouts(struct exchange *x, uint64_t now_us) {
     /* rq.now_us may be of another loop, which granted the slot and whose clock is ahead. */
     if (config->first_byte_timeout_us && waits_for_first_byte(x) &&
         since_us(x->rq.now_us, now_us) >= config->first_byte_timeout_us) {
+        if (proxy_awaits_leg(x)) {
+            proxy_leg_failed(x, "first_byte_timeout", OUTCOME_FAILED);
+            return;
+        }
         proxy_attempt_failed(x, "first_byte_timeout", RETRY_TIMEOUT, false, OUTCOME_FAILED);
     } else if (config->stream_idle_timeout_us && is_idle_answer(x, now_us)) {
         proxy_break_off(x, BROKEN_IDLE);
@@ -114,6 +118,10 @@ void proxy_worker_hung(struct proxy *p, uint32_t worker, uint32_t incarnation) {
     LIST_FOR_EACH(it, &p->open) {
         struct exchange *x = LIST_ENTRY(it, struct exchange, link);
 
+        if (proxy_has_leg_at(x, worker, incarnation)) {
+            proxy_leg_failed(x, "worker_hung", OUTCOME_UNKNOWN);
+            continue;
+        }
         if (!is_with(x, worker, incarnation)) continue;
         if (!exchange_is_in(x, EXCHANGE_SENT)) {
             proxy_leave_hung(x);

@@ -221,8 +221,11 @@ static void bound(const struct registry *r, const struct worker *w, struct worke
     spec->max_in_flight = spec->enough_in_flight * CACHED_THERE;
 }
 
-static struct worker_spec spec_of(const struct registry *r, const struct worker *w) {
+static struct worker_spec spec_of(const struct registry *r, struct worker *w) {
+    struct worker_part part = worker_part_of(w->kind, w->labels, &w->reported.part);
     struct worker_spec spec = {
+        .role = part.role,
+        .handover = part.handover,
         .identity = hash_64(w->url, strlen(w->url), 0),
         .generation = hash_64(w->info.generation, strlen(w->info.generation), 1),
         .block_size = w->info.block_size,
@@ -235,6 +238,7 @@ static struct worker_spec spec_of(const struct registry *r, const struct worker 
         .order = strcmp(w->info.schedule_policy, "srpt") == 0 ? WORKER_SRPT : WORKER_FCFS,
     };
 
+    w->part = part;
     bound(r, w, &spec);
     return spec;
 }
@@ -330,6 +334,8 @@ enum status registry_describe(struct registry *r, uint32_t id, const struct wire
         routing_set_reason(m->routing, id, reasons & ~(uint32_t)WORKER_ABSENT, true);
     }
     w->info = full;
+    w->is_third_party = is_third_party;
+    w->kind = worker_kind_of(is_third_party, info->backend);
     spec = spec_of(r, w);
     peer = peer_of(w);
     routing_worker_up(m->routing, id, &spec);
@@ -339,8 +345,6 @@ enum status registry_describe(struct registry *r, uint32_t id, const struct wire
     m->max_model_len = info->max_model_len;
     memcpy(m->other_names, info->other_names, sizeof(m->other_names));
     w->is_described = true;
-    w->is_third_party = is_third_party;
-    w->kind = worker_kind_of(is_third_party, info->backend);
     registry_count_memory(r);
 done:
     pthread_mutex_unlock(&r->lock);
@@ -364,8 +368,10 @@ void registry_report(struct registry *r, uint32_t id, const struct registry_repo
 
     pthread_mutex_lock(&r->lock);
     if (id < r->n_ids && w->is_used && w->is_described && w->is_third_party) {
+        bool is_other_part = memcmp(&w->reported.part, &report->part, sizeof(report->part)) != 0;
+
         w->reported = *report;
-        if (take_report(&w->info, report)) {
+        if (take_report(&w->info, report) || is_other_part) {
             spec = spec_of(r, w);
             routing_worker_up(w->model->routing, id, &spec);
             registry_count_memory(r);

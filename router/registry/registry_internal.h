@@ -4,6 +4,7 @@
  *   registry.c        workers and models: the control loop
  *   registry_route.c  requests that are sent, wait and end: the router loops
  *   registry_sessions.c  turns that are joined to sessions, and wait with them: the router loops
+ *   registry_pair.c   prompts that are computed apart from their decoding: the router loops
  *   registry_remote.c requests that other routers sent: the control loop
  *   registry_kv.c     caches of workers, from their events: the control loop
  *   registry_outbox.c events of our requests to third-party workers, for other routers
@@ -24,6 +25,7 @@
 struct worker {
     bool is_used, is_described, is_third_party, is_tls, is_suspect;
     enum worker_kind kind;
+    struct worker_part part;
     char url[REGISTRY_URL_MAX];
     uint32_t authority_len;
     char authority[REGISTRY_URL_MAX];
@@ -71,6 +73,7 @@ struct registry {
     struct policy_term *terms; /* by worker id, for the current dry run */
     uint32_t n_open;           /* our own, of all models, like n_waiting */
     uint32_t n_light;          /* of them, those that take no place */
+    uint32_t n_legs;           /* of them, first legs: their requests are counted too */
     uint32_t n_remote;         /* of other routers */
     struct buf outbox;         /* of registry_outbox.c, with the fields below */
     size_t outbox_max;
@@ -114,6 +117,10 @@ bool model_may_wait(const struct registry *r, const struct model *m, uint64_t no
 
 /* Copies the breaker's state to the load table. */
 void worker_show_breaker(struct worker *w, uint32_t id);
+
+/* Fills the target of an opened ticket, and counts it. */
+void registry_fill_target(struct registry *r, struct routing *routing,
+                          const struct route_ticket *ticket, struct registry_target *out);
 
 /* Clears the record of its answers: it counts from the beginning. */
 void worker_acquit(struct worker *w, uint32_t id);

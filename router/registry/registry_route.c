@@ -126,11 +126,18 @@ static void fill_source(const struct registry *r, const struct route_ticket *tic
     source = &r->workers[ticket->fetch.source];
     out->source_len = source->authority_len;
     memcpy(out->source, source->authority, source->authority_len + 1);
+    out->source_tokens = (uint32_t)ticket->fetch.tokens;
 }
 
-/* Fills the target of an opened ticket. */
-static void fill_target(struct registry *r, struct routing *routing,
-                        const struct route_ticket *ticket, struct registry_target *out) {
+/* May it get prompts that others compute? */
+static bool may_pair(const struct routing *routing, const struct worker *w) {
+    return w->part.handover && w->part.role != WORKER_PREFILL &&
+           !worker_mask_is_empty(routing_load(routing)->prefills.words,
+                                 routing_load(routing)->n_words);
+}
+
+void registry_fill_target(struct registry *r, struct routing *routing,
+                          const struct route_ticket *ticket, struct registry_target *out) {
     uint32_t id = ticket->load.worker;
     struct worker *w = &r->workers[id];
 
@@ -142,6 +149,8 @@ static void fill_target(struct registry *r, struct routing *routing,
     out->incarnation = w->incarnation;
     out->is_third_party = w->is_third_party;
     out->kind = w->kind;
+    out->part = w->part;
+    out->may_pair = may_pair(routing, w) && !ticket->load.is_light;
     out->trusts_router = w->info.trusts_router;
     out->publishes_events = w->info.publishes_events;
     out->is_tls = w->is_tls;
@@ -171,7 +180,7 @@ enum status registry_route(struct registry *r, struct str model, const struct ro
     registry_lock(r);
     st = registry_choose_model(r, model, &m, err);
     if (st == ST_OK) st = decide(r, m, rq, ticket, err);
-    if (st == ST_OK) fill_target(r, m->routing, ticket, out);
+    if (st == ST_OK) registry_fill_target(r, m->routing, ticket, out);
     pthread_mutex_unlock(&r->lock);
     return st;
 }
@@ -207,7 +216,7 @@ enum status registry_explain(struct registry *r, struct str model, const struct 
 static uint32_t n_free(const struct registry *r) {
     uint32_t most = r->config.max_concurrent;
 
-    return most ? most - MIN(r->n_open - r->n_light, most) : UINT32_MAX;
+    return most ? most - MIN(r->n_open - r->n_light - r->n_legs, most) : UINT32_MAX;
 }
 
 static bool has_room(const struct registry *r, const struct model *m, uint64_t now_us) {
@@ -275,7 +284,7 @@ static void grant(struct registry *r, struct model *m, uint64_t now_us, struct l
         r->n_waiting--;
         w->is_granted = true;
         w->target->mark.has_waited = true;
-        fill_target(r, m->routing, w->held.ticket, w->target);
+        registry_fill_target(r, m->routing, w->held.ticket, w->target);
         list_push_back(decided, &w->mail.link);
     }
 }
@@ -387,7 +396,7 @@ void registry_go_on(struct registry *r, struct model *m, struct registry_waiter 
     if (st == ST_AGAIN && verdict == ADMISSION_WAITS) return;
     if (st == ST_AGAIN) w->limit = "queue-size";
     w->is_granted = st == ST_OK;
-    if (w->is_granted) fill_target(r, m->routing, w->held.ticket, w->target);
+    if (w->is_granted) registry_fill_target(r, m->routing, w->held.ticket, w->target);
     list_push_back(decided, &w->mail.link);
 }
 
@@ -436,7 +445,7 @@ enum status registry_enter(struct registry *r, struct str model, struct route_re
     } else {
         st = model_may_wait(r, m, rq->now_us) ? ST_AGAIN : decide(r, m, rq, ticket, err);
     }
-    if (st == ST_OK) fill_target(r, m->routing, ticket, out);
+    if (st == ST_OK) registry_fill_target(r, m->routing, ticket, out);
     if (st == ST_AGAIN && w) {
         w->held.rq = rq;
         w->held.ticket = ticket;
@@ -666,6 +675,7 @@ void registry_ended(struct registry *r, const struct registry_target *target,
     list_init(&decided);
     registry_lock(r);
     r->n_light -= ticket->load.is_light;
+    r->n_legs -= ticket->is_leg;
     routing_ended(target->routing, ticket, end);
     if (target->shared_id) outbox_ended(r, target, end);
     r->n_open--;
@@ -747,7 +757,7 @@ enum status registry_route_stored(struct registry *r, struct str mark, uint64_t 
                        "later, or send the whole input");
     } else {
         routing_open_light(r->workers[id].model->routing, id, now_us, ticket);
-        fill_target(r, r->workers[id].model->routing, ticket, out);
+        registry_fill_target(r, r->workers[id].model->routing, ticket, out);
     }
     pthread_mutex_unlock(&r->lock);
     return st;

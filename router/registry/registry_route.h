@@ -11,6 +11,7 @@
 #include "common/protocol/wire.h"
 #include "router/registry/registry.h"
 #include "router/registry/worker_kind.h"
+#include "router/registry/worker_part.h"
 #include "router/sessions/sessions.h"
 
 struct registry_target {      /* where an attempt goes */
@@ -20,7 +21,9 @@ struct registry_target {      /* where an attempt goes */
     uint32_t incarnation;  /* distinguishes workers that had the same id */
     bool trusts_router;    /* takes x-incipit-salt */
     bool publishes_events; /* takes x-incipit-chain */
-    bool is_third_party;   /* shows its first token at the end, unless it streams */
+    bool may_pair;         /* another worker may compute its prompts: registry_pair.h */
+    struct worker_part part;
+    bool is_third_party; /* shows its first token at the end, unless it streams */
     enum worker_kind kind;
     bool is_tls;            /* and its certificate is for the host of `authority` */
     uint32_t n_workers;     /* of its model */
@@ -32,6 +35,7 @@ struct registry_target {      /* where an attempt goes */
     char authority[REGISTRY_URL_MAX]; /* "127.0.0.1:31000", for Host; and a NUL */
     uint32_t source_len;              /* of a worker to fetch KV from (fetch.h); 0: none */
     char source[REGISTRY_URL_MAX];    /* its authority */
+    uint32_t source_tokens;           /* of the prompt that it holds */
 };
 
 enum registry_outcome {

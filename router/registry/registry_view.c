@@ -50,6 +50,7 @@ bool registry_get(struct registry *r, uint32_t id, struct registry_view *out) {
         if (w->model) view_load(w->model->routing, id, out);
         memcpy(out->n_ejected, w->n_ejected, sizeof(out->n_ejected));
         memcpy(out->url, w->url, sizeof(out->url));
+        out->part = w->part;
         memcpy(out->labels, w->labels, sizeof(out->labels));
         address_text(&w->addr, out->address);
         is_there = true;
@@ -112,7 +113,7 @@ void registry_totals(struct registry *r, struct registry_totals *out) {
         out->n_blocks += stats.n_blocks;
         out->may_wait |= model_may_wait(r, &r->models[i], r->now_us);
     }
-    out->n_open = r->n_open;
+    out->n_open = r->n_open - r->n_legs;
     out->n_remote = r->n_remote;
     out->n_contended = r->n_contended;
     out->lock_wait_ns = r->lock_wait_ns;

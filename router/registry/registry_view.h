@@ -6,6 +6,7 @@
 #include "router/ejection/breaker.h"
 #include "router/registry/registry.h"
 #include "router/registry/registry_kv.h"
+#include "router/registry/worker_part.h"
 #include "router/sessions/sessions.h"
 
 struct registry_view { /* a copy */
@@ -28,6 +29,7 @@ struct registry_view { /* a copy */
     uint32_t max_in_flight, draining;       /* enum registry_drain bits */
     struct wire_load load;                  /* last reported */
     bool has_load;
+    struct worker_part part;
     char labels[REGISTRY_LABELS_MAX];
     uint32_t n_pending;     /* in flight without a first token */
     double resident_tokens; /* predicted for requests in flight */

@@ -7,6 +7,7 @@
 #include "router/ejection/breaker.h"
 #include "router/ejection/outcomes.h"
 #include "router/registry/registry.h"
+#include "router/registry/worker_part.h"
 
 /* Adds a worker at its resolved address. It is not eligible (WORKER_STARTING) until described. Its
  * id is the smallest free one, which keeps masks short: an id is reused after its worker was
@@ -30,6 +31,7 @@ struct registry_report {
     char generation[WIRE_GENERATION_MAX];
     int64_t running, waiting; /* requests; negative: not reported */
     double kv_usage;          /* 0 to 1 */
+    struct worker_part part;  /* bootstrap_port 0: not reported; its handover is not read */
     struct route_report counted;
 };
 

@@ -101,23 +101,67 @@ void load_fini(struct load *l) {
     l->workers = NULL;
 }
 
+/* --- who may be picked ----------------------------------------------------------------------- */
+
+/* alone: no reason against it, and it answers clients by itself. spare: of role prefill, it answers
+ * them while none is alone. */
+
+static bool can_prefill(const struct load_worker *k) {
+    return !k->reasons && k->spec.handover && k->spec.role != WORKER_DECODE;
+}
+
+/* `is_fed`: some worker prefills for those that need it. */
+static bool is_alone(const struct load_worker *k, bool is_fed) {
+    if (k->reasons || k->spec.role == WORKER_PREFILL) return false;
+    return is_fed || k->spec.role == WORKER_BOTH || !handover_is_required(k->spec.handover);
+}
+
+static bool is_spare(const struct load_worker *k) {
+    return !k->reasons && k->spec.role == WORKER_PREFILL && !handover_is_required(k->spec.handover);
+}
+
+/* Of words [0, n) of the workers. */
+static void collect(struct load *l, uint32_t n, struct worker_mask *alone,
+                    struct worker_mask *spare) {
+    bool is_fed = false;
+
+    l->prefills = (struct worker_mask){0};
+    for (uint32_t w = 0; w < n; w++) {
+        if (!can_prefill(&l->workers[w])) continue;
+        worker_mask_add(l->prefills.words, w);
+        is_fed = is_fed || handover_is_required(l->workers[w].spec.handover);
+    }
+    for (uint32_t w = 0; w < n; w++) {
+        if (is_alone(&l->workers[w], is_fed)) worker_mask_add(alone->words, w);
+        if (is_spare(&l->workers[w])) worker_mask_add(spare->words, w);
+    }
+}
+
+/* Its role or its reasons have changed. Changes are rare: the masks are computed again. */
+static void note_role(struct load *l, uint32_t w) {
+    struct worker_mask alone = {0}, spare = {0}, *chosen = &alone;
+    uint32_t n;
+
+    if (!l->workers[w].reasons) l->n_words = MAX(l->n_words, w / 64 + 1);
+    n = MIN(l->n_words * 64, l->n_workers);
+    collect(l, n, &alone, &spare);
+    if (worker_mask_is_empty(alone.words, l->n_words)) chosen = &spare;
+    for (uint32_t i = 0; i < l->n_words; i++)
+        l->eased.words[i] |= chosen->words[i] & ~l->eligible.words[i];
+    l->eligible = *chosen;
+    l->n_eligible = worker_mask_count(l->eligible.words, l->n_words);
+}
+
 void load_set_reason(struct load *l, uint32_t w, uint32_t reasons, bool is_set) {
     struct load_worker *k = &l->workers[w];
-    bool was_eligible = !k->reasons;
+    bool was_usable = !k->reasons;
 
     assert(w < l->n_workers);
     k->reasons = is_set ? k->reasons | reasons : k->reasons & ~reasons;
-    if (was_eligible == !k->reasons) return;
-    if (k->reasons) {
-        worker_mask_drop(l->eligible.words, w);
-        l->n_eligible--;
-    } else {
-        worker_mask_add(l->eligible.words, w);
-        worker_mask_add(l->eased.words, w);
-        l->n_eligible++;
-        l->n_words = MAX(l->n_words, w / 64 + 1);
-    }
+    if (was_usable != !k->reasons) note_role(l, w);
 }
+
+/* --- what they have --------------------------------------------------------------------------- */
 
 /* The least of 64 numbers: as wide as the machine is. */
 static uint32_t least_of_word(const uint32_t *in_flight) {
@@ -244,7 +288,8 @@ void load_worker_up(struct load *l, uint32_t w, const struct worker_spec *spec) 
     k->attn_per_token = 1 / (2 * k->spec.attn_context);
     note_admission(l, w);
     note_hold(l, w);
-    load_set_reason(l, w, WORKER_ABSENT, false);
+    k->reasons &= ~(uint32_t)WORKER_ABSENT;
+    note_role(l, w);
 }
 
 static void set_ramping(struct load *l, uint32_t w, bool is_ramping) {
@@ -456,6 +501,21 @@ double load_mean_in_flight(const struct load *l) {
 
 /* --- tickets --------------------------------------------------------------------------------- */
 
+static void join_pending(struct load *l, struct load_ticket *t, uint64_t now_us) {
+    struct load_worker *k = &l->workers[t->worker];
+
+    if (!k->n_pending) {
+        count_quiet(k, now_us);
+        k->service_began_us = now_us;
+        k->head_work_s = t->work_s;
+    }
+    t->is_pending = true;
+    list_push_back(&k->pending, &t->link);
+    sorted_work_add(&l->sorted[t->worker], t->work_s);
+    k->n_pending++;
+    k->pending_work_s += t->work_s;
+}
+
 void load_open(struct load *l, struct load_ticket *t, uint32_t w, double work_s, double new_tokens,
                uint64_t now_us) {
     struct load_worker *k = &l->workers[w];
@@ -464,20 +524,11 @@ void load_open(struct load *l, struct load_ticket *t, uint32_t w, double work_s,
     *t = (struct load_ticket){
         .worker = w,
         .is_open = true,
-        .is_pending = true,
         .work_s = work_s,
         .resident_tokens = new_tokens + l->mean_output_tokens,
         .sent_us = now_us,
     };
-    if (!k->n_pending) {
-        count_quiet(k, now_us);
-        k->service_began_us = now_us;
-        k->head_work_s = work_s;
-    }
-    list_push_back(&k->pending, &t->link);
-    sorted_work_add(&l->sorted[w], work_s);
-    k->n_pending++;
-    k->pending_work_s += work_s;
+    join_pending(l, t, now_us);
     k->resident_tokens += t->resident_tokens;
     k->in_flight++;
     k->n_sent++;
@@ -523,18 +574,60 @@ static void leave_pending(struct load *l, struct load_ticket *t) {
     if (UNLIKELY(sorted_work_is_thin(sorted))) sort_again(k, sorted);
 }
 
+static void join_running(struct load_worker *k, struct load_ticket *t, uint64_t now_us) {
+    t->first_us = now_us;
+    t->first_quiet_s = k->quiet_s;
+    k->sum_first_s += to_seconds(now_us);
+    k->sum_first_quiet_s += t->first_quiet_s;
+}
+
+static void leave_running(struct load_worker *k, const struct load_ticket *t) {
+    bool is_last = k->in_flight - k->n_pending == 1;
+
+    k->sum_first_s = is_last ? 0 : k->sum_first_s - to_seconds(t->first_us);
+    k->sum_first_quiet_s = is_last ? 0 : k->sum_first_quiet_s - t->first_quiet_s;
+}
+
+void load_park(struct load *l, struct load_ticket *t, uint64_t now_us) {
+    struct load_worker *k = &l->workers[t->worker];
+
+    assert(t->is_open && t->is_pending);
+    count_quiet(k, now_us);
+    if (list_first(&k->pending) == &t->link) k->service_began_us = now_us;
+    leave_pending(l, t);
+    join_running(k, t, now_us);
+    t->is_parked = true;
+}
+
+void load_unpark(struct load *l, struct load_ticket *t, uint64_t now_us) {
+    struct load_worker *k = &l->workers[t->worker];
+
+    assert(t->is_open && t->is_parked);
+    count_quiet(k, now_us);
+    leave_running(k, t);
+    t->is_parked = false;
+    join_pending(l, t, now_us);
+}
+
+/* Its decode begins now; the prefill was another worker's. */
+static void begin_parked(struct load_worker *k, struct load_ticket *t, uint64_t now_us) {
+    count_quiet(k, now_us);
+    leave_running(k, t);
+    join_running(k, t, now_us);
+    t->is_parked = false;
+    k->n_first++;
+}
+
 void load_first_token(struct load *l, struct load_ticket *t, uint64_t now_us) {
     struct load_worker *k = &l->workers[t->worker];
 
     assert(t->is_open);
+    if (t->is_parked) begin_parked(k, t, now_us);
     if (!t->is_pending) return;
     count_quiet(k, now_us);
-    t->first_us = now_us;
-    t->first_quiet_s = k->quiet_s;
     leave_pending(l, t);
     k->service_began_us = now_us; /* the next ticket's prefill begins */
-    k->sum_first_s += to_seconds(now_us);
-    k->sum_first_quiet_s += t->first_quiet_s;
+    join_running(k, t, now_us);
     k->n_first++;
     l->first_work_s += t->work_s;
     l->mean_prefill_s += MEAN_WEIGHT * (t->work_s - l->mean_prefill_s);
@@ -544,7 +637,7 @@ void load_first_token(struct load *l, struct load_ticket *t, uint64_t now_us) {
 void load_close(struct load *l, struct load_ticket *t, double output_tokens, bool is_aborted,
                 uint64_t now_us) {
     struct load_worker *k = &l->workers[t->worker];
-    bool had_first = !t->is_pending;
+    bool had_first = !t->is_pending && !t->is_parked;
 
     if (t->is_light) {
         close_light(l, t);
@@ -556,10 +649,7 @@ void load_close(struct load *l, struct load_ticket *t, double output_tokens, boo
         if (list_first(&k->pending) == &t->link) k->service_began_us = now_us;
         leave_pending(l, t);
     } else {
-        bool is_last = k->in_flight - k->n_pending == 1;
-
-        k->sum_first_s = is_last ? 0 : k->sum_first_s - to_seconds(t->first_us);
-        k->sum_first_quiet_s = is_last ? 0 : k->sum_first_quiet_s - t->first_quiet_s;
+        leave_running(k, t);
     }
     if (had_first && !is_aborted) {
         double decode_s = seconds_since(t->first_us, now_us);
@@ -570,13 +660,25 @@ void load_close(struct load *l, struct load_ticket *t, double output_tokens, boo
         l->mean_output_tokens += MEAN_WEIGHT * (output_tokens - l->mean_output_tokens);
         learn_speed(&l->speed, output_tokens, quiet_s, decode_s - quiet_s);
     }
-    t->is_open = false;
+    t->is_open = t->is_parked = false;
     k->in_flight--;
     k->resident_tokens = k->in_flight ? MAX(k->resident_tokens - t->resident_tokens, 0) : 0;
     k->n_closed++;
     l->n_open--;
     worker_mask_add(l->eased.words, t->worker);
     note_admission(l, t->worker);
+}
+
+static void check_roles(const struct load *l) {
+    struct load copy = *l;
+
+    if (!l->n_words) return;
+    note_role(&copy, 0);
+    for (uint32_t i = 0; i < l->n_words; i++) {
+        assert(copy.eligible.words[i] == l->eligible.words[i]);
+        assert(copy.prefills.words[i] == l->prefills.words[i]);
+    }
+    assert(copy.n_eligible == l->n_eligible);
 }
 
 void load_check(const struct load *l) {
@@ -603,7 +705,6 @@ void load_check(const struct load *l) {
         assert(k->n_pending || k->pending_work_s == 0);
         assert(k->in_flight ? k->resident_tokens >= 0 : k->resident_tokens == 0);
         assert(k->in_flight > n_pending || (k->sum_first_s == 0 && k->sum_first_quiet_s == 0));
-        assert(worker_mask_has(l->eligible.words, w) == (k->reasons == 0));
         assert(k->reasons || w / 64 < l->n_words);
         assert(worker_mask_has(l->busy.words, w) ==
                (k->spec.enough_in_flight && k->in_flight >= k->spec.enough_in_flight));
@@ -611,6 +712,7 @@ void load_check(const struct load *l) {
                (k->spec.max_in_flight && k->in_flight >= k->spec.max_in_flight));
         n_open += k->in_flight;
     }
+    check_roles(l);
     assert(n_open + l->n_light == l->n_open);
     assert(l->speed.busy >= 0 && l->speed.busy <= l->speed.quiet && isfinite(l->speed.quiet));
     assert(l->n_eligible == worker_mask_count(l->eligible.words, l->n_words));

@@ -10,13 +10,21 @@
  *     load_open ──▶ pending ──load_first_token──▶ running ──load_close──▶ gone
  *                      └──────────────────────load_close──────────────────▶
  *
- * A worker is a candidate iff its set of reasons is empty; nothing else records that. Time is an
- * argument; no lock, no allocation after creation. Owner: one `struct routing`. */
+ * A ticket whose prompt another worker computes is parked: it is in flight, keeps its memory, and
+ * is no prefill of its worker.
+ *
+ *     pending ──load_park──▶ parked ──load_first_token──▶ running
+ *        ▲──load_unpark────────┘
+ *
+ * A worker is a candidate iff its set of reasons is empty and its role is to answer
+ * (worker_role.h); nothing else records that. Time is an argument; no lock, no allocation after
+ * creation. Owner: one `struct routing`. */
 #ifndef ROUTER_ROUTING_LOAD_H
 #define ROUTER_ROUTING_LOAD_H
 
 #include "common/base/base.h"
 #include "common/base/list.h"
+#include "router/pairing/worker_role.h"
 #include "router/routing/sorted_work.h"
 #include "router/routing/worker_mask.h"
 
@@ -42,6 +50,7 @@ struct worker_spec {
     uint64_t generation;         /* a change means that its cache is empty */
     uint32_t block_size;         /* tokens per KV block; default 16 */
     bool keeps_copies;           /* what is restored from a tier stays there too */
+    uint8_t role, handover;      /* enum worker_role; enum worker_handover, 0: none */
     uint64_t n_blocks;           /* default: high, learning shrinks it */
     uint64_t n_tier_blocks;      /* blocks kept in tiers below the device */
     double restore_tokens_per_s; /* from there; 0: in no time */
@@ -84,7 +93,7 @@ struct load_worker {
 struct load_ticket {
     struct list link; /* on its worker's `pending` */
     uint32_t worker;
-    bool is_open, is_pending, is_light;
+    bool is_open, is_pending, is_parked, is_light;
     double work_s;          /* predicted prefill seconds */
     double resident_tokens; /* what it added */
     uint64_t sent_us, first_us;
@@ -110,7 +119,8 @@ struct load {
     uint32_t n_open;    /* open tickets of all workers */
     uint32_t n_light;   /* of them, light ones */
     uint32_t n_eligible, n_ramping;
-    struct worker_mask eligible; /* workers with no reason against them */
+    struct worker_mask eligible; /* workers that may be picked */
+    struct worker_mask prefills; /* workers that compute prompts for others */
     struct worker_mask busy;     /* workers at enough_in_flight */
     struct worker_mask full;     /* workers at max_in_flight */
     struct worker_mask ramping;  /* workers in their slow start; leaves lazily */
@@ -245,6 +255,10 @@ void load_open(struct load *l, struct load_ticket *t, uint32_t w, double work_s,
 void load_open_light(struct load *l, struct load_ticket *t, uint32_t w, uint64_t now_us);
 void load_first_token(struct load *l, struct load_ticket *t,
                       uint64_t now_us); /* a second call does nothing */
+/* Another worker computes the prompt of a pending ticket; that has failed, and it is pending
+ * again, behind the others. */
+void load_park(struct load *l, struct load_ticket *t, uint64_t now_us);
+void load_unpark(struct load *l, struct load_ticket *t, uint64_t now_us);
 /* Updates the means with output_tokens unless the request was aborted. Closing twice is a bug. */
 void load_close(struct load *l, struct load_ticket *t, double output_tokens, bool is_aborted,
                 uint64_t now_us);

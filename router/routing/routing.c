@@ -105,7 +105,8 @@ struct routing {
     double sum_bytes, sum_tokens; /* of prompts, decayed */
     double bytes_per_token;       /* sum_bytes / sum_tokens */
     double tokens_per_block;
-    uint32_t n_entries_max; /* of the index */
+    uint32_t n_entries_max;       /* of the index */
+    struct pair_fetch pair_fetch; /* of second legs */
 };
 
 /* What was learned before counts `keep` of its weight. */
@@ -302,11 +303,13 @@ static void learn(struct routing *r, struct route_ticket *t, const struct route_
     }
 }
 
-static void note_sent(const struct routing *r, const struct route_ticket *t) {
+/* Of a prompt that was handed over, the worker's counters have what no prediction has. */
+static void note_sent(const struct routing *r, const struct route_ticket *t, bool is_handed) {
     struct report_sums *sums = &r->caches[t->load.worker].reports;
 
     sums->n_sent++;
-    sums->n_unpredicted += !t->n_blocks || is_cut_short(r, t);
+    sums->n_unpredicted += is_handed || !t->n_blocks || is_cut_short(r, t);
+    if (is_handed) return;
     sums->predicted_tokens += t->prompt_tokens;
     sums->predicted_cached += t->cached_tokens;
     sums->fresh_n++;
@@ -733,6 +736,70 @@ enum status routing_offer(struct routing *r, const struct route_request *rq,
     return ST_OK;
 }
 
+/* --- one worker prefills, another decodes ---------------------------------------------------- */
+
+/* Workers that prefill for d, with room. */
+static bool find_prefills(const struct routing *r, const struct route_request *rq, uint32_t d,
+                          struct worker_mask *mask) {
+    *mask = r->load.prefills;
+    worker_mask_drop(mask->words, d);
+    for (uint32_t i = 0; i < rq->n_exclude; i++) {
+        if (rq->exclude[i] < r->load.n_workers) worker_mask_drop(mask->words, rq->exclude[i]);
+    }
+    WORKER_MASK_FOR_EACH(w, mask->words, r->load.n_words) {
+        if (r->load.workers[w].spec.handover != r->load.workers[d].spec.handover)
+            worker_mask_drop(mask->words, w);
+    }
+    load_drop_ramping(&r->load, mask->words, rq->now_us);
+    load_drop_full(&r->load, mask->words);
+    return !worker_mask_is_empty(mask->words, r->load.n_words);
+}
+
+/* The share of its speed that decoding loses while its worker prefills. */
+static double decode_loss(const struct load *l) {
+    return l->speed.quiet > 0 ? 1 - l->speed.busy / l->speed.quiet : 0;
+}
+
+enum status routing_offer_prefill(struct routing *r, const struct route_request *rq,
+                                  const struct route_ticket *d, struct pair_price *out) {
+    uint32_t w = d->load.worker;
+    const struct load_worker *k = &r->load.workers[w];
+
+    assert(!rq->guesses);
+    if (!find_prefills(r, rq, w, &r->candidates)) return ST_UNAVAILABLE;
+    r->view = look(r, rq, &r->candidates, NULL);
+    r->chosen = r->options.policy->pick(r->policy, rq, &r->view, NULL);
+    *out = (struct pair_price){
+        .wait_d_s = d->wait_s,
+        .work_d_s = d->load.work_s,
+        .decodes = k->in_flight - k->n_pending,
+        .delta = decode_loss(&r->load),
+        .work_p_s = policy_prefill(&r->view, r->chosen).work_s,
+        .fetch_s = pair_fetch_s(&r->pair_fetch, d->prompt_tokens - d->cached_tokens, rq->now_us),
+    };
+    out->wait_p_s = load_wait_in_order_s(&r->load, r->chosen, out->work_p_s, rq->now_us);
+    return ST_OK;
+}
+
+void routing_park(struct routing *r, struct route_ticket *t, uint64_t now_us) {
+    uint32_t w = t->load.worker;
+    bool is_oldest = list_first(&r->load.workers[w].pending) == &t->load.link;
+
+    speed_aborted(&r->speeds[w], t->is_measured, is_oldest, now_us);
+    t->is_measured = false;
+    t->has_feedback = true;
+    load_park(&r->load, &t->load, now_us);
+}
+
+void routing_unpark(struct routing *r, struct route_ticket *t, uint64_t now_us) {
+    t->has_feedback = false;
+    load_unpark(&r->load, &t->load, now_us);
+}
+
+void routing_learn_handover(struct routing *r, double tokens, double seconds, uint64_t now_us) {
+    pair_fetch_learn(&r->pair_fetch, tokens, seconds, now_us);
+}
+
 bool routing_prefers(struct routing *r, const struct route_request *rq, uint32_t w, uint32_t v) {
     struct worker_mask pair = {0};
     struct policy_view view;
@@ -799,15 +866,16 @@ void routing_apply_speeds(struct routing *r, uint64_t now_us) {
 void routing_first_token(struct routing *r, struct route_ticket *t,
                          const struct route_feedback *feedback, uint64_t now_us) {
     uint32_t w = t->load.worker;
+    bool is_handed = t->load.is_parked;
 
     if (t->load.is_light) return;
-    if (t->load.is_pending) {
-        learn_delay(r, t, feedback != NULL, now_us);
-        learn_speed(r, t, feedback, now_us);
+    if (t->load.is_pending || is_handed) {
+        if (t->load.is_pending) learn_delay(r, t, feedback != NULL, now_us);
+        if (t->load.is_pending) learn_speed(r, t, feedback, now_us);
         load_first_token(&r->load, &t->load, now_us);
         if (t->epoch == r->caches[w].epoch) {
             fit_cache(r, w, now_us);
-            note_sent(r, t);
+            note_sent(r, t, is_handed);
         }
         if (r->options.policy->first_token) r->options.policy->first_token(r->policy, w);
     }
@@ -819,7 +887,7 @@ void routing_ended(struct routing *r, struct route_ticket *t, const struct route
     uint32_t w = t->load.worker;
     double output_tokens =
         end->output_tokens >= 0 ? (double)end->output_tokens : r->load.mean_output_tokens;
-    bool was_pending;
+    bool was_pending, had_first;
 
     if (t->load.is_light) {
         load_close(&r->load, &t->load, 0, true, end->now_us);
@@ -828,6 +896,7 @@ void routing_ended(struct routing *r, struct route_ticket *t, const struct route
     output_tokens = MIN(output_tokens, OUTPUT_MAX);
     if (!end->is_aborted) routing_first_token(r, t, NULL, end->now_us);
     was_pending = t->load.is_pending;
+    had_first = !was_pending && !t->load.is_parked;
     if (t->fetch.source != WORKER_NONE && !t->is_fetch_over) fetch_dropped(&r->fetch, &t->fetch);
     t->is_fetch_over = true;
     learn(r, t, &end->feedback);
@@ -839,7 +908,7 @@ void routing_ended(struct routing *r, struct route_ticket *t, const struct route
     load_close(&r->load, &t->load, output_tokens, end->is_aborted, end->now_us);
     if (t->epoch == r->caches[w].epoch) {
         r->caches[w].unrecorded_bytes -= unrecorded_bytes(r, t);
-        if (was_pending) {
+        if (!had_first) {
             prefix_lru_aborted(r->lru, w, t->chain, t->n_recorded, t->guesses);
         } else {
             prefix_lru_ended(r->lru, w, t->chain, t->n_recorded, t->guesses,

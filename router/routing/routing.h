@@ -18,6 +18,7 @@
 
 #include "common/base/base.h"
 #include "common/base/status.h"
+#include "router/pairing/pair.h"
 #include "router/routing/load.h"
 #include "router/routing/policy.h"
 
@@ -54,6 +55,7 @@ struct route_ticket {
     double below_tokens;
     bool may_recompute;      /* computing them takes about as long */
     bool is_measured;        /* for the worker's speed */
+    bool is_leg;             /* of a request that another worker decodes: routing_offer_prefill */
     struct fetch_plan fetch; /* of the cached ones; its source is WORKER_NONE without */
     bool is_fetch_over;      /* what came of it is known */
 };
@@ -150,6 +152,21 @@ MUST_USE enum status routing_offer(struct routing *r, const struct route_request
                                    struct route_offer *out, struct error *err);
 double routing_offer_price(const struct routing *r); /* of the offered request: routing_price */
 void routing_accept(struct routing *r, const struct route_request *rq, struct route_ticket *t);
+
+/* For a request whose open ticket is *d: another worker to compute its prompt for d's, with what
+ * both ways cost. Then routing_accept, with another ticket, opens the first leg there; its end is
+ * is_aborted, after routing_first_token when it has computed the prompt. ST_UNAVAILABLE: no worker
+ * prefills for d's. `rq`: without guesses, which are *d's. */
+MUST_USE enum status routing_offer_prefill(struct routing *r, const struct route_request *rq,
+                                           const struct route_ticket *d, struct pair_price *out);
+
+/* Takes the prefill off d's worker: see load_park. What d's answer reports of tokens is then not
+ * learned from. routing_unpark: it computes the prompt after all. */
+void routing_park(struct routing *r, struct route_ticket *t, uint64_t now_us);
+void routing_unpark(struct routing *r, struct route_ticket *t, uint64_t now_us);
+
+/* A second leg had its first token after so many seconds. */
+void routing_learn_handover(struct routing *r, double tokens, double seconds, uint64_t now_us);
 
 /* Would the policy choose w rather than v, were they the only ones? Changes nothing but its lots.
  * It takes a third of an offer's time; among more workers a policy may weigh terms otherwise. */

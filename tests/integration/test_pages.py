@@ -14,6 +14,7 @@ MAKEFILE = "".join(f.read_text() for f in (ROOT / "Makefile", *ROOT.glob("kernel
 OF_OTHERS = set("""--cacert --ready
     --enable-prompt-tokens-details --enable-prefix-caching --max-num-seqs --api-key --model-path --port
     --ssl-certfile --ssl-keyfile
+    --kv-transfer-config --disaggregation-mode
     --enable-metrics --enable-cache-report --max-running-requests --disable-radix-cache
     --as --previous --help-foreign --set --create-namespace --no-deps --no-binary --compress-mode
     --budget --phases --fresh --out --print-commands --list-ptx

@@ -117,22 +117,55 @@ static void on_set(const struct discovery_set *set, void *arg) {
 static void the_command_line_is_reported_once(void **state) {
     const char *const good[] = {"http://127.0.0.1:1", "http://b:2"};
     const char *const bad[] = {"http://127.0.0.1:1", "http://127.0.0.1:1/"};
-    struct option_list urls = {good, 2};
+    struct option_list urls = {good, 2}, none = {NULL, 0};
+    struct discovery_static_lists lists = {&urls, &none, &none};
     struct discovery *d = NULL;
     struct reported reported = {0};
     struct error err = {0};
 
     (void)state;
-    assert_int_equal(discovery_static_create(&d, &urls, on_set, &reported, NULL), ST_OK);
+    assert_int_equal(discovery_static_create(&d, &lists, on_set, &reported, NULL), ST_OK);
     assert_int_equal(reported.n, 1);
     assert_int_equal(reported.n_workers, 2);
     discovery_reload(d);
     assert_int_equal(reported.n, 1);
     discovery_destroy(d);
     urls.items = bad;
-    assert_int_equal(discovery_static_create(&d, &urls, on_set, &reported, &err), ST_INVALID);
+    assert_int_equal(discovery_static_create(&d, &lists, on_set, &reported, &err), ST_INVALID);
     assert_non_null(strstr(err.message, "--worker-urls"));
     assert_int_equal(reported.n, 1);
+}
+
+static void on_labels(const struct discovery_set *set, void *arg) {
+    char *text = arg;
+
+    for (uint32_t i = 0; i < set->n; i++) {
+        strcat(text, set->workers[i].labels);
+        strcat(text, ";");
+    }
+}
+
+static void workers_of_a_role_have_its_label_and_their_ports(void **state) {
+    const char *const urls[] = {"http://a:1"}, *const decode[] = {"http://d:1", "http://e:1"};
+    const char *const prefill[] = {"http://p:1", "9001", "http://q:1", "none", "http://r:1"};
+    const char *const bad[] = {"http://p:1", "70000"}, *const port_alone[] = {"8998"};
+    struct option_list u = {urls, 1}, p = {prefill, 5}, dec = {decode, 2};
+    struct discovery_static_lists lists = {&u, &p, &dec};
+    char text[512] = "";
+    struct discovery *d = NULL;
+    struct error err = {0};
+
+    (void)state;
+    assert_int_equal(discovery_static_create(&d, &lists, on_labels, text, NULL), ST_OK);
+    assert_string_equal(text, ";role=prefill bootstrap_port=9001;role=prefill;role=prefill;"
+                              "role=decode;role=decode;");
+    discovery_destroy(d);
+    p = (struct option_list){bad, 2};
+    assert_int_equal(discovery_static_create(&d, &lists, on_labels, text, &err), ST_INVALID);
+    assert_non_null(strstr(err.message, "--prefill"));
+    assert_non_null(strstr(err.message, "70000"));
+    p = (struct option_list){port_alone, 1};
+    assert_int_equal(discovery_static_create(&d, &lists, on_labels, text, NULL), ST_INVALID);
 }
 
 struct folder {
@@ -224,6 +257,7 @@ int main(void) {
         cmocka_unit_test(an_error_is_named_with_its_line),
         cmocka_unit_test(a_set_holds_no_more_than_it_may),
         cmocka_unit_test(the_command_line_is_reported_once),
+        cmocka_unit_test(workers_of_a_role_have_its_label_and_their_ports),
         cmocka_unit_test(a_file_is_read_again_on_change_or_on_demand),
         cmocka_unit_test(a_start_with_a_wrong_file_fails),
     };

@@ -176,8 +176,6 @@ static void unsupported_flags_are_refused_with_an_alternative(void **state) {
     static const struct {
         const char *line, *message;
     } cases[] = {
-        {"--pd-disaggregation", "--pd-disaggregation is not supported: prefill and decode run on"},
-        {"--prefill http://p 9000 --decode http://d", "--prefill is not supported"},
         {"--enable-mesh", "--enable-mesh is not supported: the workers connect the routers"},
         {"--cache-threshold 1.1", "a number from 0 to 1, not '1.1'"},
         {"--prefix-hash-load-factor 0.9", "a number from 1 to 1000, not '0.9'"},

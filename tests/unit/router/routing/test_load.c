@@ -306,6 +306,10 @@ static void random_traffic_keeps_the_sums(void **state) {
             load_open(&l, q, (uint32_t)rng_below(&r, 5), rng_f64(&r), rng_f64(&r) * 1000, now_us);
         else if (rng_below(&r, 2))
             load_first_token(&l, q, now_us);
+        else if (q->is_pending && rng_below(&r, 2))
+            load_park(&l, q, now_us);
+        else if (q->is_parked && rng_below(&r, 2))
+            load_unpark(&l, q, now_us);
         else
             load_close(&l, q, rng_f64(&r) * 100, rng_below(&r, 2), now_us);
         for (uint32_t w = 0; w < 5; w++)
@@ -316,6 +320,85 @@ static void random_traffic_keeps_the_sums(void **state) {
         if (t[i].is_open) load_close(&l, &t[i], 0, true, now_us);
     }
     assert_int_equal(l.n_open, 0);
+    load_check(&l);
+    load_fini(&l);
+}
+
+static void a_parked_prompt_is_no_wait_and_returns_behind_the_others(void **state) {
+    struct load_ticket a = {0}, b = {0};
+    struct load l;
+    (void)state;
+
+    load_init(&l, 1);
+    load_worker_up(&l, 0, &plain);
+    load_open(&l, &a, 0, 2.0, 200, 0);
+    load_open(&l, &b, 0, 1.0, 100, 0);
+    load_park(&l, &a, SECOND);
+    assert_float_equal(load_wait_s(&l.workers[0], SECOND), 1, 1e-9);
+    assert_int_equal(l.workers[0].in_flight, 2);
+    assert_true(l.workers[0].resident_tokens >= 300);
+    load_unpark(&l, &a, 2 * SECOND);
+    assert_float_equal(load_wait_s(&l.workers[0], 2 * SECOND), 2, 1e-9); /* b is done */
+    load_check(&l);
+    load_park(&l, &a, 2 * SECOND);
+    load_first_token(&l, &a, 4 * SECOND);
+    assert_true(a.first_us == 4 * SECOND);
+    load_first_token(&l, &b, 4 * SECOND);
+    load_close(&l, &a, 5, false, 5 * SECOND);
+    load_close(&l, &b, 5, false, 5 * SECOND);
+    assert_int_equal(l.n_open, 0);
+    load_check(&l);
+    load_fini(&l);
+}
+
+static struct worker_spec of_role(uint8_t role, uint8_t handover) {
+    struct worker_spec spec = plain;
+
+    spec.role = role;
+    spec.handover = handover;
+    return spec;
+}
+
+static void a_prefill_worker_answers_only_while_no_other_can(void **state) {
+    struct worker_spec p = of_role(WORKER_PREFILL, HANDOVER_NIXL);
+    struct worker_spec d = of_role(WORKER_DECODE, HANDOVER_NIXL);
+    struct load l;
+    (void)state;
+
+    load_init(&l, 70);
+    load_worker_up(&l, 1, &p);
+    assert_true(worker_mask_has(l.eligible.words, 1)); /* alone, it must */
+    load_worker_up(&l, 69, &d);
+    assert_false(worker_mask_has(l.eligible.words, 1));
+    assert_true(worker_mask_has(l.eligible.words, 69));
+    assert_true(worker_mask_has(l.prefills.words, 1));
+    assert_false(worker_mask_has(l.prefills.words, 69));
+    assert_int_equal(l.n_eligible, 1);
+    load_set_reason(&l, 69, WORKER_EJECTED, true);
+    assert_true(worker_mask_has(l.eligible.words, 1));
+    load_set_reason(&l, 69, WORKER_EJECTED, false);
+    load_worker_up(&l, 1, &plain); /* its role has changed */
+    assert_int_equal(l.n_eligible, 2);
+    load_check(&l);
+    load_fini(&l);
+}
+
+static void a_worker_that_must_be_fed_waits_for_one_that_prefills(void **state) {
+    struct worker_spec p = of_role(WORKER_PREFILL, HANDOVER_BOOTSTRAP);
+    struct worker_spec d = of_role(WORKER_DECODE, HANDOVER_BOOTSTRAP);
+    struct load l;
+    (void)state;
+
+    load_init(&l, 3);
+    load_worker_up(&l, 0, &d);
+    assert_int_equal(l.n_eligible, 0);
+    load_worker_up(&l, 1, &p);
+    assert_true(worker_mask_has(l.eligible.words, 0));
+    assert_false(worker_mask_has(l.eligible.words, 1));
+    load_worker_down(&l, 0);
+    assert_int_equal(l.n_eligible, 0); /* it answers nobody by itself */
+    load_worker_up(&l, 2, &plain);
+    assert_int_equal(l.n_eligible, 1);
     load_check(&l);
     load_fini(&l);
 }
@@ -442,6 +525,9 @@ int main(void) {
         cmocka_unit_test(a_slow_start_that_has_its_share_is_no_room),
         cmocka_unit_test(each_event_that_eases_a_worker_is_told_once),
         cmocka_unit_test(random_traffic_keeps_the_sums),
+        cmocka_unit_test(a_parked_prompt_is_no_wait_and_returns_behind_the_others),
+        cmocka_unit_test(a_prefill_worker_answers_only_while_no_other_can),
+        cmocka_unit_test(a_worker_that_must_be_fed_waits_for_one_that_prefills),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,4 @@
-/* tests/unit/router/proxy/test_upstream.c - connections to a scripted worker, kept and let go. */
+/* tests/unit/router/proxy/upstream/test_upstream.c - connections, kept and let go. */
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <signal.h>
@@ -6,7 +6,7 @@
 #include "common/base/clock.h"
 #include "common/base/mem.h"
 #include "common/net/loop.h"
-#include "router/proxy/upstream.h"
+#include "router/proxy/upstream/upstream.h"
 #include "router/registry/registry_route.h"
 #include "tests/support/client.h"
 #include "tests/support/cm.h"

@@ -1,4 +1,5 @@
-/* tests/unit/router/proxy/test_upstream_tls.c - connections to a worker with https://, verified by
+/* tests/unit/router/proxy/upstream/test_upstream_tls.c - connections to a worker with https://,
+ * verified by
  * the name in its URL, kept like the others, and resumed. */
 #include <netinet/in.h>
 #include <signal.h>
@@ -8,7 +9,7 @@
 #include "common/http/http_server.h"
 #include "common/net/loop.h"
 #include "common/net/tls.h"
-#include "router/proxy/upstream.h"
+#include "router/proxy/upstream/upstream.h"
 #include "router/registry/registry_route.h"
 #include "tests/support/certs.h"
 #include "tests/support/client.h"

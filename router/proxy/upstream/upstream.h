@@ -1,4 +1,4 @@
-/* router/proxy/upstream.h - connections to workers, kept alive between requests.
+/* router/proxy/upstream/upstream.h - connections to workers, kept alive between requests.
  *
  * One pool per router loop. Idle connections of a worker form a stack: the one used last is taken
  * first, so that the others age and are closed. A connection on which a worker sends bytes while it
@@ -12,8 +12,8 @@
  *
  * An idle connection may die in the moment it is chosen: with `is_reused` a failure before the
  * first byte is no evidence against the worker, and a fresh connection may be tried. */
-#ifndef ROUTER_PROXY_UPSTREAM_H
-#define ROUTER_PROXY_UPSTREAM_H
+#ifndef ROUTER_PROXY_UPSTREAM_UPSTREAM_H
+#define ROUTER_PROXY_UPSTREAM_UPSTREAM_H
 
 #include "common/net/conn.h"
 

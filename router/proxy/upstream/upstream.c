@@ -1,5 +1,5 @@
-/* router/proxy/upstream.c - a stack of idle connections per worker. */
-#include "router/proxy/upstream.h"
+/* router/proxy/upstream/upstream.c - a stack of idle connections per worker. */
+#include "router/proxy/upstream/upstream.h"
 
 #include <string.h>
 

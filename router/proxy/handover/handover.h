@@ -1,0 +1,64 @@
+/* router/proxy/handover/handover.h - the bodies of a request that two workers serve.
+ *
+ * The first leg goes to the worker that prefills, the second to the one that decodes and answers
+ * the client. Both carry the client's body with a few members of their own. A protocol is a table
+ * of functions:
+ *
+ *      in turn    first_body ──▶ P ──answer──▶ second_members ──▶ D      kv_transfer_params (vLLM)
+ *      at once    first_body ──▶ P                                       bootstrap_* (SGLang)
+ *                 second_members ─────────────────────────────▶ D
+ *
+ * The client's body was scanned (body_scan.h): its structure is sound and no top-level key stands
+ * twice. The answer of P is outside input: it is parsed before any of it is used. Pure. */
+#ifndef ROUTER_PROXY_HANDOVER_HANDOVER_H
+#define ROUTER_PROXY_HANDOVER_HANDOVER_H
+
+#include "common/base/buf.h"
+#include "common/base/status.h"
+#include "router/pairing/worker_role.h"
+
+#define HANDOVER_RID_CHARS 40
+
+/* What the functions of a protocol read. */
+struct handover {
+    struct str body;                  /* as a worker gets it that serves the request alone */
+    struct str host;                  /* of P, without a port */
+    uint16_t bootstrap_port;          /* of P */
+    uint64_t room;                    /* random, below 2^63 */
+    char rid[HANDOVER_RID_CHARS + 1]; /* a request id of the router's own */
+};
+
+struct handover_ops {
+    const char *name;
+    bool is_at_once; /* the legs are sent together; else the second follows from the first */
+    /* Whether a body may be split at all. */
+    bool (*fits)(struct str path, struct str body);
+    void (*first_body)(const struct handover *h, struct buf *out);
+    /* Members of the second leg's body, each behind a comma. `answer`: of the first leg; at once:
+     * STR_NULL. ST_NOT_FOUND: the answer hands nothing over. ST_INVALID: it is no JSON. */
+    enum status (*second_members)(const struct handover *h, struct str answer, struct buf *out);
+    /* The body of a call that ends the request on a worker where its connection alone may not, and
+     * its path; or NULL, NULL. */
+    const char *abort_path;
+    void (*abort_body)(const struct handover *h, struct buf *out);
+};
+
+extern const struct handover_ops handover_nixl, handover_bootstrap;
+
+/* NULL: none. */
+const struct handover_ops *handover_ops_of(uint8_t handover);
+
+/* --- shared by the protocols ------------------------------------------------------------------ */
+
+/* The value of a top-level member; STR_NULL. */
+struct str handover_member(struct str body, const char *name);
+
+/* The body without the members of these names (NULL at the end), and with `members`, each behind a
+ * comma, at its end. */
+void handover_rewrite(struct str body, const char *const *dropped, struct str members,
+                      struct buf *out);
+
+/* Bytes of a scanned body up to the brace that closes it. */
+size_t handover_open_len(struct str body);
+
+#endif

@@ -1,0 +1,40 @@
+/* router/registry/registry_pair.c - legs, under the one lock. */
+#include "router/registry/registry_pair.h"
+
+#include "router/registry/registry_internal.h"
+
+enum status registry_pair(struct registry *r, const struct registry_target *d,
+                          const struct route_request *rq, struct route_ticket *ticket,
+                          struct route_ticket *leg, struct registry_target *p,
+                          struct pair_price *price) {
+    struct route_request first = *rq;
+    enum status st;
+
+    first.guesses = NULL; /* they are of `ticket` */
+    registry_lock(r);
+    st = routing_offer_prefill(d->routing, &first, ticket, price);
+    if (st == ST_OK && !handover_is_required(d->part.handover) && !pair_pays(price)) st = ST_AGAIN;
+    if (st == ST_OK) {
+        routing_accept(d->routing, &first, leg);
+        leg->is_leg = true;
+        r->n_legs++;
+        registry_fill_target(r, d->routing, leg, p);
+        routing_park(d->routing, ticket, rq->now_us);
+    }
+    pthread_mutex_unlock(&r->lock);
+    return st;
+}
+
+void registry_unpair(struct registry *r, const struct registry_target *d,
+                     struct route_ticket *ticket, uint64_t now_us) {
+    registry_lock(r);
+    routing_unpark(d->routing, ticket, now_us);
+    pthread_mutex_unlock(&r->lock);
+}
+
+void registry_learn_fetch(struct registry *r, const struct registry_target *d, double tokens,
+                          double seconds, uint64_t now_us) {
+    registry_lock(r);
+    routing_learn_handover(d->routing, tokens, seconds, now_us);
+    pthread_mutex_unlock(&r->lock);
+}

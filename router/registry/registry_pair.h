@@ -1,0 +1,36 @@
+/* router/registry/registry_pair.h - a prompt is computed on one worker and decoded on another.
+ *
+ * A request has its ticket at the worker d that answers it, as always. If its prompt is computed
+ * apart, a second ticket, the leg, is open at the worker p meanwhile:
+ *
+ *      registry_enter ──▶ ticket at d ──registry_pair──▶ parked at d, leg open at p
+ *                                                          │ leg: first_token, ended
+ *                              ┌── registry_unpair ◀───────┤ failed
+ *                              ▼                           ▼ handed over
+ *                          pending at d              first_token, ended
+ *
+ * So prefill seconds count at p, memory and decode at d, and each worker has the request in flight
+ * once, while it works for it. The request is one of --max-concurrent-requests. Threads: router
+ * loops. */
+#ifndef ROUTER_REGISTRY_REGISTRY_PAIR_H
+#define ROUTER_REGISTRY_REGISTRY_PAIR_H
+
+#include "router/registry/registry_route.h"
+
+/* Opens *leg at *p and parks *ticket, if that pays or d's handover is required; `price` then has
+ * both ways. ST_AGAIN: it does not pay. ST_UNAVAILABLE: no worker prefills for d's. rq->exclude
+ * names the workers that p may not be. */
+MUST_USE enum status registry_pair(struct registry *r, const struct registry_target *d,
+                                   const struct route_request *rq, struct route_ticket *ticket,
+                                   struct route_ticket *leg, struct registry_target *p,
+                                   struct pair_price *price);
+
+/* The leg has failed: d computes the prompt. For a handover that is not required. */
+void registry_unpair(struct registry *r, const struct registry_target *d,
+                     struct route_ticket *ticket, uint64_t now_us);
+
+/* A second leg had its first token after so many seconds. */
+void registry_learn_fetch(struct registry *r, const struct registry_target *d, double tokens,
+                          double seconds, uint64_t now_us);
+
+#endif
