@@ -239,6 +239,20 @@ bool engine_stats_read_page(struct engine_stats *out, struct str page) {
     return out->kind != ENGINE_UNKNOWN;
 }
 
+/* "null" without disaggregation. */
+static void read_part(struct engine_stats *stats, const struct json *root) {
+    struct str mode;
+    uint64_t port = WORKER_BOOTSTRAP_PORT;
+
+    if (json_to_str(json_get(root, "disaggregation_mode"), &mode) != ST_OK) return;
+    stats->part = (struct worker_part){.role = WORKER_BOTH};
+    (void)worker_role_read(mode, &stats->part.role);
+    if (json_get_u64(root, "disaggregation_bootstrap_port", 1, UINT16_MAX, &port, NULL, NULL) !=
+        ST_OK)
+        port = WORKER_BOOTSTRAP_PORT;
+    stats->part.bootstrap_port = (uint16_t)(port ? port : WORKER_BOOTSTRAP_PORT);
+}
+
 void engine_stats_read_info(struct engine_stats *stats, struct str json) {
     uint64_t tokens = 0, page = 1;
     struct json *root;
@@ -255,5 +269,6 @@ void engine_stats_read_info(struct engine_stats *stats, struct str json) {
         stats->block_size = (double)page;
         stats->n_blocks = (double)(tokens / page);
     }
+    read_part(stats, root);
     json_destroy(root);
 }

@@ -18,6 +18,7 @@
 #define ROUTER_FLEET_ENGINE_STATS_H
 
 #include "common/base/buf.h"
+#include "router/registry/worker_part.h"
 
 enum engine_kind { ENGINE_UNKNOWN, ENGINE_VLLM, ENGINE_SGLANG, ENGINE_KIND_COUNT };
 extern const char *const engine_kind_names[ENGINE_KIND_COUNT];
@@ -32,12 +33,13 @@ struct engine_stats {
     double kv_usage;                   /* 0 to 1; of several engines the fullest */
     double n_blocks, block_size;       /* of the KV cache */
     double start_s;                    /* wall clock of the process's start */
+    struct worker_part part;           /* its role and bootstrap port; a port of 0: not reported */
 };
 
 /* False: the page has no metric of a known engine. */
 bool engine_stats_read_page(struct engine_stats *out, struct str page);
 
-/* SGLang's /get_server_info: sets n_blocks and block_size if they are there. */
+/* SGLang's /get_server_info: sets n_blocks, block_size and part if they are there. */
 void engine_stats_read_info(struct engine_stats *stats, struct str json);
 
 /* --- the parser ------------------------------------------------------------------------------- */

@@ -67,6 +67,7 @@ static void report_to_registry(struct engine *e) {
         .running = gauge(now->running),
         .waiting = gauge(now->waiting),
         .kv_usage = now->kv_usage,
+        .part = now->part,
         .counted = {.n_first_tokens = grown(last->first_tokens, now->first_tokens),
                     .prompt_tokens = grown(last->prompt_tokens, now->prompt_tokens),
                     .queried_tokens = grown(last->queried_tokens, now->queried_tokens),
@@ -95,9 +96,12 @@ static void use_page(struct engine *e) {
         log_event(e->scrape->log, LOG_INFO, "engine_metrics", log_u64("worker", e->worker),
                   log_z("kind", engine_kind_names[e->now.kind]), log_f64("blocks", e->now.n_blocks),
                   log_f64("block_size", e->now.block_size));
-    } else if (e->now.n_blocks < 0) { /* from /get_server_info */
-        e->now.n_blocks = e->last.n_blocks;
-        e->now.block_size = e->last.block_size;
+    } else {
+        e->now.part = e->last.part; /* from /get_server_info */
+        if (e->now.n_blocks < 0) {
+            e->now.n_blocks = e->last.n_blocks;
+            e->now.block_size = e->last.block_size;
+        }
     }
     report_to_registry(e);
     e->last = e->now;
@@ -156,7 +160,7 @@ static void on_page(const struct http_client_response *response, void *arg) {
     }
     e->n_failures = 0;
     use_page(e);
-    if (e->now.kind == ENGINE_SGLANG && e->now.n_blocks < 0 && !e->was_asked_info) {
+    if (e->now.kind == ENGINE_SGLANG && !e->was_asked_info) {
         e->was_asked_info = true;
         if (ask(e, &view, "/get_server_info", on_info)) return;
     }

@@ -251,6 +251,26 @@ def test_both_legs_go_out_at_once_with_a_room_of_their_own(pd):
     pd.assert_idle()
 
 
+def test_roles_are_read_from_the_engines(pd):
+    for role in ("prefill", "decode"):
+        pd.engines[role + "0"] = Engine(pd.fleet, role + "0", "sglang", role)
+    pd.router = pd.programs(Router, "--worker-urls", *[e.url for e in pd.engines.values()],
+                            "--engine-metrics-interval", "50ms").ready(2)
+    wait_for(lambda: {w["worker_type"] for w in pd.router.workers()["workers"]} == {"prefill", "decode"}, "their roles")
+    assert pd.ask("x").json["choices"][0]["message"]["content"].startswith("decode0")
+    pd.assert_idle()
+
+
+def test_a_role_is_a_label_that_may_change(pd):
+    pd.start("vllm").decoding()
+    workers = {w["url"]: w["id"] for w in pd.router.workers()["workers"]}
+    path = f"{pd.router.admin_url}/workers/{workers[pd['prefill0'].url]}"
+    assert http(path, {"labels": {"role": "both", "kv_connector": "none"}}, method="PATCH").code == 202
+    assert pd.ask().code == 200
+    assert pd.choices("apart") == 0 and pd.legs("handed") == 0
+    pd.assert_idle()
+
+
 def test_a_batch_has_a_room_for_each_prompt(pd):
     pd.start("sglang")
     answer = pd.router.post("/v1/completions", {"model": "m", "prompt": ["a", "b", "c"]})

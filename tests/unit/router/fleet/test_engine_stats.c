@@ -103,6 +103,16 @@ static void server_info_gives_the_size_of_an_older_sglang(void **state) {
     engine_stats_read_info(&s, STR("{\"page_size\":16,\"max_total_num_tokens\":1003}"));
     assert_near(s.n_blocks, 62);
     assert_near(s.block_size, 16);
+    assert_int_equal(s.part.bootstrap_port, 0);
+    engine_stats_read_info(&s, STR("{\"disaggregation_mode\":\"decode\"}"));
+    assert_int_equal(s.part.role, WORKER_DECODE);
+    assert_int_equal(s.part.bootstrap_port, 8998);
+    engine_stats_read_info(&s, STR("{\"disaggregation_mode\":\"prefill\","
+                                   "\"disaggregation_bootstrap_port\":9001}"));
+    assert_int_equal(s.part.role, WORKER_PREFILL);
+    assert_int_equal(s.part.bootstrap_port, 9001);
+    engine_stats_read_info(&s, STR("{\"disaggregation_mode\":\"null\"}"));
+    assert_int_equal(s.part.role, WORKER_BOTH);
 }
 
 static void lines_that_are_no_samples_are_skipped(void **state) {

@@ -1,0 +1,141 @@
+/* tests/unit/router/proxy/handover/test_handover.c - the bodies of both legs. */
+#include "router/prompt/body_scan.h"
+#include "router/proxy/handover/handover.h"
+#include "tests/support/cm.h"
+
+#define CHAT STR("/v1/chat/completions")
+
+static void assert_text(struct buf *b, const char *want) {
+    buf_append_char(b, '\0');
+    assert_string_equal(buf_ptr(b), want);
+    buf_clear(b);
+}
+
+static void a_first_leg_has_one_token_and_no_stream(void **state) {
+    struct handover h = {
+        .body = STR(" { \"stream\" : true, \"a\":[1, {\"max_tokens\":9}],"
+                    "\"max\\u005ftokens\":5,\"stream_options\":{},\"min_tokens\":2 }")};
+    struct buf out;
+
+    (void)state;
+    buf_init(&out, 0);
+    handover_nixl.first_body(&h, &out);
+    assert_text(&out, "{\"a\":[1, {\"max_tokens\":9}],\"max_tokens\":1,\"min_tokens\":1,"
+                      "\"stream\":false,\"kv_transfer_params\":{\"do_remote_decode\":true,"
+                      "\"do_remote_prefill\":false,\"remote_engine_id\":null,"
+                      "\"remote_block_ids\":null,\"remote_host\":null,\"remote_port\":null}}");
+    h.body = STR("{}");
+    handover_rewrite(h.body, (const char *const[]){NULL}, STR(",\"x\":1"), &out);
+    assert_text(&out, "{\"x\":1}");
+    buf_fini(&out);
+}
+
+static void what_is_handed_over_is_relayed_as_it_came(void **state) {
+    struct handover h = {.host = STR("10.0.0.7")};
+    struct buf out;
+
+    (void)state;
+    buf_init(&out, 0);
+    assert_int_equal(
+        handover_nixl.second_members(
+            &h,
+            STR("{\"id\":1,\"kv_transfer_params\": { \"x\" :[1.0],\"do_remote_prefill\": true}}"),
+            &out),
+        ST_OK);
+    assert_text(&out, ",\"kv_transfer_params\":{ \"x\" :[1.0],\"do_remote_prefill\": true}");
+    assert_int_equal(
+        handover_nixl.second_members(&h,
+                                     STR("{\"kv_transfer_params\":{\"do_remote_prefill\":true,"
+                                         "\"remote_host\":\"0.0.0.0\",\"z\":1}}"),
+                                     &out),
+        ST_OK);
+    assert_text(&out, ",\"kv_transfer_params\":{\"do_remote_prefill\":true,"
+                      "\"remote_host\":\"10.0.0.7\",\"z\":1}");
+    assert_int_equal(
+        handover_nixl.second_members(&h,
+                                     STR("{\"kv_transfer_params\":{\"do_remote_prefill\":true,"
+                                         "\"remote_host\":\"10.0.0.9\"}}"),
+                                     &out),
+        ST_OK);
+    assert_text(&out, ",\"kv_transfer_params\":{\"do_remote_prefill\":true,"
+                      "\"remote_host\":\"10.0.0.9\"}");
+    buf_fini(&out);
+}
+
+static void an_answer_that_hands_nothing_over_is_found(void **state) {
+    static const char *const answers[] = {"{}",
+                                          "[]",
+                                          "{\"kv_transfer_params\":null}",
+                                          "{\"kv_transfer_params\":[1]}",
+                                          "{\"kv_transfer_params\":{\"do_remote_prefill\":false}}",
+                                          "{\"kv_transfer_params\":{}}"};
+    struct handover h = {.host = STR("a")};
+    struct buf out;
+
+    (void)state;
+    buf_init(&out, 0);
+    for (size_t i = 0; i < ARRAY_LEN(answers); i++)
+        assert_int_equal(handover_nixl.second_members(&h, str_of(answers[i]), &out), ST_NOT_FOUND);
+    assert_int_equal(handover_nixl.second_members(
+                         &h, STR("{\"kv_transfer_params\":{\"do_remote_prefill\":true"), &out),
+                     ST_INVALID);
+    assert_int_equal(buf_len(&out), 0);
+    buf_fini(&out);
+}
+
+static void what_cannot_be_split_is_found(void **state) {
+    static const struct {
+        const char *body;
+        bool fits;
+    } rows[] = {{"{\"messages\":[]}", true},
+                {"{\"messages\":[],\"n\":1,\"tool_choice\":\"auto\"}", true},
+                {"{\"messages\":[],\"n\":2}", false},
+                {"{\"messages\":[],\"max_tokens\":1}", false},
+                {"{\"messages\":[],\"prompt_logprobs\":0}", false},
+                {"{\"messages\":[],\"tool_choice\":{\"type\":\"function\"}}", false}};
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++)
+        assert_int_equal(handover_nixl.fits(CHAT, str_of(rows[i].body)), rows[i].fits);
+    assert_true(handover_nixl.fits(STR("/v1/completions"), STR("{\"prompt\":\"a\"}")));
+    assert_false(handover_nixl.fits(STR("/v1/completions"), STR("{\"prompt\":[\"a\",\"b\"]}")));
+    assert_false(handover_nixl.fits(STR("/v1/messages"), STR("{\"messages\":[]}")));
+}
+
+static void a_batch_has_rooms_that_wrap_below_2_63(void **state) {
+    struct handover h = {.body = STR("{\"text\":[\"a\",\"b\"]} "),
+                         .host = STR("p"),
+                         .bootstrap_port = 8998,
+                         .room = INT64_MAX,
+                         .rid = "r"};
+    struct buf out;
+
+    (void)state;
+    buf_init(&out, 0);
+    handover_bootstrap.first_body(&h, &out);
+    assert_text(&out, "{\"text\":[\"a\",\"b\"],\"bootstrap_host\":[\"p\",\"p\"],"
+                      "\"bootstrap_port\":[8998,8998],"
+                      "\"bootstrap_room\":[9223372036854775807,0]}");
+    h.body = STR("{\"input_ids\":[1,2]}");
+    handover_bootstrap.first_body(&h, &out);
+    assert_text(&out, "{\"input_ids\":[1,2],\"bootstrap_host\":\"p\",\"bootstrap_port\":8998,"
+                      "\"bootstrap_room\":9223372036854775807,\"rid\":\"r\"}");
+    handover_bootstrap.abort_body(&h, &out);
+    assert_text(&out, "{\"rid\":\"r\"}");
+    h.body = STR("{\"text\":\"a\",\"rid\":\"mine\"}");
+    handover_bootstrap.abort_body(&h, &out);
+    assert_text(&out, "{\"rid\":\"mine\"}");
+    buf_fini(&out);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_first_leg_has_one_token_and_no_stream),
+        cmocka_unit_test(what_is_handed_over_is_relayed_as_it_came),
+        cmocka_unit_test(an_answer_that_hands_nothing_over_is_found),
+        cmocka_unit_test(what_cannot_be_split_is_found),
+        cmocka_unit_test(a_batch_has_rooms_that_wrap_below_2_63),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
