@@ -1,5 +1,5 @@
-/* tests/fuzz/fuzz_handover.c - whatever the first answer is, the second body can be read, and is the
- * client's with one member more. */
+/* tests/fuzz/fuzz_handover.c - whatever the first answer is, the second body has its params alone;
+ * whatever the body is, the first leg has one token and no stream. */
 #include <stdlib.h>
 
 #include "router/prompt/body_scan.h"
