@@ -66,7 +66,7 @@ enum status discovery_static_create(struct discovery **out,
     for (size_t i = 0; i < ARRAY_LEN(all) && st == ST_OK; i++) {
         st = add_list(&set, all[i].list, all[i].role, err);
         if (st == ST_OK) continue;
-        (void)error_prefix(err, all[i].flag);
+        (void)error_prefix(err, "%s", all[i].flag);
         st = ST_INVALID;
     }
     if (st == ST_OK) {
