@@ -15,9 +15,8 @@
 #include "common/base/mem.h"
 #include "worker/engine/tiers/lower_internal.h"
 
-#define PINNED_PART       16u  /* of host memory, and at least one question, */
-#define PINNED_LEAST_PART 4u   /* if that is not more than this part */
-#define UNSETTLED_LOOK_US 500u /* the device's moves are looked at again */
+#define PINNED_PART       16u /* of host memory, and at least one question, */
+#define PINNED_LEAST_PART 4u  /* if that is not more than this part */
 
 struct serving {
     struct lower *w;
