@@ -13,8 +13,9 @@
  * on w alone. So the source with the most value is kept for each host of each fabric, and for each
  * fabric, and a sink prices two: O(workers) a request.
  *
- * Before the first report of a path one request at a time goes that way. A path where PATH_MISSES fetches in a row brought nothing is tried by one request at a time, after
- * pauses that double: a network may be so slow that a sink never gets a block in time.
+ * Before the first report of a path one request at a time goes that way. A path where PATH_MISSES
+ * fetches in a row brought nothing is tried by one request at a time, after pauses that double: a
+ * network may be so slow that a sink never gets a block in time.
  *
  * No source: a worker with any reason not to be picked, one that failed this request, and one that
  * had nothing of what it was named for, for a pause that doubles. No sink: a worker that lacks KV

@@ -1,4 +1,5 @@
-/* tests/replay/fetch_model.c - transfers one after another at each worker, and how choices fared. */
+/* tests/replay/fetch_model.c - transfers one after another at each worker, and how choices
+ * fared. */
 #include "tests/replay/fetch_model.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
-/* tests/unit/replay/test_fetching.c - a modelled fleet whose workers bring KV from one another: what
- * it gains with hot prefixes, and whether choices are right at several rates. */
+/* tests/unit/replay/test_fetching.c - a modelled fleet whose workers bring KV from one another:
+ * what it gains with hot prefixes, and whether choices are right at several rates. */
 #include <math.h>
 
 #include "common/base/rng.h"
