@@ -60,9 +60,10 @@
 #define ADMISSION_FREE_S   1.0
 #define ADMISSION_ALONE_US 60000000
 
-/* Reports come within 25 ms; a tenant with a queue elsewhere is served there more than once a
- * second. Its debtors here wait for nothing at most for so long. */
-#define ADMISSION_GUEST_US 2000000
+/* A tenant with a queue elsewhere is served there more often than that, also while its requests
+ * wait for the workers that have them cached. By 2 s, one that is not is forgotten here meanwhile,
+ * and with it what it was not given. Its debtors here wait for nothing at most for so long. */
+#define ADMISSION_GUEST_US 10000000
 #define ADMISSION_AHEAD_S  60.0 /* of service */
 
 struct admission;
@@ -145,9 +146,9 @@ bool admission_in_debt(const struct admission_ticket *t);
 void admission_reprice(struct admission *a, struct admission_ticket *t, double work_s);
 
 /* The claim's tenant was given claim->work_s by another router. The weight is what its last ticket
- * here had; where it had none, the claim's. has_waited: it waited there. Does nothing while none
- * waits in its band. */
-void admission_served(struct admission *a, const struct admission_claim *claim, bool has_waited,
+ * here had; where it had none, the claim's. has_waited: it waited there. True: it was given more
+ * than others that wait. Does nothing while none waits in its band. */
+bool admission_served(struct admission *a, const struct admission_claim *claim, bool has_waited,
                       uint64_t now_us);
 
 /* Leaves without being served: nothing is charged. It must be waiting. */

@@ -130,13 +130,13 @@ static void enter_guests(struct admission *a, struct admission_flow *f, uint64_t
     if (!heap_is_linked(&f->in_start)) heap_push(guests, &f->in_start);
 }
 
-void admission_served(struct admission *a, const struct admission_claim *claim, bool has_waited,
+bool admission_served(struct admission *a, const struct admission_claim *claim, bool has_waited,
                       uint64_t now_us) {
     uint32_t band = band_of(claim->priority);
     struct band *b = &a->bands[band];
     struct admission_flow *f;
 
-    if (!b->n) return;
+    if (!b->n) return false;
     f = flow_get(a, flow_key(claim->tenant, band), band);
     if (!f->has_claimed && claim->weight > 0) f->weight = claim->weight;
     if (has_waited) band_note_other(b, f, now_us);
@@ -155,4 +155,5 @@ void admission_served(struct admission *a, const struct admission_claim *claim, 
         flow_place(a, f);
     }
     if (by_price(a)) band_settle_debts(a, b);
+    return f->start > band_debt_line(b);
 }

@@ -222,7 +222,8 @@ void hold_served(struct hold *h, const struct hold_service *service, uint64_t no
                                           .weight = service->weight,
                                           .work_s = service->work_s};
 
-    admission_served(h->queue, &claim, service->has_waited, now_us);
+    if (admission_served(h->queue, &claim, service->has_waited, now_us) && service->has_waited)
+        h->uneven_until_us = now_us + ADMISSION_GUEST_US;
 }
 
 bool hold_offer_any(struct hold *h, struct route_request *rq, struct route_offer *offer) {

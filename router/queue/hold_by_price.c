@@ -199,27 +199,47 @@ static bool is_idle(const struct hold *h, uint32_t w, uint64_t now_us) {
     return load_wait_s(&load_of(h)->workers[w], now_us) <= 0;
 }
 
+/* The first in the order of tenants without debt; NULL: none, or w could not begin it soon. */
+static struct hold_request *first_free(const struct hold *h, uint32_t w, uint64_t now_us) {
+    struct admission_ticket *t = admission_first_free(h->queue);
+
+    return t && is_due(h, request_of(t), w, t->work_s, now_us) ? request_of(t) : NULL;
+}
+
+/* Which of the first in the order may be tried for w, and the tries that it counts among; *tries is
+ * NULL further down, where time alone counts. */
+static struct hold_request *first_to_try(struct hold *h, uint32_t w, uint64_t now_us,
+                                         uint32_t **tries) {
+    struct hold_request *first = NULL;
+
+    *tries = &h->n_tries;
+    if (h->n_tries) return first_of_all(h, w, now_us);
+    *tries = &h->n_free_tries;
+    if (h->n_free_tries) first = first_free(h, w, now_us);
+    if (first) return first;
+    *tries = NULL;
+    if (!is_empty(&h->lanes[w]) || !is_idle(h, w, now_us)) return NULL;
+    first = first_of_all(h, w, now_us);
+    if (!first || now_us >= h->deep_us + HOLD_DEEP_US) return first;
+    h->is_starving = true;
+    return NULL;
+}
+
 static void serve(struct hold *h, uint32_t w, struct hold_walk *k) {
-    uint32_t n_stay = 0;
+    uint32_t n_stay = 0, *tries;
 
     while (k->n_max && n_stay < LANE_TRIES && load_has_room(load_of(h), k->now_us)) {
-        struct hold_request *q = first_for(h, w, k->now_us), *first = NULL;
-        bool is_deep = !h->n_tries;
+        struct hold_request *q = first_for(h, w, k->now_us);
+        struct hold_request *first = first_to_try(h, w, k->now_us, &tries);
 
-        if (!is_deep || (is_empty(&h->lanes[w]) && is_idle(h, w, k->now_us)))
-            first = first_of_all(h, w, k->now_us);
-        if (first && is_deep && k->now_us < h->deep_us + HOLD_DEEP_US) {
-            h->is_starving = true;
-            first = NULL;
-        }
         if (q && !first && has_free_before(h, q, w, k->now_us)) return;
         if (!q && !first) return;
         if (q && (!first || admission_precedes(h->queue, &q->place, &first->place))) {
             n_stay += try_one(h, q, &h->tried, k) != PLACED;
-        } else if (is_deep) {
+        } else if (!tries) {
             if (!try_first(h, first, w, &h->tried, k)) h->deep_us += HOLD_DEEP_US;
         } else {
-            h->n_tries -= !try_first(h, first, w, &h->again, k);
+            *tries -= !try_first(h, first, w, &h->again, k);
         }
     }
 }
@@ -266,6 +286,9 @@ static void begin_full_walk(struct hold *h, bool has_more, uint64_t now_us) {
 
     h->full_walk_us = now_us;
     h->n_tries = (uint32_t)MIN(past_us / HOLD_TRY_US, (uint64_t)HOLD_TRIES);
+    h->n_free_tries = now_us < h->uneven_until_us
+                          ? (uint32_t)MIN(past_us / HOLD_FREE_US, (uint64_t)HOLD_FREE_TRIES)
+                          : 0;
     h->deep_us = has_more ? now_us - most_us : MAX(h->deep_us, now_us - most_us);
     hold_put_back(h, &h->again);
     if (has_more || !h->is_starving) hold_put_back(h, &h->tried);

@@ -28,6 +28,8 @@ struct hold {
     uint64_t all_us;           /* the last that tried all */
     uint32_t n_eligible;       /* workers, in the last walk */
     uint32_t n_tries;          /* from the first in order that may fail until the next */
+    uint32_t n_free_tries;     /* besides, of tenants without debt */
+    uint64_t uneven_until_us;  /* another router has sent a request of a tenant in debt */
     uint64_t deep_us;          /* tries further down are accounted for up to this time */
     bool is_starving;          /* a worker found none, and no more may be tried */
     uint64_t learned_us;       /* deadlines_learn */

@@ -434,6 +434,43 @@ static void one_that_was_tried_is_found_when_workers_change(void **state) {
     }
 }
 
+/* A worker comes back that none of the first in the order can use. Another router serves a
+ * tenant in debt: what one without debt has further down is found at once. */
+static void a_tenant_that_others_pass_is_looked_for_further_down(void **state) {
+    enum { N = HOLD_FREE_TRIES - 4, N_DEBT = 20 };
+    struct bench b = bench_of(2, H_S, H_S);
+    struct asked busy, owing[N_DEBT], *all = mem_calloc(N, sizeof(*all)), one;
+
+    (void)state;
+    routing_set_reason(b.routing, 1, WORKER_UNHEALTHY, true);
+    load_with(&b, &busy, 100);
+    for (uint32_t i = 0; i < N_DEBT + N; i++) { /* have failed on the other worker */
+        struct asked *a = i < N_DEBT ? &owing[i] : &all[i - N_DEBT];
+
+        describe(a, 5, 0, i, 16, i < N_DEBT ? 1 : 2);
+        a->exclude[0] = 1;
+        a->rq.exclude = a->exclude;
+        a->rq.n_exclude = 1;
+        assert_false(queue_up(&b, a));
+    }
+    describe(&one, 6, 0, 1, 64, 2);
+    assert_false(queue_up(&b, &one));
+    hold_served(b.hold, &(struct hold_service){.tenant = 1, .work_s = 5, .has_waited = true},
+                b.now_us);
+    assert_true(admission_in_debt(&owing[0].q.place) && !admission_in_debt(&one.q.place));
+    assert_true(hold_n_waiting(b.hold) > HOLD_FEW); /* else all are tried */
+    routing_set_reason(b.routing, 1, WORKER_UNHEALTHY, false);
+    assert_int_equal(walk(&b), 1);
+    assert_true(one.ticket.load.is_open);
+    assert_int_equal(one.ticket.load.worker, 1);
+    while (hold_n_waiting(b.hold))
+        hold_leave(b.hold, hold_any(b.hold));
+    end(&b, &one, true);
+    end(&b, &busy, true);
+    bench_fini(&b);
+    mem_free(all);
+}
+
 static void a_tenant_in_debt_gets_almost_idle_workers_alone(void **state) {
     struct bench b = bench_of(1, 4, 4);
     struct asked first_one, flood[8], other, busy;
@@ -927,6 +964,7 @@ int main(void) {
         cmocka_unit_test(every_event_releases),
         cmocka_unit_test(an_idle_worker_finds_its_request_behind_those_of_others),
         cmocka_unit_test(one_that_was_tried_is_found_when_workers_change),
+        cmocka_unit_test(a_tenant_that_others_pass_is_looked_for_further_down),
         cmocka_unit_test(a_tenant_in_debt_gets_almost_idle_workers_alone),
         cmocka_unit_test(what_is_placed_without_waiting_is_charged),
         cmocka_unit_test(h_is_at_least_what_reports_allow),
