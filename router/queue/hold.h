@@ -43,8 +43,8 @@
  * tenants through different routers do not get their shares (tests/replay/RESULTS.md).
  *
  * While HOLD_FEW or fewer wait, all are tried every HOLD_ALL_US. Prices are taken when a request
- * enters and at each try, and of HOLD_REPRICED others (of few, of all) per HOLD_WALK_US, those first
- * whose price is oldest: what is cached changes while they wait.
+ * enters and at each try, and of HOLD_REPRICED others (of few, of all) per HOLD_WALK_US, those
+ * first whose price is oldest: what is cached changes while they wait.
  *
  * H is a worker's own (load_set_hold). A tenant in debt (admission.h) is placed where the wait is
  * at most HOLD_IN_DEBT_S: its requests are not to lie before those of others in the workers'
