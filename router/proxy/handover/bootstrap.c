@@ -6,7 +6,9 @@
  *      D ─▶ router      the answer; P's has one token and is drained
  *
  * A batch of prompts has a room for each. D waits 300 s for a P that never comes, so a leg whose
- * partner failed is ended with POST /abort_request, by an id that no other request has.
+ * partner failed is ended with POST /abort_request, by an id that no other request has: SGLang ends
+ * all requests whose ids begin with it. So a client's own rid does not count, nor do its bootstrap_*:
+ * the router's stand behind them, and of two members with one name SGLang takes the last.
  *
  * LIMITS: log probabilities of the prompt, which P alone has, are not in D's answer.
  * Follows: SGLang 0.5.23, disaggregation/. */
@@ -69,7 +71,7 @@ static enum status second_members(const struct handover *h, struct str answer, s
     put_each(h, "bootstrap_host", n, out, put_host);
     put_each(h, "bootstrap_port", n, out, put_port);
     put_each(h, "bootstrap_room", n, out, put_room);
-    if (!n && !handover_member(h->body, "rid").ptr) buf_appendf(out, ",\"rid\":\"%s\"", h->rid);
+    if (!n) buf_appendf(out, ",\"rid\":\"%s\"", h->rid);
     return buf_status(out);
 }
 
@@ -82,13 +84,7 @@ static void first_body(const struct handover *h, struct buf *out) {
 }
 
 static void abort_body(const struct handover *h, struct buf *out) {
-    struct str own = handover_member(h->body, "rid");
-
-    if (own.ptr) {
-        buf_appendf(out, "{\"rid\":" STR_FMT "}", STR_ARG(own));
-    } else {
-        buf_appendf(out, "{\"rid\":\"%s\"}", h->rid);
-    }
+    buf_appendf(out, "{\"rid\":\"%s\"}", h->rid);
 }
 
 const struct handover_ops handover_bootstrap = {

@@ -122,9 +122,25 @@ static void a_batch_has_rooms_that_wrap_below_2_63(void **state) {
                       "\"bootstrap_room\":9223372036854775807,\"rid\":\"r\"}");
     handover_bootstrap.abort_body(&h, &out);
     assert_text(&out, "{\"rid\":\"r\"}");
-    h.body = STR("{\"text\":\"a\",\"rid\":\"mine\"}");
+    buf_fini(&out);
+}
+
+/* It would end the requests of others whose ids begin with it. */
+static void a_clients_own_rid_ends_nothing(void **state) {
+    struct handover h = {.body = STR("{\"text\":\"a\",\"rid\":\"incipit-\"}"),
+                         .host = STR("p"),
+                         .bootstrap_port = 8998,
+                         .room = 7,
+                         .rid = "r"};
+    struct buf out;
+
+    (void)state;
+    buf_init(&out, 0);
+    handover_bootstrap.first_body(&h, &out);
+    assert_text(&out, "{\"text\":\"a\",\"rid\":\"incipit-\",\"bootstrap_host\":\"p\","
+                      "\"bootstrap_port\":8998,\"bootstrap_room\":7,\"rid\":\"r\"}");
     handover_bootstrap.abort_body(&h, &out);
-    assert_text(&out, "{\"rid\":\"mine\"}");
+    assert_text(&out, "{\"rid\":\"r\"}");
     buf_fini(&out);
 }
 
@@ -135,6 +151,7 @@ int main(void) {
         cmocka_unit_test(an_answer_that_hands_nothing_over_is_found),
         cmocka_unit_test(what_cannot_be_split_is_found),
         cmocka_unit_test(a_batch_has_rooms_that_wrap_below_2_63),
+        cmocka_unit_test(a_clients_own_rid_ends_nothing),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
