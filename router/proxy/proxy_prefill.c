@@ -448,8 +448,6 @@ enum status proxy_pair(struct exchange *x, struct error *err) {
     const struct registry_target *d = &x->try.target;
     const struct handover_ops *ops = handover_ops_of(d->part.handover);
     bool is_required = handover_is_required(d->part.handover);
-    struct route_ticket ticket = {0};
-    struct registry_target p;
     enum status st;
 
     if (!ops || !d->may_pair || !x->is_generation || x->rq.is_continued) return ST_OK;
@@ -463,13 +461,10 @@ enum status proxy_pair(struct exchange *x, struct error *err) {
                            : ST_OK;
     }
     x->rq.now_us = loop_now_us(x->proxy->loop);
-    st = registry_pair(x->proxy->registry, d, &x->rq, &x->try.ticket, &ticket, &p, &x->pair);
+    st = registry_pair(x->proxy->registry, d, &x->rq, &x->try.ticket, &x->leg->ticket,
+                       &x->leg->target, &x->pair);
     x->has_price = st == ST_OK || st == ST_AGAIN;
-    if (st == ST_OK) {
-        x->leg->target = p;
-        x->leg->ticket = ticket;
-        return begin_leg(x, err);
-    }
+    if (st == ST_OK) return begin_leg(x, err);
     if (is_required) {
         return error_set(err, ST_UNAVAILABLE,
                          "no worker that prefills can take the request now: send it again later");

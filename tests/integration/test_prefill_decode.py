@@ -139,7 +139,8 @@ def test_a_short_prompt_and_one_for_an_idle_worker_stay_together(pd):
     pd.assert_idle()
 
 
-@pytest.mark.parametrize("fault", ["die", "500", "400", "mute", "late_die"])
+@pytest.mark.parametrize("fault", ["die", "500", "400", "mute", "late_die", "giant", "endless", "garbage", "redirect",
+                                   "interim"])
 def test_a_first_leg_that_fails_falls_back_to_the_plain_request(pd, fault):
     pd.start("vllm").decoding()
     pd["prefill0"].faults.add(fault)
@@ -251,6 +252,17 @@ def test_both_legs_go_out_at_once_with_a_room_of_their_own(pd):
     pd.assert_idle()
 
 
+def test_many_legs_are_open_at_one_worker(pd):
+    pd.start("sglang")
+    pd["prefill0"].faults.add("stuck")
+    answers = [pd.pool.submit(pd.ask, f"prompt {i}") for i in range(60)]
+    wait_for(lambda: len(pd["prefill0"].seen) == 60, "all first legs")
+    pd["prefill0"].faults.discard("stuck")
+    assert [a.result().code for a in answers] == [200] * 60
+    wait_for(lambda: pd.legs("handed") == 60, "the legs are over")
+    pd.assert_idle()
+
+
 def test_roles_are_read_from_the_engines(pd):
     for role in ("prefill", "decode"):
         pd.engines[role + "0"] = Engine(pd.fleet, role + "0", "sglang", role)
@@ -281,7 +293,7 @@ def test_a_batch_has_a_room_for_each_prompt(pd):
     pd.assert_idle()
 
 
-@pytest.mark.parametrize("fault", ["die", "500"])
+@pytest.mark.parametrize("fault", ["die", "500", "garbage", "redirect", "interim"])
 def test_a_prefill_that_fails_aborts_the_other_and_goes_elsewhere(pd, fault):
     pd.start("sglang", 2, 1)
     pd["prefill0"].faults.add(fault)

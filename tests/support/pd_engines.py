@@ -5,7 +5,8 @@ they accept, refuse, hold and wait for. A prompt's "KV" is its text. `Fleet` is 
 
 An engine's `faults` are names: die (the connection breaks before the answer), 500, 400, mute (the answer has no
 kv_transfer_params), late_die (half an answer, then the connection breaks), fetch (what was handed over cannot be
-fetched), stuck (no answer, until the client leaves).
+fetched), stuck (no answer, until the client leaves), giant (an answer of 1 GiB), endless (chunks without an end),
+garbage (a broken chunk), redirect, interim (interim answers without an end), absurd (impossible numbers of tokens).
 """
 import json
 import select
@@ -126,7 +127,25 @@ class Engine:
             if str(code) in self.faults:
                 self.error(handler, code, f"{self.name} has failed")
                 return
+        if self.faults & self.RAW.keys():
+            self.raw(handler, *self.RAW[min(self.faults & self.RAW.keys())])
         (self.vllm if self.kind == "vllm" else self.sglang)(handler, body)
+
+    # What it sends, and what it repeats until the router closes.
+    RAW = {
+        "giant": (b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 1073741824\r\n\r\n", b" " * 65536),
+        "endless": (b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n", b"4000\r\n" + b" " * 0x4000 + b"\r\n"),
+        "garbage": (b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n{}", b""),
+        "redirect": (b"HTTP/1.1 307 Temporary Redirect\r\nlocation: http://127.0.0.1:1/\r\ncontent-length: 0\r\n\r\n", b""),
+        "interim": (b"", b"HTTP/1.1 103 Early Hints\r\n\r\n"),
+    }
+
+    def raw(self, handler, first, again):
+        """The connection is of no use afterwards."""
+        handler.wfile.write(first)
+        for _ in range(1 << 16 if again else 0):
+            handler.wfile.write(again)
+        self.wait(handler, lambda: False)
 
     # --- vLLM ---
 
@@ -157,6 +176,8 @@ class Engine:
                   f'"remote_engine_id":"{self.name}","remote_request_id":"{request}","remote_host":"{self.host}",'
                   '"remote_port":5600,"tp_size":1,"a member of the future":{"x":[1.50,"\\u00e9"]},"transfer_mode":"pull"}')
         usage = '{"prompt_tokens":40,"completion_tokens":1,"total_tokens":41,"prompt_tokens_details":{"cached_tokens":8}}'
+        if "absurd" in self.faults:
+            usage = '{"prompt_tokens":900000000000000,"completion_tokens":1,"prompt_tokens_details":{"cached_tokens":8}}'
         self.params = params
         if "mute" in self.faults:
             params = "null"
