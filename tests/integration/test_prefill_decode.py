@@ -23,7 +23,7 @@ class PD:
 
     def __init__(self, programs):
         self.programs, self.fleet, self.engines = programs, Fleet(), {}
-        self.pool = concurrent.futures.ThreadPoolExecutor(64)
+        self.pool = concurrent.futures.ThreadPoolExecutor(128)
         self.holders = []
 
     def start(self, kind, n_prefill=1, n_decode=1, *args):
@@ -255,11 +255,11 @@ def test_both_legs_go_out_at_once_with_a_room_of_their_own(pd):
 def test_many_legs_are_open_at_one_worker(pd):
     pd.start("sglang")
     pd["prefill0"].faults.add("stuck")
-    answers = [pd.pool.submit(pd.ask, f"prompt {i}") for i in range(60)]
-    wait_for(lambda: len(pd["prefill0"].seen) == 60, "all first legs")
+    answers = [pd.pool.submit(pd.ask, f"prompt {i}") for i in range(120)]
+    wait_for(lambda: len(pd["prefill0"].seen) == 120, "all first legs")
     pd["prefill0"].faults.discard("stuck")
-    assert [a.result().code for a in answers] == [200] * 60
-    wait_for(lambda: pd.legs("handed") == 60, "the legs are over")
+    assert [a.result().code for a in answers] == [200] * 120
+    wait_for(lambda: pd.legs("handed") == 120, "the legs are over")
     pd.assert_idle()
 
 

@@ -6,7 +6,7 @@ they accept, refuse, hold and wait for. A prompt's "KV" is its text. `Fleet` is 
 An engine's `faults` are names: die (the connection breaks before the answer), 500, 400, mute (the answer has no
 kv_transfer_params), late_die (half an answer, then the connection breaks), fetch (what was handed over cannot be
 fetched), stuck (no answer, until the client leaves), giant (an answer of 1 GiB), endless (chunks without an end),
-garbage (a broken chunk), redirect, interim (interim answers without an end), absurd (impossible numbers of tokens).
+garbage (a broken chunk), redirect, interim (interim answers without an end).
 """
 import json
 import select
@@ -176,8 +176,6 @@ class Engine:
                   f'"remote_engine_id":"{self.name}","remote_request_id":"{request}","remote_host":"{self.host}",'
                   '"remote_port":5600,"tp_size":1,"a member of the future":{"x":[1.50,"\\u00e9"]},"transfer_mode":"pull"}')
         usage = '{"prompt_tokens":40,"completion_tokens":1,"total_tokens":41,"prompt_tokens_details":{"cached_tokens":8}}'
-        if "absurd" in self.faults:
-            usage = '{"prompt_tokens":900000000000000,"completion_tokens":1,"prompt_tokens_details":{"cached_tokens":8}}'
         self.params = params
         if "mute" in self.faults:
             params = "null"
