@@ -7,8 +7,9 @@
  *
  * A batch of prompts has a room for each. D waits 300 s for a P that never comes, so a leg whose
  * partner failed is ended with POST /abort_request, by an id that no other request has: SGLang ends
- * all requests whose ids begin with it. So a client's own rid does not count, nor do its bootstrap_*:
- * the router's stand behind them, and of two members with one name SGLang takes the last.
+ * all requests whose ids begin with it. So a client's own rid does not count, nor does its
+ * bootstrap_room: the router's stand behind them, and of two members with one name SGLang takes the
+ * last.
  *
  * LIMITS: log probabilities of the prompt, which P alone has, are not in D's answer.
  * Follows: SGLang 0.5.23, disaggregation/. */
