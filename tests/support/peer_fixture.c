@@ -243,7 +243,7 @@ void peer_job_submit(struct peer_desk *d, struct tier_job *job, uint32_t first, 
     job->op = TIER_LOAD;
     job->n = n;
     job->source = &d->source;
-    job->deadline_us = UINT64_MAX;
+    job->deadline_us = d->patience_us ? clock_now_us() + d->patience_us : UINT64_MAX;
     for (uint32_t i = 0; i < n; i++) {
         uint8_t *payload = d->ours + (first + i) * d->block_bytes;
 

@@ -37,7 +37,8 @@ struct peer_desk {
     struct mailbox *home;
     struct tier_source source;
     uint32_t n_mails;
-    bool is_bench; /* payloads of jobs are left as they are */
+    bool is_bench;        /* payloads of jobs are left as they are */
+    uint64_t patience_us; /* of jobs, until their deadline; 0: they have none */
 
     struct peer_door door;
 

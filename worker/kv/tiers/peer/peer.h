@@ -10,10 +10,11 @@
  * It holds no list of who has what: a request names a worker that has its prompt (tier_source.h),
  * and a load finds out. A wrong name costs one question. Nothing is written: stores are TIER_IO.
  *
- * Away means absent. A source that cannot be connected to in time, refuses, breaks the protocol, or
- * lets two PINGs go unanswered loses all its jobs at once (TIER_IO); after three such failures in a
- * row, or one REFUSE, it is not asked for a while that grows up to half a minute, and then by one
- * job. One source's failures are no other's.
+ * Away means absent. A source that cannot be connected to in time, refuses, breaks the protocol,
+ * lets two PINGs go unanswered, or answers these and ends no run until seconds behind its deadline,
+ * loses all its jobs at once (TIER_IO); after three such failures in a row, or one REFUSE, it is
+ * not asked for a while that grows up to half a minute, and then by one job. One source's failures
+ * are no other's.
  *
  * LIMITS. PEER_SOURCES_MAX sources at a time: jobs of another are TIER_BUSY until one of them has
  * none. One connection to each. Of two fleet keys only the first is proved, so both workers must

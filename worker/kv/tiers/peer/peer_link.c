@@ -16,9 +16,10 @@
 #include "common/base/mem.h"
 #include "worker/kv/tiers/peer/peer_internal.h"
 
-#define ASKED_MAX     3u       /* jobs at a time */
-#define HEAD_MAX      4096u    /* of the answer to the upgrade */
-#define GRACE_US      1000000u /* a run that has begun is finished, if it takes no longer */
+#define ASKED_MAX     3u             /* jobs at a time */
+#define HEAD_MAX      4096u          /* of the answer to the upgrade */
+#define GRACE_US      1000000u       /* a run that has begun is finished, if it takes no longer */
+#define OVERDUE_US    (2 * GRACE_US) /* behind a job's deadline: its source no longer ends it */
 #define PINGS_MISSED  2u
 #define PATIENCE_MOST 600000000u
 
@@ -322,6 +323,20 @@ static bool take_frames(struct peer_source *s, struct str in, size_t *used, size
     return false;
 }
 
+/* Its server answers, and nothing behind it does. */
+static bool is_overdue(const struct peer_source *s) {
+    uint64_t now_us = clock_now_us();
+
+    LIST_FOR_EACH(it, &s->works) {
+        const struct peer_work *w = LIST_ENTRY(it, struct peer_work, link);
+        uint64_t due_us = w->job->deadline_us;
+
+        if (w->is_asked && now_us > due_us && now_us - due_us > OVERDUE_US) return true;
+    }
+    return false;
+}
+
+/* on_silence finds the source that sends nothing. */
 static void on_data(struct conn *c, void *owner) {
     struct peer_source *s = owner;
     struct conn_bytes in = conn_input(c);
@@ -334,7 +349,9 @@ static void on_data(struct conn *c, void *owner) {
     conn_want_input(c, wanted > IOBUF_LARGE_BYTES ? wanted : 0);
     if (s->state != SOURCE_UP) return;
     s->n_pings = 0;
-    if (count_asked(s) > 0) {
+    if (is_overdue(s)) {
+        lost(s, "it has not ended a run in time");
+    } else if (count_asked(s) > 0) {
         start_silence(s, s->tier->config.ping_ms);
     } else {
         loop_timer_stop(&s->silence);

@@ -178,6 +178,35 @@ static void a_source_that_answers_no_ping_is_given_up(void **state) {
 
 /* --- who differs ------------------------------------------------------------------------------ */
 
+/* Its server lives and answers each PING; its engine hangs, so that no run ends. */
+static void a_source_that_ends_no_run_is_given_up(void **state) {
+    static struct tier_job job;
+    uint8_t body[2048];
+    struct peer_frame f;
+    int listener, fd;
+
+    (void)state;
+    peer_desk_begin(&desk, true, 4096);
+    desk.config.ping_ms = 30;
+    desk.patience_us = 2000000;
+    listener = peer_listen(&desk.source);
+    peer_desk_open_sink(&desk);
+    peer_job_submit(&desk, &job, 0, 4);
+    fd = peer_accept(listener);
+    peer_greet_as_source(&desk, fd);
+    assert_true(peer_read(fd, &f, body) && f.type == PEER_WANT);
+    while (peer_read(fd, &f, body)) {
+        assert_true(clock_now_us() < job.deadline_us + 30000000);
+        peer_write(fd, PEER_PING, 0, NULL, 0);
+    }
+    peer_desk_await(&desk, 1);
+    peer_job_check(&desk, &job);
+    assert_int_equal(job.units[0].result, TIER_IO);
+    close(fd);
+    close(listener);
+    peer_desk_end(&desk);
+}
+
 static void make_version(struct peer_hello *h) {
     h->version++;
 }
@@ -600,6 +629,7 @@ int main(void) {
         cmocka_unit_test(a_source_that_ends_loses_its_jobs_and_is_asked_again_later),
         cmocka_unit_test(a_source_that_is_stopped_is_given_up),
         cmocka_unit_test(a_source_that_answers_no_ping_is_given_up),
+        cmocka_unit_test(a_source_that_ends_no_run_is_given_up),
         cmocka_unit_test(one_who_differs_is_refused_by_name),
         cmocka_unit_test(a_sink_of_another_model_finds_nothing_and_does_not_ask_again),
         cmocka_unit_test(another_key_proves_nothing),
