@@ -172,14 +172,8 @@ static uint64_t score_of(const struct holds_call *c, const struct registry_view 
     return hash_64(view->url, strlen(view->url), seed);
 }
 
-static bool is_tried(const struct holds_call *c, uint32_t worker) {
-    for (uint32_t i = 0; i < c->n_tried; i++)
-        if (c->tried[i] == worker) return true;
-    return false;
-}
-
-/* Excludes all candidates but the first by rendezvous of those that were not tried. ST_NOT_FOUND:
- * there is none. */
+/* Excludes all candidates but the first by rendezvous, besides the workers that were tried, which
+ * are no candidates. ST_NOT_FOUND: there is none. */
 static enum status choose_by_rendezvous(struct holds_call *c, struct route_request *rq,
                                         uint32_t *exclude) {
     struct holds *h = c->holds;
@@ -194,15 +188,15 @@ static enum status choose_by_rendezvous(struct holds_call *c, struct route_reque
         struct registry_view view;
         uint64_t score;
 
-        if (is_tried(c, worker) || !registry_get(h->config.registry, worker, &view)) continue;
+        if (!registry_get(h->config.registry, worker, &view)) continue;
         score = score_of(c, &view);
         if (best != WORKER_NONE && score <= best_score) continue;
         best = worker;
         best_score = score;
     }
     if (best == WORKER_NONE) return ST_NOT_FOUND;
+    memcpy(exclude, c->tried, c->n_tried * sizeof(*exclude));
     rq->exclude = exclude;
-    rq->n_exclude = 0;
     for (uint32_t i = 0; i < n; i++)
         if (h->candidates[i].worker != best) exclude[rq->n_exclude++] = h->candidates[i].worker;
     return ST_OK;
@@ -211,7 +205,7 @@ static enum status choose_by_rendezvous(struct holds_call *c, struct route_reque
 static enum status route(struct holds_leg *leg, bool is_first) {
     struct holds_call *c = leg->call;
     struct holds *h = c->holds;
-    uint32_t *exclude = mem_calloc(h->config.max_workers, sizeof(*exclude));
+    uint32_t *exclude = mem_calloc(h->config.max_workers + HOLDS_TRIED_MAX, sizeof(*exclude));
     struct route_request rq = c->rq;
     enum status st = ST_OK;
 

@@ -64,6 +64,16 @@ def test_several_workers_get_the_prompt(programs, path, field):
         assert fleet.holders() == []
 
 
+@pytest.mark.parametrize("path, field", [("/cache/hold", "copies"), ("/cache/prewarm", "workers")])
+def test_further_copies_go_to_workers_that_lack_the_prompt(programs, path, field):
+    fleet = Fleet(programs, 2, "--policy", "chwbl", "--prefix-hash-load-factor", 1000)  # would choose one worker twice
+    assert fleet.call(path, {"prompt": PROMPT, field: 3}).json[field] == 2
+    for worker in fleet.workers:
+        usage = worker.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 1}).json["usage"]
+        assert usage["prompt_tokens_details"]["cached_tokens"] == (usage["prompt_tokens"] - 1) // 16 * 16
+    assert len(fleet.holders()) == (2 if path == "/cache/hold" else 0)
+
+
 def test_hold_moves_to_another_worker_when_its_own_is_killed(programs):
     fleet = Fleet(programs, 2)
     held = fleet.hold(ttl=3600)
