@@ -75,7 +75,7 @@ static enum status read_prompt(struct call *c, const struct json *root, uint32_t
     if (st != ST_OK) return st;
     if (c->n_prompts > 1) {
         return error_set_param(err, ST_INVALID, "prompt",
-                               "the request has %u prompts: prewarm them one by one", c->n_prompts);
+                               "the request has %u prompts: send them one by one", c->n_prompts);
     }
     set_params(c, ttl_s);
     return ST_OK;
