@@ -274,15 +274,20 @@ static struct hold_entry *repeated(const struct holds_call *c) {
 
 static void end_repeat(struct holds_call *c) {
     struct hold_entry *e = repeated(c);
+    struct log *log = c->holds->config.log;
 
     if (e) {
         e->is_repeating = false;
         e->repeat_us = holds_now_us(c) + (first_ok(c) ? 0 : REPEAT_AGAIN_US);
         add_copies(c, e);
-        log_event(c->holds->config.log, first_ok(c) ? LOG_INFO : LOG_WARN,
-                  first_ok(c) ? "hold_repeated" : "hold_not_repeated", log_z("holder", e->holder),
-                  log_z("model", e->model), log_u64("copies", e->n_copies),
-                  log_u64("wanted", e->n_wanted));
+        if (first_ok(c))
+            log_event(log, LOG_INFO, "hold_repeated", log_z("holder", e->holder),
+                      log_z("model", e->model), log_u64("copies", e->n_copies),
+                      log_u64("wanted", e->n_wanted));
+        else
+            log_event(log, LOG_WARN, "hold_not_repeated", log_z("holder", e->holder),
+                      log_z("model", e->model), log_u64("copies", e->n_copies),
+                      log_u64("wanted", e->n_wanted));
     }
     holds_call_done(c, 200);
 }

@@ -278,6 +278,14 @@ static bool is_stopping(struct file_tier *f) {
 }
 
 /* The two that a thread has begun are done, those that wait are skipped. */
+static unsigned n_calls(struct file_desk *d) {
+    unsigned n = 0;
+
+    for (int op = 0; op <= FILE_UNLINK; op++)
+        n += atomic_load(&d->seen[op]);
+    return n;
+}
+
 static void destroying_ends_every_job(void **state) {
     enum { N = 60 };
     struct file_desk *d = *state;
@@ -287,12 +295,12 @@ static void destroying_ends_every_job(void **state) {
     unsigned before;
 
     assert_int_equal(file_desk_store(d, 1, 0, 4), 4);
-    before = atomic_load(&d->seen[FILE_OPEN]);
+    before = n_calls(d);
     atomic_store(&d->is_held, true);
     for (uint64_t i = 0; i < N; i++)
         file_desk_submit(d, i % 2 ? file_batch_make(d, TIER_STORE, 10 + i, 0, 4)
                                   : file_batch_make(d, TIER_LOAD, 1, 0, 4));
-    WAIT_UNTIL(atomic_load(&d->seen[FILE_OPEN]) == before + 2); /* both threads have a load */
+    WAIT_UNTIL(n_calls(d) == before + 2); /* both threads have a job */
     assert_int_equal(pthread_create(&thread, NULL, destroy, d), 0);
     WAIT_UNTIL(is_stopping(f));
     atomic_store(&d->is_held, false);
