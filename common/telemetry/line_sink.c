@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "common/base/mem.h"
+#include "common/base/thread.h"
 
 #define GATHER_NS      5000000 /* for more lines, before some are written */
 #define PIECE_BYTES    4096    /* PIPE_BUF: what a pipe does not cut */
@@ -150,18 +151,6 @@ static void *run(void *arg) {
     return NULL;
 }
 
-/* Signals are for the threads that expect them. */
-static bool start(struct line_sink *s) {
-    sigset_t all, before;
-    int code;
-
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    code = pthread_create(&s->thread, NULL, run, s);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return code == 0;
-}
-
 static void sink_free(struct line_sink *s) {
     pthread_cond_destroy(&s->changed);
     pthread_mutex_destroy(&s->lock);
@@ -182,7 +171,7 @@ struct line_sink *line_sink_create(int fd, bool owns_fd, size_t buffer_bytes) {
     s->flushing.bytes = mem_alloc(s->cap);
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->changed, NULL);
-    if (start(s)) return s;
+    if (thread_start(&s->thread, run, s) == 0) return s;
     sink_free(s);
     return NULL;
 }

@@ -232,7 +232,7 @@ static void a_sink_that_ends_leaves_no_block_pinned(void **state) {
     }
 }
 
-/* Neither has anything, and each is told that the other has. */
+/* Neither has anything, and the request to each names the other. */
 static void two_that_name_each_other_both_compute(void **state) {
     struct answer first[N_PROMPTS] = {{.n = 0}}, second[N_PROMPTS] = {{.n = 0}};
     static struct worker a, b;

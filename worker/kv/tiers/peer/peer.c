@@ -3,12 +3,12 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "common/base/clock.h"
 #include "common/base/mem.h"
+#include "common/base/thread.h"
 #include "common/net/cipher.h"
 #include "worker/kv/tiers/peer/peer_internal.h"
 
@@ -205,15 +205,9 @@ static void *run(void *arg) {
     return NULL;
 }
 
-/* Signals are for the program's main thread. */
 static enum status start(struct tier_peer *t, struct error *err) {
-    sigset_t all, before;
-    int code;
+    int code = thread_start(&t->thread, run, t);
 
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    code = pthread_create(&t->thread, NULL, run, t);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (code != 0)
         return error_set(err, ST_IO, "cannot start the thread that asks peers: %s", strerror(code));
     t->is_running = true;

@@ -7,12 +7,12 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <signal.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "common/base/clock.h"
 #include "common/base/mem.h"
+#include "common/base/thread.h"
 #include "common/net/cipher.h"
 #include "worker/kv/tiers/peer/peer_server_internal.h"
 
@@ -128,15 +128,9 @@ static void *run(void *arg) {
     return NULL;
 }
 
-/* Signals are for the program's main thread. */
 static enum status start_thread(struct peer_server *s, struct error *err) {
-    sigset_t all, before;
-    int code;
+    int code = thread_start(&s->thread, run, s);
 
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    code = pthread_create(&s->thread, NULL, run, s);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (code != 0)
         return error_set(err, ST_IO, "cannot start the thread that serves peers: %s",
                          strerror(code));

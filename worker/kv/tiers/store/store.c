@@ -8,13 +8,13 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "common/base/clock.h"
 #include "common/base/hash.h"
 #include "common/base/mem.h"
+#include "common/base/thread.h"
 #include "common/net/cipher.h"
 #include "worker/kv/tiers/store/store_internal.h"
 
@@ -331,15 +331,9 @@ static void *run(void *arg) {
     return NULL;
 }
 
-/* Signals are for the program's main thread. */
 static enum status start(struct tier_store *s, struct error *err) {
-    sigset_t all, before;
-    int code;
+    int code = thread_start(&s->thread, run, s);
 
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    code = pthread_create(&s->thread, NULL, run, s);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (code != 0)
         return error_set(err, ST_IO, "cannot start the store's thread: %s", strerror(code));
     s->is_running = true;
