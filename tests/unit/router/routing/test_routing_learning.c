@@ -372,7 +372,7 @@ static void a_prompt_being_computed_takes_room_from_the_cache(void **state) {
     routing_destroy(r);
 }
 
-/* The numbers of the example at the top of routing.c. */
+/* The numbers of the example at the top of routing_learn.c. */
 static void the_worked_example_of_a_report_holds(void **state) {
     struct routing *seen = fleet(1, "prefix"), *r = fleet(1, "prefix");
     struct prompt opening = prompt_of(5, 5, 0, 5);
