@@ -24,6 +24,8 @@
 #define DOUBLINGS_MAX 7u
 #define PATH_MISSES   3u /* in a row: sources differ, and a cache may have turned over */
 
+static const struct fetch_source no_source = {.worker = WORKER_NONE, .value_s = -HUGE_VAL};
+
 void fetch_init(struct fetch *f, uint32_t n_workers) {
     *f = (struct fetch){
         .n_workers = n_workers,
@@ -31,6 +33,8 @@ void fetch_init(struct fetch *f, uint32_t n_workers) {
         .of_host = mem_calloc(n_workers, sizeof(*f->of_host)),
         .of_fabric = mem_calloc(n_workers, sizeof(*f->of_fabric)),
     };
+    for (uint32_t w = 0; w < n_workers; w++)
+        f->of_host[w] = f->of_fabric[w] = no_source;
     fetch_rate_init(&f->rates[FETCH_SAME_HOST], SAME_HOST_LATENCY_S, SAME_HOST_BYTES_PER_S);
     fetch_rate_init(&f->rates[FETCH_APART], APART_LATENCY_S, APART_BYTES_PER_S);
 }
@@ -40,6 +44,15 @@ void fetch_fini(struct fetch *f) {
     mem_free(f->of_host);
     mem_free(f->of_fabric);
     *f = (struct fetch){0};
+}
+
+/* The sources of the last request are no longer those of their groups. */
+static void forget_sources(struct fetch *f) {
+    WORKER_MASK_FOR_EACH(s, f->found.words, CEIL_DIV(f->n_workers, 64)) {
+        f->of_host[f->workers[s].host_id] = no_source;
+        f->of_fabric[f->workers[s].fabric_id] = no_source;
+    }
+    f->found = (struct worker_mask){0};
 }
 
 /* --- workers --------------------------------------------------------------------------------- */
@@ -90,6 +103,7 @@ void fetch_set_peer(struct fetch *f, uint32_t w, const struct fetch_peer *peer) 
         k->peer = now;
         return;
     }
+    forget_sources(f);
     if (k->peer.fabric) leave(f, w);
     *k = (struct fetch_worker){.peer = now};
     if (now.fabric) join(f, w);
@@ -118,37 +132,45 @@ static void offer(struct fetch_source *best, const struct fetch_source *source) 
     if (source->value_s > best->value_s) *best = *source;
 }
 
+/* Blocks that each sink has on its device: a source of no more is of use to none. */
+static uint32_t held_by_all(const struct fetch *f, const struct policy_view *view) {
+    const uint32_t *held = view->device_blocks ? view->device_blocks : view->matched_blocks;
+    uint32_t least = UINT32_MAX;
+
+    for (uint32_t i = 0; i < view->load->n_words; i++) {
+        for (uint64_t sinks = view->candidates[i] & f->peers.words[i]; sinks; sinks &= sinks - 1)
+            least = MIN(least, held[i * 64 + (uint32_t)__builtin_ctzll(sinks)]);
+    }
+    return least;
+}
+
 bool fetch_find(struct fetch *f, const struct policy_view *view, const uint64_t *mask,
                 fetch_ready_fn *ready, const void *ctx, uint64_t now_us) {
-    const struct fetch_source none = {.worker = WORKER_NONE, .value_s = -HUGE_VAL};
     const struct load *load = view->load;
-    uint64_t sources[WORKER_MASK_WORDS];
+    uint32_t n_useless = held_by_all(f, view);
     bool is_any = false;
 
     f->now_us = now_us;
     for (int p = 0; p < FETCH_N_PATHS; p++)
         fetch_rate_forget(&f->rates[p], now_us);
-    for (uint32_t i = 0; i < load->n_words; i++)
-        sources[i] = mask[i] & f->peers.words[i];
-    WORKER_MASK_FOR_EACH(w, f->peers.words, load->n_words) {
-        f->of_host[f->workers[w].host_id] = f->of_fabric[f->workers[w].fabric_id] = none;
-    }
-    WORKER_MASK_FOR_EACH(s, sources, load->n_words) {
+    forget_sources(f);
+    WORKER_MASK_FOR_EACH(s, mask, load->n_words) {
         const struct fetch_worker *k = &f->workers[s];
         struct fetch_source *of_host = &f->of_host[k->host_id];
         struct fetch_source *of_fabric = &f->of_fabric[k->fabric_id], at[FETCH_N_PATHS];
-        uint32_t n = view->matched_blocks[s], n_ready;
+        uint32_t n = view->matched_blocks[s];
 
-        if (!n || k->away_until_us > now_us) continue;
+        if (n <= n_useless || k->away_until_us > now_us) continue;
         value(f, view, s, n, at);
         if (at[FETCH_SAME_HOST].value_s <= of_host->value_s &&
             at[FETCH_APART].value_s <= of_fabric->value_s)
             continue;
-        n_ready = load->workers[s].n_pending ? ready(ctx, s, n) : n;
-        if (!n_ready) continue;
-        if (n_ready < n) value(f, view, s, n_ready, at);
+        if (load->workers[s].n_pending) n = ready(ctx, s, n);
+        if (n <= n_useless) continue;
+        if (n < view->matched_blocks[s]) value(f, view, s, n, at);
         offer(of_host, &at[FETCH_SAME_HOST]);
         offer(of_fabric, &at[FETCH_APART]);
+        worker_mask_add(f->found.words, s);
         is_any = true;
     }
     return is_any;
@@ -201,11 +223,12 @@ static bool has_memory(const struct policy_view *view, uint32_t w, double cached
 struct fetch_plan fetch_plan(const struct fetch *f, const struct policy_view *view, uint32_t w,
                              double cached) {
     const struct fetch_worker *k = &f->workers[w];
+    const struct fetch_source *near = &f->of_host[k->host_id], *any = &f->of_fabric[k->fabric_id];
     struct fetch_plan plan = FETCH_NONE;
 
     if (!k->peer.fabric) return plan;
-    consider(f, view, w, cached, &f->of_host[k->host_id], &plan);
-    consider(f, view, w, cached, &f->of_fabric[k->fabric_id], &plan);
+    consider(f, view, w, cached, near, &plan);
+    if (any->worker != near->worker) consider(f, view, w, cached, any, &plan);
     if (plan.source == WORKER_NONE) return plan;
     if (!is_sooner(f, view, w, cached, &plan) || !has_memory(view, w, cached)) return FETCH_NONE;
     if (worker_mask_has(f->full.words, w)) plan.displaced_s = ASKED_AGAIN * plan.saved_s;
@@ -281,6 +304,10 @@ void fetch_check(const struct fetch *f) {
         assert(worker_mask_has(f->peers.words, w) == (k->peer.fabric != 0));
         assert(k->n_missed <= DOUBLINGS_MAX);
         if (k->peer.fabric) check_groups(f, k);
+        assert(f->of_host[w].worker == WORKER_NONE ||
+               worker_mask_has(f->found.words, f->of_host[w].worker));
+        assert(f->of_fabric[w].worker == WORKER_NONE ||
+               worker_mask_has(f->found.words, f->of_fabric[w].worker));
         n += k->peer.fabric != 0;
     }
     assert(n == f->n_peers);

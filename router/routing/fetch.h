@@ -64,7 +64,8 @@ struct fetch {
     struct worker_mask peers;
     struct worker_mask full; /* a copy there pushes out what others may ask for */
     struct fetch_worker *workers;
-    struct fetch_source *of_host, *of_fabric; /* by host_id and fabric_id; of the last request */
+    struct fetch_source *of_host, *of_fabric; /* by host_id and fabric_id; of the last request: */
+    struct worker_mask found;                 /* all others have none */
     struct fetch_rate rates[FETCH_N_PATHS];
     struct fetch_trust {
         uint32_t n_open;   /* fetches whose end is not known */
@@ -101,9 +102,10 @@ static inline bool fetch_is_possible(const struct fetch *f) {
  * there cannot be fetched. */
 typedef uint32_t fetch_ready_fn(const void *ctx, uint32_t s, uint32_t n);
 
-/* Finds the sources of a request among `mask`, for the plans of that request. The view has its
- * matches for all of them; `ready` is asked of those that would be best and have prompts pending.
- * False: there is none. */
+/* Finds the sources of a request among `mask`, peers all, for the plans of that request. The view
+ * has its matches for them and for the candidates; `ready` is asked of those that would be best and
+ * have prompts pending. One that holds no more than each of the candidates is none. False: there is
+ * none. */
 bool fetch_find(struct fetch *f, const struct policy_view *view, const uint64_t *mask,
                 fetch_ready_fn *ready, const void *ctx, uint64_t now_us);
 

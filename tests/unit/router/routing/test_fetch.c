@@ -10,6 +10,7 @@
 #define LONG_BLOCKS     60
 #define LONG_TOKENS     (LONG_BLOCKS * 32.0)
 #define BYTES_PER_TOKEN 32768.0
+#define CLOSE_S         5e-3 /* a fetch that saves less may not be worth it */
 
 /* --- rates ----------------------------------------------------------------------------------- */
 
@@ -343,6 +344,126 @@ static void what_is_pending_at_the_source_is_not_fetched(void **state) {
     routing_destroy(r);
 }
 
+/* A source that holds what all hold is of no use, and is nothing that stands in the way of one that
+ * is busy: the sink waits for its turn anyhow. */
+static void a_busy_source_is_not_hidden_by_what_all_hold(void **state) {
+    struct routing *r = fabric_of(4);
+    struct prompt half = prompt_of(1, LONG_BLOCKS / 2, 9, LONG_BLOCKS / 2), others[2];
+    struct route_feedback report = {
+        .prompt_tokens = 1920, .cached_tokens = 1888, .restored_tokens = 1888, .restore_us = 50000};
+    struct route_ticket tickets[2] = {0}, behind = {0};
+    struct prompt first = prompt_of(77, 0, 0, LONG_BLOCKS);
+    struct policy_term terms[8];
+    struct route_request rq;
+    struct crowd crowd;
+    uint32_t sink;
+    (void)state;
+
+    hold_at(r, 0, 1, SECOND);
+    for (uint32_t w = 1; w < 4; w++) {
+        struct route_ticket t = {0};
+
+        rq = request_of(&half, SECOND);
+        routing_add_remote(r, w, &rq, &t);
+        finish(r, &t, SECOND);
+    }
+    gather(r, &crowd, 2 * SECOND);
+    for (uint64_t i = 0; i < 2; i++) { /* one after another, 0.05 s each */
+        hold_at(r, 0, 2 + i, 2 * SECOND);
+        others[i] = long_prompt(2 + i);
+        send(r, &others[i], &tickets[i], 2 * SECOND);
+        assert_int_equal(tickets[i].fetch.source, 0);
+        routing_first_token(r, &tickets[i], &report, 2 * SECOND);
+    }
+    rq = request_of(&first, 2 * SECOND);
+    sink = tickets[0].load.worker;
+    routing_add_remote(r, sink, &rq, &behind);
+    price(r, 1, 2 * SECOND, terms);
+    assert_int_equal(terms[sink].source, 0);
+    assert_float_equal(terms[sink].fetch_tokens, LONG_TOKENS / 2, 0);
+    give_up(r, &behind, 3 * SECOND);
+    for (size_t i = 0; i < 2; i++)
+        finish(r, &tickets[i], 3 * SECOND);
+    disperse(r, &crowd, 3 * SECOND);
+    routing_check(r);
+    routing_destroy(r);
+}
+
+static uint32_t has_all(const void *ctx, uint32_t s, uint32_t n) {
+    (void)ctx;
+    (void)s;
+    return n;
+}
+
+/* By the best of all sources, priced one by one. */
+static double most_saved_s(const struct fetch *f, const struct policy_view *view, uint32_t w,
+                           double cached) {
+    const struct fetch_peer *sink = &f->workers[w].peer;
+    double most_s = 0;
+
+    WORKER_MASK_FOR_EACH(s, f->peers.words, view->load->n_words) {
+        const struct fetch_peer *source = &f->workers[s].peer;
+        double tokens = policy_matched_tokens(view, s), fetch_s;
+
+        if (s == w || source->fabric != sink->fabric || tokens <= cached) continue;
+        fetch_s =
+            fetch_rate_s(&f->rates[source->host == sink->host ? FETCH_SAME_HOST : FETCH_APART],
+                         (tokens - cached) * BYTES_PER_TOKEN);
+        most_s = fmax(most_s, load_prefill_s(&view->load->workers[w], cached, tokens) - fetch_s);
+    }
+    return most_s;
+}
+
+static void the_best_source_is_found_whatever_workers_hold(void **state) {
+    enum { N = 70 };
+    struct rng rng;
+    struct load load;
+    struct fetch f;
+    uint32_t n_fetches = 0;
+    (void)state;
+
+    rng_seed(&rng, 3);
+    load_init(&load, N);
+    fetch_init(&f, N);
+    for (uint32_t w = 0; w < N; w++)
+        load_worker_up(&load, w, &(struct worker_spec){.identity = w});
+    for (int step = 0; step < 400; step++) {
+        uint32_t matched[N], least = (uint32_t)rng_below(&rng, 40);
+        struct worker_mask sinks = {0};
+        struct policy_view view = {.load = &load,
+                                   .candidates = sinks.words,
+                                   .matched_blocks = matched,
+                                   .prompt_tokens = 64 * 32,
+                                   .tokens_per_block = 32};
+
+        for (uint32_t w = 0; w < N; w++) {
+            if (!rng_below(&rng, 8))
+                fetch_set_peer(
+                    &f, w,
+                    &(struct fetch_peer){rng_below(&rng, 3), rng_below(&rng, 5), BYTES_PER_TOKEN});
+            if (!rng_below(&rng, 4)) worker_mask_add(sinks.words, w);
+            matched[w] = rng_below(&rng, 3) ? least : (uint32_t)rng_below(&rng, 64);
+        }
+        fetch_find(&f, &view, f.peers.words, has_all, NULL, SECOND);
+        fetch_check(&f);
+        WORKER_MASK_FOR_EACH(w, sinks.words, load.n_words) {
+            double cached = policy_matched_tokens(&view, w), most_s;
+            struct fetch_plan plan = fetch_plan(&f, &view, w, cached);
+
+            most_s = worker_mask_has(f.peers.words, w) ? most_saved_s(&f, &view, w, cached) : 0;
+            if (plan.source == WORKER_NONE) {
+                assert_true(most_s < CLOSE_S);
+                continue;
+            }
+            assert_float_equal(plan.saved_s - plan.fetch_s, most_s, 1e-9);
+            n_fetches++;
+        }
+    }
+    assert_true(n_fetches > 100);
+    fetch_fini(&f);
+    load_fini(&load);
+}
+
 /* --- learning -------------------------------------------------------------------------------- */
 
 /* A request for what 0 alone holds, sent to 1, which reports this. Returns the predicted seconds;
@@ -425,6 +546,8 @@ int main(void) {
         cmocka_unit_test(a_worker_that_failed_the_request_is_no_source),
         cmocka_unit_test(the_first_fetch_is_awaited),
         cmocka_unit_test(what_is_pending_at_the_source_is_not_fetched),
+        cmocka_unit_test(a_busy_source_is_not_hidden_by_what_all_hold),
+        cmocka_unit_test(the_best_source_is_found_whatever_workers_hold),
         cmocka_unit_test(a_network_slower_than_computing_is_no_longer_used),
         cmocka_unit_test(a_source_that_had_nothing_pauses),
         cmocka_unit_test(a_missed_fetch_does_not_shrink_the_cache),
