@@ -80,6 +80,8 @@ static struct registry_config registry_config_of(const struct router *r) {
     const struct router_options *o = r->options;
 
     return (struct registry_config){
+        .vllm_handover =
+            o->kv_connector == KV_CONNECTOR_MOONCAKE ? HANDOVER_MOONCAKE : HANDOVER_NIXL,
         .routing = {.policy = policy_find(str_of(policy_names[o->policy])),
                     .policy_options = o->policy_options,
                     .max_workers = o->max_workers,

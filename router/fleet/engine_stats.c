@@ -272,3 +272,47 @@ void engine_stats_read_info(struct engine_stats *stats, struct str json) {
     read_part(stats, root);
     json_destroy(root);
 }
+
+static bool is_id_byte(char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+           (c && strchr("-_.:", c));
+}
+
+/* It is put into bodies as it is. */
+static bool read_id(char out[WORKER_ENGINE_ID_MAX], const struct json *engine) {
+    struct str id;
+
+    if (json_to_str(json_get(engine, "engine_id"), &id) != ST_OK) return false;
+    if (!id.len || id.len >= WORKER_ENGINE_ID_MAX) return false;
+    for (size_t i = 0; i < id.len; i++) {
+        if (!is_id_byte(id.ptr[i])) return false;
+    }
+    memcpy(out, id.ptr, id.len);
+    out[id.len] = '\0';
+    return true;
+}
+
+static bool read_engine(struct worker_engine *out, const struct json *engine) {
+    uint64_t rank = 0;
+
+    if (str_to_u64(json_key(engine), &rank) != ST_OK || rank > UINT16_MAX) return false;
+    out->rank = (uint32_t)rank;
+    return read_id(out->id, engine);
+}
+
+bool engine_stats_read_engines(struct worker_engines *out, struct str json) {
+    struct json *root;
+    bool is_good;
+
+    out->n = 0;
+    if (json_parse(&root, json, NULL, NULL) != ST_OK) return false;
+    is_good = json_type(root) == JSON_OBJECT;
+    JSON_FOR_EACH(it, root) {
+        if (!is_good || out->n == WORKER_ENGINES_MAX) break;
+        is_good = read_engine(&out->engines[out->n], it);
+        out->n += is_good;
+    }
+    json_destroy(root);
+    if (!is_good) out->n = 0;
+    return out->n > 0;
+}

@@ -42,6 +42,12 @@ bool engine_stats_read_page(struct engine_stats *out, struct str page);
 /* SGLang's /get_server_info: sets n_blocks, block_size and part if they are there. */
 void engine_stats_read_info(struct engine_stats *stats, struct str json);
 
+/* GET /query of the bootstrap server of vLLM's MooncakeConnector: the engines that have registered,
+ * in order, at most WORKER_ENGINES_MAX. False: it is no such answer, or has none.
+ *
+ *      {"0": {"engine_id": "<uuid>", "worker_addr": {...}}, "1": ...}        by data-parallel rank */
+MUST_USE bool engine_stats_read_engines(struct worker_engines *out, struct str json);
+
 /* --- the parser ------------------------------------------------------------------------------- */
 
 struct prom_sample {

@@ -13,19 +13,21 @@
 #include "router/registry/registry_view.h"
 #include "router/registry/registry_workers.h"
 
-#define MAX_CALLS      8
-#define MAX_PAGE_BYTES (4u << 20) /* histograms with many labels: some hundred KB are usual */
-#define PAUSE_SHARE    4          /* the least pause is this part of the interval */
-#define MAX_SKIPPED    64         /* rounds between two tries of a worker without metrics */
+#define MAX_CALLS       8
+#define MAX_QUERY_BYTES (256u << 10) /* 100 bytes for each GPU */
+#define MAX_PAGE_BYTES  (4u << 20)   /* histograms with many labels: some hundred KB are usual */
+#define PAUSE_SHARE     4            /* the least pause is this part of the interval */
+#define MAX_SKIPPED     64           /* rounds between two tries of a worker without metrics */
 
 struct engine {
     struct scrape *scrape;
     struct http_call *call; /* NULL: none */
     uint32_t worker, incarnation;
-    uint32_t n_failures, n_skipped; /* in a row; rounds since the last try */
-    uint32_t n_lives;               /* restarts seen */
-    bool was_asked_info;            /* since its start */
-    struct engine_stats last, now;  /* kind UNKNOWN: none */
+    uint32_t n_failures, n_skipped;  /* in a row; rounds since the last try */
+    uint32_t n_lives;                /* restarts seen */
+    bool was_asked_info;             /* since its start */
+    bool has_engines, lacks_engines; /* as its bootstrap server answered last; neither: not asked */
+    struct engine_stats last, now;   /* kind UNKNOWN: none */
 };
 
 struct scrape {
@@ -129,10 +131,68 @@ static bool ask(struct engine *e, const struct registry_view *view, const char *
     return http_client_start(s->client, &request, on_answer, e, &e->call, NULL) == ST_OK;
 }
 
+/* The bootstrap server speaks http, at the worker's address. */
+static bool ask_bootstrap(struct engine *e, const struct registry_view *view,
+                          http_client_fn *on_answer) {
+    const char *colon = strrchr(view->address, ':');
+    char url[REGISTRY_URL_MAX + 32];
+    struct http_client_request request = {
+        .url = url, .timeout_ms = e->scrape->config.timeout_ms, .max_body_bytes = MAX_QUERY_BYTES};
+
+    if (!colon) return false;
+    snprintf(url, sizeof(url), "http://%.*s:%u/query", (int)(colon - view->address), view->address,
+             (unsigned)view->part.bootstrap_port);
+    return http_client_start(e->scrape->client, &request, on_answer, e, &e->call, NULL) == ST_OK;
+}
+
 /* The id may belong to another worker when an answer arrives. */
 static bool is_still_there(const struct engine *e, struct registry_view *view) {
     return registry_get(e->scrape->registry, e->worker, view) &&
            view->incarnation == e->incarnation;
+}
+
+static void log_engines(struct engine *e, const struct registry_view *view,
+                        const struct http_client_response *response) {
+    struct log *log = e->scrape->log;
+
+    if (e->has_engines) {
+        log_event(log, LOG_INFO, "bootstrap_found", log_u64("worker", e->worker),
+                  log_u64("port", view->part.bootstrap_port));
+        return;
+    }
+    log_event(
+        log, LOG_WARN, "bootstrap_unknown", log_u64("worker", e->worker),
+        log_u64("port", view->part.bootstrap_port), log_i64("code", response->code),
+        log_z("why", response->status == ST_OK ? "the answer names no engine" : response->message));
+}
+
+static void on_engines(const struct http_client_response *response, void *arg) {
+    struct engine *e = arg;
+    struct worker_engines engines = {0};
+    struct registry_view view;
+    bool is_known;
+
+    if (is_still_there(e, &view)) {
+        is_known = response->status == ST_OK && response->code == 200 &&
+                   engine_stats_read_engines(&engines, response->body);
+        registry_set_engines(e->scrape->registry, e->worker, e->incarnation, &engines);
+        if (is_known ? !e->has_engines : !e->lacks_engines) {
+            e->has_engines = is_known;
+            e->lacks_engines = !is_known;
+            log_engines(e, &view, response);
+        }
+    }
+    done(e);
+}
+
+/* The last call of a worker's turn. */
+static void finish(struct engine *e) {
+    struct registry_view view;
+
+    if (is_still_there(e, &view) && view.part.handover == HANDOVER_MOONCAKE &&
+        view.part.role != WORKER_DECODE && ask_bootstrap(e, &view, on_engines))
+        return;
+    done(e);
 }
 
 static void on_info(const struct http_client_response *response, void *arg) {
@@ -144,7 +204,7 @@ static void on_info(const struct http_client_response *response, void *arg) {
         e->now = e->last;
         report_to_registry(e);
     }
-    done(e);
+    finish(e);
 }
 
 static void on_page(const struct http_client_response *response, void *arg) {
@@ -155,7 +215,7 @@ static void on_page(const struct http_client_response *response, void *arg) {
     if (!is_still_there(e, &view) || response->status != ST_OK || response->code != 200 ||
         !engine_stats_read_page(&e->now, response->body)) {
         e->n_failures++;
-        done(e);
+        finish(e);
         return;
     }
     e->n_failures = 0;
@@ -164,7 +224,7 @@ static void on_page(const struct http_client_response *response, void *arg) {
         e->was_asked_info = true;
         if (ask(e, &view, "/get_server_info", on_info)) return;
     }
-    done(e);
+    finish(e);
 }
 
 /* A worker without metrics is read in every 1st, 2nd, 4th ... round. */

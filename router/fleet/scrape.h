@@ -1,4 +1,4 @@
-/* router/fleet/scrape.h - reads metrics of third-party engines.
+/* router/fleet/scrape.h - reads metrics of third-party engines, and ids of those that hand over KV.
  *
  * vLLM and SGLang report neither cached tokens nor their size with each answer, so the control loop
  * reads their /metrics every second, and SGLang's /get_server_info once after each start, and
@@ -6,6 +6,10 @@
  * fall, or the process's start time changes), which empties the cache.
  *
  *      tick ─▶ worker 0, 1, 2 ... at most 8 at once ─▶ the last has answered ─▶ next tick
+ *
+ * A vLLM worker that computes prompts for others through MooncakeConnector is also asked for the
+ * ids of its engines, GET /query of its bootstrap server, in every round. While that fails, it
+ * computes none.
  *
  * Optional: a worker without metrics is routed to all the same, and read ever less often. `routing`
  * detects engines that other routers use too. Thread: control. */

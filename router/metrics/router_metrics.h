@@ -78,6 +78,9 @@ extern const double router_decision_buckets[ROUTER_DECISION_BUCKETS]; /* 500 ns 
       "Prompts sent to a worker that prefills for another, by outcome: handed (over), failed "     \
       "(the decoding worker computed it, or the request was retried) or aborted (the request "     \
       "ended).")                                                                                   \
+    X(COUNTER, prefill_unused_total, "",                                                           \
+      "Prompts handed over by a vLLM worker which no answer used, because the client left or the " \
+      "decoding worker failed. The worker keeps their KV until its own timeout.")                  \
     X(HISTOGRAM, prefill_leg_seconds, "", "Time of first legs that handed their prompt over.",     \
       METRIC_BUCKETS(metrics_ttft_buckets))                                                        \
     X(GAUGE, requests_waiting, "", "Requests waiting for their worker or their session.",          \

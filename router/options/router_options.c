@@ -30,6 +30,7 @@ static const char *const level_aliases[] = {"warning", "warn", NULL};
 /* sglang-router and smg write -1 where there is no limit. */
 static const char *const no_limit[] = {"-1", "0", NULL};
 
+static const char *const kv_connector_names[] = {"NixlConnector", "MooncakeConnector", NULL};
 static const char *const session_admission_names[] = {"auto", "off", NULL};
 static const char *const order_aware_names[] = {"auto", "on", "off", NULL}; /* enum order_aware */
 static const char *const kv_events_names[] = {"off", "auto", "on", NULL};   /* kv_events_mode */
@@ -85,12 +86,18 @@ static const struct option_def rows[] = {
     {"prefill", OPT_LIST, FIELD(prefill), .takes_many = true, .group = "Workers",
      .metavar = "URL [PORT]",
      .help = "URLs of workers that compute prompts which workers of --decode answer (vLLM with "
-             "NixlConnector, SGLang with --disaggregation-mode prefill). PORT, behind a URL, is "
-             "the bootstrap port of an SGLang worker; without it 8998. A vLLM worker of this list "
-             "answers clients only while no other worker can."},
+             "NixlConnector or MooncakeConnector, SGLang with --disaggregation-mode prefill). "
+             "PORT, behind a URL, is the bootstrap port of a worker with SGLang or "
+             "MooncakeConnector; without it 8998. A vLLM worker of this list answers clients only "
+             "while no other worker can."},
     {"decode", OPT_LIST, FIELD(decode), .takes_many = true, .group = "Workers", .metavar = "URL",
      .help = "URLs of workers that answer requests whose prompts workers of --prefill compute. "
              "vLLM workers compute a prompt themselves when that is cheaper."},
+    {"kv-connector", OPT_ENUM, FIELD(kv_connector), .def = "NixlConnector",
+     .names = kv_connector_names, .group = "Workers",
+     .help = "Connector by which vLLM workers of role prefill or decode hand over KV, as in their "
+             "--kv-transfer-config. A worker's label kv_connector takes precedence. The ids that "
+             "MooncakeConnector needs are read every --engine-metrics-interval."},
     {"worker-file", OPT_STR, FIELD(worker_file), .group = "Workers", .metavar = "FILE",
      .help =
          "File of workers, one a line. A line is URL [max_in_flight=N] [label=text ...]; labels "
@@ -161,8 +168,8 @@ static const struct option_def rows[] = {
              "instead of --k8s-selector and --k8s-port. Changes of the pool are followed."},
     {"k8s-role-label", OPT_STR, FIELD(k8s_role_label), .def = "incipit.dev/role",
      .group = "Discovery", .metavar = "LABEL", .is_hidden = true,
-     .help = "Pod label that names the role of a pod. Pods whose role is only prefill, only decode "
-             "or only encode are ignored."},
+     .help = "Pod label that names the role of a pod: prefill, decode or both, as a worker's label "
+             "role. Pods whose role is only encode are ignored."},
     {"k8s-write-deletion-cost", OPT_BOOL, FIELD(k8s_write_deletion_cost), .group = "Discovery",
      .help = "Write controller.kubernetes.io/pod-deletion-cost to pods, so that scale-down removes "
              "the pod with the smallest cache first. Needs the right to patch pods."},

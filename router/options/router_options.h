@@ -18,6 +18,7 @@ enum router_isolation { ISOLATE_NONE, ISOLATE_TENANT, ISOLATE_AUTO };
 #define HOLD_AUTO   UINT32_MAX /* --hold-ms auto: by the workers' order */
 #define QUEUE_AUTO  UINT32_MAX /* --queue-size auto: by whether requests are held */
 
+enum kv_connector { KV_CONNECTOR_NIXL, KV_CONNECTOR_MOONCAKE };
 enum session_admission { SESSION_ADMISSION_AUTO, SESSION_ADMISSION_OFF };
 
 struct router_options {
@@ -30,6 +31,7 @@ struct router_options {
     bool worker_tls_insecure;
 
     struct option_list worker_urls, prefill, decode, worker_allow_cidr;
+    int kv_connector; /* enum kv_connector */
     const char *worker_file, *admin_api_key, *admin_api_key_file;
     bool is_admin_on_main;
 

@@ -25,6 +25,7 @@ enum worker_handover {
     HANDOVER_NONE,
     HANDOVER_NIXL,      /* vLLM's NixlConnector: kv_transfer_params, one leg after the other */
     HANDOVER_BOOTSTRAP, /* SGLang: bootstrap_host, _port and _room, both legs at once */
+    HANDOVER_MOONCAKE,  /* vLLM's MooncakeConnector: kv_transfer_params, both legs at once */
     HANDOVER_COUNT
 };
 

@@ -5,7 +5,7 @@
  *                         ├─ in turn ─▶ OPEN ──answer──▶ HANDED, the attempt goes on with members
  *                         │               └──any failure──▶ FAILED, the attempt goes on without
  *                         └─ at once ─▶ OPEN, HANDED, the attempt goes on beside it
- *                                         └──a failure──▶ FAILED, both end, and it is retried
+ *                                         └──a failure──▶ both end, and it is retried
  *
  * The exchange keeps its own ticket at the worker that decodes (registry_pair.h), and stays SENDING
  * while it waits. Until the second leg's first byte the client has nothing, so every failure falls
@@ -29,7 +29,8 @@ struct leg {
     struct handover h;
     struct route_ticket ticket; /* at the worker that prefills; open while is_open */
     struct registry_target target;
-    struct upstream *up; /* NULL: none */
+    struct worker_engine engine; /* of it, where ops->needs_engine */
+    struct upstream *up;         /* NULL: none */
     struct loop_task send;
     struct loop_timer grace; /* until a partner that may fail alike is given up */
     struct buf body;         /* of the request, as a worker gets it that serves it alone */
@@ -38,7 +39,8 @@ struct leg {
     struct http_head head;
     struct http_body parse;
     struct sse_usage usage;
-    uint64_t began_us, handed_us;
+    uint64_t began_us;
+    uint64_t handed_us; /* P was done; 0: not yet, or it holds nothing for D afterwards */
     uint32_t n_interim;
     enum leg_result result;
     bool is_open, has_head, is_fresh;

@@ -432,14 +432,15 @@ void proxy_attempt_failed(struct exchange *x, const char *reason, uint32_t cause
 
 void proxy_pair_failed(struct exchange *x, const char *reason) {
     struct registry_target p = x->leg->target;
+    bool is_free = !handover_is_required(p.part.handover);
 
     proxy_drop_upstream(x);
     end_attempt(x, reason, OUTCOME_UNKNOWN);
     note_tried_at(x, &p);
     if (x->n_lost >= x->max_lost) {
         proxy_fail_poison(x, true);
-    } else if (may_retry(x, RETRY_RESET)) {
-        retry_elsewhere(x, false);
+    } else if (is_free || may_retry(x, RETRY_RESET)) {
+        retry_elsewhere(x, is_free);
     } else {
         PROXY_FAIL(x, ST_BAD_GATEWAY, "no worker answered after %u attempts: try again later",
                    x->n_attempts);

@@ -96,7 +96,8 @@ void proxy_drop_upstream(struct exchange *x);  /* and what its first leg has */
 void proxy_attempt_goes_on(struct exchange *x, bool is_fresh);
 
 /* The worker that prefills failed, and the one that decodes cannot go on: both workers are left,
- * and the request is routed again. */
+ * and the request is routed again. Where a worker can compute the prompt, it gets the plain request
+ * whatever the retry budget. */
 void proxy_pair_failed(struct exchange *x, const char *reason);
 
 /* Closes an open ticket and leaves the states that have one. proxy_end_ticket leaves the state. */
@@ -157,7 +158,7 @@ MUST_USE enum status proxy_pair(struct exchange *x, struct error *err);
 void proxy_leg_failed(struct exchange *x, const char *reason, enum registry_outcome outcome);
 void proxy_drop_leg(struct exchange *x);         /* the attempt is over; twice is fine */
 void proxy_destroy_leg(struct exchange *x);      /* at recycling */
-bool proxy_awaits_leg(const struct exchange *x); /* nothing is sent to the worker that answers */
+bool proxy_awaits_leg(const struct exchange *x); /* the worker that answers waits for the leg */
 bool proxy_has_leg_at(const struct exchange *x, uint32_t worker, uint32_t incarnation);
 struct str proxy_leg_members(const struct exchange *x); /* of the second leg's body; empty: none */
 bool proxy_is_handed(const struct exchange *x);

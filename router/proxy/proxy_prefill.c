@@ -4,7 +4,8 @@
  *      send_leg        head and body to P
  *      on_leg_data     P's answer: kept in turn, drained at once
  *      leg_is_done     what it hands over becomes members of the second leg's body
- *      proxy_leg_failed  in turn, D computes the prompt itself; at once, both are left
+ *      proxy_leg_failed  in turn, D computes the prompt itself; at once, both are left, and D may
+ *                        get the plain request where it can compute the prompt
  *
  * P is judged as the worker of any attempt is; D is judged by its own leg. A leg that fails costs a
  * retry from the budget (the prompt is computed twice), and is never refused for want of one: D has
@@ -24,7 +25,7 @@
 static const struct upstream_user leg_user;
 
 bool proxy_awaits_leg(const struct exchange *x) {
-    return x->leg && x->leg->is_open && !x->leg->ops->is_at_once;
+    return x->leg && x->leg->is_open && !handover_is_required(x->leg->target.part.handover);
 }
 
 bool proxy_is_handed(const struct exchange *x) {
@@ -87,12 +88,22 @@ static void abort_at(struct exchange *x, const struct registry_target *target) {
     buf_fini(&body);
 }
 
+/* P has computed the prompt, and D has not answered with it. */
+static bool is_unused(const struct exchange *x) {
+    const struct leg *leg = x->leg;
+    bool is_used = exchange_is_in(x, EXCHANGE_SENT) && x->try.head.status_code < 400;
+
+    return leg->result == LEG_HANDED && leg->handed_us && !is_used &&
+           !handover_is_required(leg->target.part.handover);
+}
+
 void proxy_drop_leg(struct exchange *x) {
     struct leg *leg = x->leg;
     bool is_answered = exchange_is_in(x, EXCHANGE_BIT(FINISHING));
 
     if (!leg) return;
     drop_connection(leg);
+    if (is_unused(x)) metric_inc(metrics_at(x->proxy->metrics, ROUTER_prefill_unused_total));
     if (leg->is_open && is_answered) { /* D had the KV: P's answer is of no more use */
         end_ticket(x, true, OUTCOME_OK);
         count_leg(x, "handed");
@@ -155,7 +166,7 @@ void proxy_note_second_leg(struct exchange *x) {
     struct leg *leg = x->leg;
     const struct route_ticket *t = &x->try.ticket;
 
-    if (!proxy_is_handed(x) || leg->ops->is_at_once || x->try.form != ANSWER_SSE) return;
+    if (!proxy_is_handed(x) || !leg->handed_us || x->try.form != ANSWER_SSE) return;
     registry_learn_fetch(
         x->proxy->registry, &x->try.target, MAX(t->prompt_tokens - t->cached_tokens, 0),
         (double)(x->try.first_token_us - leg->handed_us) * 1e-6, x->try.first_token_us);
@@ -199,8 +210,9 @@ static void leg_is_done(struct exchange *x) {
     metric_observe(METRICS_GET(x->proxy->metrics, ROUTER_prefill_leg_seconds),
                    (double)(now_us - leg->began_us) * 1e-6);
     leg->result = LEG_HANDED;
+    if (!handover_is_required(leg->target.part.handover)) leg->handed_us = now_us;
     if (leg->ops->is_at_once) return;
-    leg->handed_us = x->rq.now_us = now_us;
+    x->rq.now_us = now_us;
     proxy_attempt_goes_on(x, false);
 }
 
@@ -379,10 +391,18 @@ static bool prepare_leg(struct exchange *x, const struct handover_ops *ops) {
     leg->ops = ops;
     leg->result = LEG_NONE;
     leg->has_head = false;
+    leg->handed_us = 0;
     leg->n_interim = 0;
     leg->ticket = (struct route_ticket){0};
     sse_usage_init(&leg->usage, x->api, false);
     return true;
+}
+
+/* Chooses one of several engines behind a port: the one that D will ask. */
+static void put_rank(struct buf *head, uint32_t rank) {
+    if (buf_status(head) != ST_OK) return;
+    buf_truncate(head, buf_len(head) - 2); /* the empty line */
+    buf_appendf(head, "x-data-parallel-rank: %u\r\n\r\n", rank);
 }
 
 /* The body of the request, and what the legs carry. */
@@ -390,6 +410,7 @@ static void write_bodies(struct exchange *x) {
     struct leg *leg = x->leg;
     struct iovec pieces[PROXY_BODY_PIECES_MAX];
     struct rng *rng = &x->proxy->rng;
+    uint32_t n_engines = 0;
     struct buf body;
     int n = proxy_body_pieces(x, pieces);
 
@@ -404,9 +425,13 @@ static void write_bodies(struct exchange *x) {
                                .room = rng_u64(rng) & INT64_MAX};
     snprintf(leg->h.rid, sizeof(leg->h.rid), "incipit-%016llx%016llx",
              (unsigned long long)leg->h.room, (unsigned long long)rng_u64(rng));
+    if (leg->ops->needs_engine &&
+        registry_next_engine(x->proxy->registry, &leg->target, &leg->engine, &n_engines))
+        leg->h.engine = str_of(leg->engine.id);
     buf_init(&body, 0);
     leg->ops->first_body(&leg->h, &body);
     proxy_build_head_for(x, &leg->target, buf_len(&body), &leg->out);
+    if (n_engines > 1) put_rank(&leg->out, leg->engine.rank);
     buf_append_str(&leg->out, buf_str(&body));
     if (buf_status(&body) != ST_OK) leg->out.has_failed = true;
     buf_fini(&body);
@@ -421,16 +446,18 @@ static bool has_bodies(const struct leg *leg) {
 
 static enum status begin_leg(struct exchange *x, struct error *err) {
     struct leg *leg = x->leg;
+    bool is_required = handover_is_required(leg->target.part.handover), has_both;
     enum status st = ST_NOMEM;
 
     leg->is_open = true;
     leg->began_us = x->rq.now_us;
     count_choice(x, "apart");
     write_bodies(x);
-    if (has_bodies(leg)) st = connect_leg(x, false);
+    has_both = !leg->ops->is_at_once || leg->result == LEG_HANDED;
+    if (has_both && has_bodies(leg)) st = connect_leg(x, false);
     if (st == ST_OK) return leg->ops->is_at_once ? ST_OK : ST_AGAIN;
-    if (!leg->ops->is_at_once) {
-        proxy_leg_failed(x, "no_connection", OUTCOME_UNKNOWN);
+    if (!is_required) {
+        proxy_leg_failed(x, has_both ? "no_connection" : "engine_unknown", OUTCOME_UNKNOWN);
         return ST_AGAIN;
     }
     return error_set(err, ST_UNAVAILABLE,

@@ -222,10 +222,12 @@ static void bound(const struct registry *r, const struct worker *w, struct worke
 }
 
 static struct worker_spec spec_of(const struct registry *r, struct worker *w) {
-    struct worker_part part = worker_part_of(w->kind, w->labels, &w->reported.part);
+    struct worker_part part =
+        worker_part_of(w->kind, w->labels, &w->reported.part, r->config.vllm_handover);
     struct worker_spec spec = {
         .role = part.role,
         .handover = part.handover,
+        .lacks_engines = part.handover == HANDOVER_MOONCAKE && !w->engines.n,
         .identity = hash_64(w->url, strlen(w->url), 0),
         .generation = hash_64(w->info.generation, strlen(w->info.generation), 1),
         .block_size = w->info.block_size,
@@ -371,12 +373,32 @@ void registry_report(struct registry *r, uint32_t id, const struct registry_repo
         bool is_other_part = memcmp(&w->reported.part, &report->part, sizeof(report->part)) != 0;
 
         w->reported = *report;
+        if (report->generation[0] && strcmp(report->generation, w->info.generation) != 0)
+            w->engines.n = 0; /* a new process has new ones */
         if (take_report(&w->info, report) || is_other_part) {
             spec = spec_of(r, w);
             routing_worker_up(w->model->routing, id, &spec);
             registry_count_memory(r);
         }
         routing_worker_report(w->model->routing, id, &report->counted);
+    }
+    pthread_mutex_unlock(&r->lock);
+}
+
+void registry_set_engines(struct registry *r, uint32_t id, uint32_t incarnation,
+                          const struct worker_engines *engines) {
+    struct worker *w = &r->workers[id];
+
+    pthread_mutex_lock(&r->lock);
+    if (id < r->n_ids && w->is_used && w->is_described && w->incarnation == incarnation) {
+        bool had_any = w->engines.n > 0;
+
+        w->engines = *engines;
+        if (had_any != (engines->n > 0)) {
+            struct worker_spec spec = spec_of(r, w);
+
+            routing_worker_up(w->model->routing, id, &spec);
+        }
     }
     pthread_mutex_unlock(&r->lock);
 }
@@ -465,6 +487,7 @@ void registry_replace(struct registry *r, uint32_t id) {
         w->info.generation[0] = w->info.response_mark[0] = '\0';
         w->has_load = w->is_followed = false;
         w->kv = (struct registry_kv){0};
+        w->engines.n = 0;
         w->reported = (struct registry_report){.running = -1, .waiting = -1, .kv_usage = -1};
         worker_acquit(w, id);
         worker_set_draining(w, id, DRAIN_WORKER, false);

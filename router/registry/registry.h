@@ -43,6 +43,7 @@ struct registry_config {
     uint32_t max_worker_requests;   /* in flight on each; 0: from the worker's description */
     uint32_t max_sessions;          /* of each model that are known; 0: turns are not joined */
     uint32_t max_concurrent;        /* in flight on all of them; 0: any */
+    uint8_t vllm_handover;          /* enum worker_handover of vLLM workers with a role */
     uint64_t trial_us; /* shortest pause of a worker that was ejected; 0: BREAKER_MIN_US */
 };
 

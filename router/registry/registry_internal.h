@@ -40,6 +40,8 @@ struct worker {
     uint32_t reasons;                /* while it has no model; then its routing has them */
     uint64_t n_sent, n_failed;       /* our own requests */
     struct registry_report reported; /* last */
+    struct worker_engines engines;   /* of its bootstrap server */
+    uint32_t next_engine;            /* for the next prompt computed for another worker */
     uint32_t max_in_flight;          /* set by an operator; 0: see bound */
     uint32_t draining;               /* enum registry_drain bits */
     uint32_t n_remote;               /* open requests of other routers */

@@ -25,6 +25,21 @@ enum status registry_pair(struct registry *r, const struct registry_target *d,
     return st;
 }
 
+bool registry_next_engine(struct registry *r, const struct registry_target *p,
+                          struct worker_engine *out, uint32_t *n) {
+    struct worker *w = &r->workers[p->worker];
+    bool is_there;
+
+    registry_lock(r);
+    is_there = w->is_used && w->incarnation == p->incarnation && w->engines.n;
+    if (is_there) {
+        *out = w->engines.engines[w->next_engine++ % w->engines.n];
+        *n = w->engines.n;
+    }
+    pthread_mutex_unlock(&r->lock);
+    return is_there;
+}
+
 void registry_unpair(struct registry *r, const struct registry_target *d,
                      struct route_ticket *ticket, uint64_t now_us) {
     registry_lock(r);

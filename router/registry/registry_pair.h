@@ -25,6 +25,11 @@ MUST_USE enum status registry_pair(struct registry *r, const struct registry_tar
                                    struct route_ticket *leg, struct registry_target *p,
                                    struct pair_price *price);
 
+/* The engine of `p` that computes the next prompt, each in turn, and how many it has. False: they
+ * are unknown, or another worker has its place. */
+MUST_USE bool registry_next_engine(struct registry *r, const struct registry_target *p,
+                                   struct worker_engine *out, uint32_t *n);
+
 /* The leg has failed: d computes the prompt. For a handover that is not required. */
 void registry_unpair(struct registry *r, const struct registry_target *d,
                      struct route_ticket *ticket, uint64_t now_us);

@@ -38,6 +38,11 @@ struct registry_report {
 /* Stores a report; a new generation empties the worker's part of the index. Ignored unless the
  * worker is described and third-party. */
 void registry_report(struct registry *r, uint32_t id, const struct registry_report *report);
+
+/* The engines behind a worker's bootstrap server; none: they are unknown, and it computes no
+ * prompts for others where its handover needs them. */
+void registry_set_engines(struct registry *r, uint32_t id, uint32_t incarnation,
+                          const struct worker_engines *engines);
 void registry_set_reason(struct registry *r, uint32_t id, uint32_t reasons, bool is_set);
 
 /* Sources of draining; a worker is WORKER_DRAINING while any is set. A new generation of the worker

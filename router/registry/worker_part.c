@@ -25,23 +25,28 @@ static struct str label(const char *labels, struct str name) {
     return STR_NULL;
 }
 
-static uint8_t default_handover(enum worker_kind kind, uint8_t role) {
+static uint8_t default_handover(enum worker_kind kind, uint8_t role, uint8_t vllm) {
     if (role == WORKER_BOTH) return HANDOVER_NONE;
-    if (kind == WORKER_VLLM) return HANDOVER_NIXL;
+    if (kind == WORKER_VLLM) return vllm;
     return kind == WORKER_SGLANG ? HANDOVER_BOOTSTRAP : HANDOVER_NONE;
 }
 
+/* Of a vLLM worker. */
+static uint8_t handover_of(struct str connector) {
+    if (str_eq(connector, STR("NixlConnector"))) return HANDOVER_NIXL;
+    return str_eq(connector, STR("MooncakeConnector")) ? HANDOVER_MOONCAKE : HANDOVER_NONE;
+}
+
 struct worker_part worker_part_of(enum worker_kind kind, const char *labels,
-                                  const struct worker_part *published) {
+                                  const struct worker_part *published, uint8_t vllm) {
     struct worker_part part = {.bootstrap_port = WORKER_BOOTSTRAP_PORT};
     struct str connector = label(labels, STR("kv_connector"));
     uint64_t port;
 
     if (published->bootstrap_port) part = *published;
     (void)worker_role_read(label(labels, STR("role")), &part.role);
-    part.handover = default_handover(kind, part.role);
-    if (kind == WORKER_VLLM && str_eq(connector, STR("NixlConnector")))
-        part.handover = HANDOVER_NIXL;
+    part.handover = default_handover(kind, part.role, vllm);
+    if (connector.ptr && kind == WORKER_VLLM) part.handover = handover_of(connector);
     if (str_eq(connector, STR("none"))) part.handover = HANDOVER_NONE;
     if (str_to_u64(label(labels, STR("bootstrap_port")), &port) == ST_OK && port >= 1 &&
         port <= UINT16_MAX)

@@ -107,7 +107,8 @@ void load_fini(struct load *l) {
  * them while none is alone. */
 
 static bool can_prefill(const struct load_worker *k) {
-    return !k->reasons && k->spec.handover && k->spec.role != WORKER_DECODE;
+    return !k->reasons && k->spec.handover && k->spec.role != WORKER_DECODE &&
+           !k->spec.lacks_engines;
 }
 
 /* `is_fed`: some worker prefills for those that need it. */

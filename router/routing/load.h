@@ -51,6 +51,7 @@ struct worker_spec {
     uint32_t block_size;         /* tokens per KV block; default 16 */
     bool keeps_copies;           /* what is restored from a tier stays there too */
     uint8_t role, handover;      /* enum worker_role; enum worker_handover, 0: none */
+    bool lacks_engines;          /* its handover needs their ids, which are unknown */
     uint64_t n_blocks;           /* default: high, learning shrinks it */
     uint64_t n_tier_blocks;      /* blocks kept in tiers below the device */
     double restore_tokens_per_s; /* from there; 0: in no time */

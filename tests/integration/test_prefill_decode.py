@@ -7,6 +7,7 @@ import concurrent.futures
 import json
 import sys
 import threading
+from http.client import HTTPConnection
 
 import pytest
 
@@ -68,6 +69,13 @@ class PD:
 
     def ask(self, text=LONG, **more):
         return self.router.post("/v1/chat/completions", chat(text, **more), headers={"x-request-id": "req-1"})
+
+    def leave(self, when, what):
+        """A client that asks, and leaves once `when` holds."""
+        client = HTTPConnection("127.0.0.1", int(self.router.url.rsplit(":", 1)[1]))
+        client.request("POST", "/v1/chat/completions", json.dumps(chat(LONG)), {"content-type": "application/json"})
+        wait_for(when, what)
+        client.close()
 
     def count(self, name, **labels):
         """A counter of the router; 0 before its first sample."""
@@ -171,6 +179,30 @@ def test_kv_that_cannot_be_fetched_is_computed(pd):
     pd.assert_idle()
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("policy", ["fail", "recompute"])
+def test_an_expired_lease_is_the_engines_to_handle(pd, policy, stream):
+    pd.start("vllm").decoding()
+    pd["decode0"].faults |= {"fetch", "recompute"} if policy == "recompute" else {"fetch"}
+    got = list(events(pd.router.url + "/v1/chat/completions", chat(LONG, stream=True))) if stream else [pd.ask().json]
+    assert "decode0" in json.dumps(got) and "error" not in json.dumps(got)
+    is_sent_again = policy == "fail"
+    assert ["kv_transfer_params" in b for b, _ in pd["decode0"].seen] == [True, False][:1 + is_sent_again]
+    assert pd.count("retries_total", reason="handover_failed") == is_sent_again
+    assert pd.count("prefill_unused_total") == is_sent_again
+    assert pd.legs("handed") == 1
+    pd.assert_idle()
+
+
+def test_a_prompt_that_no_answer_used_is_counted(pd):
+    pd.start("vllm").decoding()
+    pd["decode0"].faults.add("stuck")
+    pd.leave(lambda: pd["decode0"].seen, "the second leg")
+    wait_for(lambda: pd.count("prefill_unused_total") == 1, "the count")
+    assert pd.legs("handed") == 1 and len(pd.fleet.held) == 1
+    pd.assert_idle()
+
+
 def test_a_decode_worker_that_dies_costs_no_answer(pd):
     pd.start("vllm", 1, 2).decoding()
     pd["decode0"].faults.add("die")
@@ -197,7 +229,8 @@ def test_a_request_that_cannot_be_split_is_not(pd, more):
 
 
 @pytest.mark.parametrize("more", [{"tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": "auto"},
-                                  {"logprobs": True, "top_logprobs": 3}, {"n": 1, "max_completion_tokens": 9}])
+                                  {"logprobs": True, "top_logprobs": 3}, {"n": 1, "max_completion_tokens": 9},
+                                  {"max_tokens": 2, "logprobs": True, "tools": [{"type": "function", "function": {"name": "f"}}]}])
 def test_tools_and_log_probabilities_go_apart(pd, more):
     pd.start("vllm").decoding()
     assert pd.ask(**more).code == 200

@@ -5,8 +5,9 @@ they accept, refuse, hold and wait for. A prompt's "KV" is its text. `Fleet` is 
 
 An engine's `faults` are names: die (the connection breaks before the answer), 500, 400, mute (the answer has no
 kv_transfer_params), late_die (half an answer, then the connection breaks), fetch (what was handed over cannot be
-fetched), stuck (no answer, until the client leaves), giant (an answer of 1 GiB), endless (chunks without an end),
-garbage (a broken chunk), redirect, interim (interim answers without an end).
+fetched), recompute (then, the prompt is computed: vLLM's kv_load_failure_policy; else the request fails), stuck (no
+answer, until the client leaves), giant (an answer of 1 GiB), endless (chunks without an end), garbage (a broken chunk),
+redirect, interim (interim answers without an end).
 """
 import json
 import select
@@ -156,14 +157,24 @@ class Engine:
         elif params.get("do_remote_decode"):
             self.prefill(handler, body, request)
         elif "fetch" in self.faults:
-            self.error(handler, 500, "KV load failure")
+            self.load_failed(handler, body)
         else:
             with self.fleet.lock:
                 kv = self.fleet.held.pop((params["remote_engine_id"], params["remote_request_id"]), None)
             if kv != prompt_of(body):
-                self.error(handler, 500, "KV load failure")
+                self.load_failed(handler, body)
             else:
                 self.answer(handler, body, 32)
+
+    def load_failed(self, handler, body):
+        """By the engine's policy; a stream has its head already."""
+        if "recompute" in self.faults:
+            self.answer(handler, body, 0)
+        elif not body.get("stream"):
+            self.error(handler, 500, "KV load failure")
+        else:
+            error = {"error": {"message": "KV load failure", "type": "InternalServerError", "code": 500}}
+            self.text(handler, 200, f"data: {json.dumps(error)}\n\ndata: [DONE]\n\n", "text/event-stream")
 
     def prefill(self, handler, body, request):
         if body.get("max_tokens") != 1 or body.get("stream") or "stream_options" in body:

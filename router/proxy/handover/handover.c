@@ -7,6 +7,7 @@ const struct handover_ops *handover_ops_of(uint8_t handover) {
     switch (handover) {
     case HANDOVER_NIXL: return &handover_nixl;
     case HANDOVER_BOOTSTRAP: return &handover_bootstrap;
+    case HANDOVER_MOONCAKE: return &handover_mooncake;
     default: return NULL;
     }
 }
@@ -54,6 +55,10 @@ void handover_rewrite(struct str body, const char *const *dropped, struct str me
     }
     buf_append_str(out, members);
     buf_append_char(out, '}');
+}
+
+bool handover_is_absent(struct str value) {
+    return !value.ptr || str_eq(value, STR("null")) || str_eq(value, STR("false"));
 }
 
 size_t handover_open_len(struct str body) {

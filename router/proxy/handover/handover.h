@@ -5,8 +5,8 @@
  * of functions:
  *
  *      in turn    first_body ──▶ P ──answer──▶ second_members ──▶ D      kv_transfer_params (vLLM)
- *      at once    first_body ──▶ P                                       bootstrap_* (SGLang)
- *                 second_members ─────────────────────────────▶ D
+ *      at once    first_body ──▶ P                                       bootstrap_* (SGLang),
+ *                 second_members ─────────────────────────────▶ D        Mooncake (vLLM)
  *
  * The client's body was scanned (body_scan.h): its structure is sound and no top-level key stands
  * twice. The answer of P is outside input: it is parsed before any of it is used. Pure. */
@@ -25,12 +25,14 @@ struct handover {
     struct str host;                  /* of P, without a port */
     uint16_t bootstrap_port;          /* of P */
     uint64_t room;                    /* random, below 2^63 */
+    struct str engine;                /* id of P's engine, where `needs_engine` */
     char rid[HANDOVER_RID_CHARS + 1]; /* a request id of the router's own */
 };
 
 struct handover_ops {
     const char *name;
-    bool is_at_once; /* the legs are sent together; else the second follows from the first */
+    bool is_at_once;   /* the legs are sent together; else the second follows from the first */
+    bool needs_engine; /* registry_next_engine */
     /* Whether a body may be split at all. */
     bool (*fits)(struct str path, struct str body);
     void (*first_body)(const struct handover *h, struct buf *out);
@@ -43,7 +45,7 @@ struct handover_ops {
     void (*abort_body)(const struct handover *h, struct buf *out);
 };
 
-extern const struct handover_ops handover_nixl, handover_bootstrap;
+extern const struct handover_ops handover_nixl, handover_bootstrap, handover_mooncake;
 
 /* NULL: none. */
 const struct handover_ops *handover_ops_of(uint8_t handover);
@@ -60,5 +62,17 @@ void handover_rewrite(struct str body, const char *const *dropped, struct str me
 
 /* Bytes of a scanned body up to the brace that closes it. */
 size_t handover_open_len(struct str body);
+
+/* A value that changes nothing: none, null or false. */
+bool handover_is_absent(struct str value);
+
+/* --- vllm.c: what connectors of vLLM share ---------------------------------------------------- */
+
+#define HANDOVER_PARAMS "kv_transfer_params"
+
+bool handover_vllm_fits(struct str path, struct str body);
+
+/* One token, no stream, and `params`, an object. */
+void handover_vllm_first_body(struct str body, struct str params, struct buf *out);
 
 #endif

@@ -1,5 +1,6 @@
 /* tests/unit/router/fleet/test_engine_stats.c - pages as engines write them, and as they should
  * not. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -115,6 +116,49 @@ static void server_info_gives_the_size_of_an_older_sglang(void **state) {
     assert_int_equal(s.part.role, WORKER_BOTH);
 }
 
+static void engines_behind_a_bootstrap_server_are_read(void **state) {
+    static const char *const bad[] = {"",
+                                      "not JSON",
+                                      "[]",
+                                      "{}",
+                                      "{\"0\":{}}",
+                                      "{\"0\":{\"engine_id\":1}}",
+                                      "{\"0\":{\"engine_id\":\"\"}}",
+                                      "{\"x\":{\"engine_id\":\"a\"}}",
+                                      "{\"-1\":{\"engine_id\":\"a\"}}",
+                                      "{\"70000\":{\"engine_id\":\"a\"}}",
+                                      "{\"0\":{\"engine_id\":\"a\\\"b\"}}",
+                                      "{\"0\":{\"engine_id\":\"a\"},\"1\":[]}"};
+    struct worker_engines e;
+    char text[4096], id[WORKER_ENGINE_ID_MAX + 1];
+    size_t at = 0;
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
+        assert_false(engine_stats_read_engines(&e, str_of(bad[i])));
+        assert_int_equal(e.n, 0);
+    }
+    assert_true(engine_stats_read_engines(
+        &e,
+        STR("{\"3\":{\"engine_id\":\"a-b_dp3\",\"worker_addr\":{\"0\":{\"0\":\"tcp://x:1\"}}}}")));
+    assert_int_equal(e.n, 1);
+    assert_int_equal(e.engines[0].rank, 3);
+    assert_string_equal(e.engines[0].id, "a-b_dp3");
+    for (int i = 0; i <= WORKER_ENGINES_MAX; i++)
+        at += (size_t)sprintf(text + at, "%s\"%d\":{\"engine_id\":\"e%d\"}", i ? "," : "{", i, i);
+    strcpy(text + at, "}");
+    assert_true(engine_stats_read_engines(&e, str_of(text)));
+    assert_int_equal(e.n, WORKER_ENGINES_MAX);
+    memset(id, 'a', WORKER_ENGINE_ID_MAX);
+    id[WORKER_ENGINE_ID_MAX] = '\0';
+    sprintf(text, "{\"0\":{\"engine_id\":\"%s\"}}", id);
+    assert_false(engine_stats_read_engines(&e, str_of(text)));
+    id[WORKER_ENGINE_ID_MAX - 1] = '\0';
+    sprintf(text, "{\"0\":{\"engine_id\":\"%s\"}}", id);
+    assert_true(engine_stats_read_engines(&e, str_of(text)));
+    assert_string_equal(e.engines[0].id, id);
+}
+
 static void lines_that_are_no_samples_are_skipped(void **state) {
     struct prom_sample s;
     struct str page = STR("\n   \n# a 1\n{} 1\nname\nname{ 1\nname{a=\"b} 1\nname{a=\"b\\\"} 1\n"
@@ -182,6 +226,7 @@ int main(void) {
         cmocka_unit_test(of_old_and_new_spellings_the_new_one_counts),
         cmocka_unit_test(an_sglang_page_is_read),
         cmocka_unit_test(server_info_gives_the_size_of_an_older_sglang),
+        cmocka_unit_test(engines_behind_a_bootstrap_server_are_read),
         cmocka_unit_test(lines_that_are_no_samples_are_skipped),
         cmocka_unit_test(numbers_out_of_range_are_ignored),
         cmocka_unit_test(a_page_of_another_program_gives_no_stats),

@@ -4,7 +4,7 @@
 
 static void assert_part(enum worker_kind kind, const char *labels, struct worker_part published,
                         struct worker_part want) {
-    struct worker_part got = worker_part_of(kind, labels, &published);
+    struct worker_part got = worker_part_of(kind, labels, &published, HANDOVER_NIXL);
 
     assert_int_equal(got.role, want.role);
     assert_int_equal(got.handover, want.handover);
@@ -24,6 +24,10 @@ static void labels_win_over_what_the_engine_publishes(void **state) {
     assert_part(WORKER_VLLM, "zone=a role=prefill", none, PART(PREFILL, NIXL, 8998));
     assert_part(WORKER_VLLM, "kv_connector=NixlConnector", none, PART(BOTH, NIXL, 8998));
     assert_part(WORKER_VLLM, "role=decode kv_connector=none", none, PART(DECODE, NONE, 8998));
+    assert_part(WORKER_VLLM, "role=decode kv_connector=MooncakeConnector", none,
+                PART(DECODE, MOONCAKE, 8998));
+    assert_part(WORKER_VLLM, "role=decode kv_connector=AnotherConnector", none,
+                PART(DECODE, NONE, 8998));
     assert_part(WORKER_VLLM, "role=worker xrole=prefill", none, PART(BOTH, NONE, 8998));
     assert_part(WORKER_SGLANG, "", fed, PART(DECODE, BOOTSTRAP, 9001));
     assert_part(WORKER_SGLANG, "role=both", fed, PART(BOTH, NONE, 9001));
@@ -34,9 +38,23 @@ static void labels_win_over_what_the_engine_publishes(void **state) {
     assert_part(WORKER_OURS, "role=prefill", none, PART(PREFILL, NONE, 8998));
 }
 
+static void a_connector_of_all_is_that_of_vllm_workers_with_a_role(void **state) {
+    struct worker_part none = {0};
+
+    (void)state;
+    assert_int_equal(worker_part_of(WORKER_VLLM, "role=decode", &none, HANDOVER_MOONCAKE).handover,
+                     HANDOVER_MOONCAKE);
+    assert_int_equal(worker_part_of(WORKER_VLLM, "", &none, HANDOVER_MOONCAKE).handover,
+                     HANDOVER_NONE);
+    assert_int_equal(
+        worker_part_of(WORKER_SGLANG, "role=decode", &none, HANDOVER_MOONCAKE).handover,
+        HANDOVER_BOOTSTRAP);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(labels_win_over_what_the_engine_publishes),
+        cmocka_unit_test(a_connector_of_all_is_that_of_vllm_workers_with_a_role),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

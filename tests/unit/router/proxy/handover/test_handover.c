@@ -102,6 +102,34 @@ static void what_cannot_be_split_is_found(void **state) {
     assert_false(handover_nixl.fits(STR("/v1/messages"), STR("{\"messages\":[]}")));
 }
 
+static void both_legs_of_mooncake_have_one_transfer_id(void **state) {
+    struct handover h = {.body = STR("{\"prompt\":\"a\",\"stream\":true}"),
+                         .host = STR("10.0.0.7"),
+                         .bootstrap_port = 9001,
+                         .engine = STR("e_dp1"),
+                         .rid = "t"};
+    struct buf out;
+
+    (void)state;
+    buf_init(&out, 0);
+    handover_mooncake.first_body(&h, &out);
+    assert_text(&out,
+                "{\"prompt\":\"a\",\"max_tokens\":1,\"stream\":false,\"kv_transfer_params\":{"
+                "\"do_remote_decode\":true,\"do_remote_prefill\":false,\"transfer_id\":\"t\"}}");
+    assert_int_equal(handover_mooncake.second_members(&h, STR_NULL, &out), ST_OK);
+    assert_text(&out, ",\"kv_transfer_params\":{\"do_remote_prefill\":true,"
+                      "\"do_remote_decode\":false,\"transfer_id\":\"t\","
+                      "\"remote_engine_id\":\"e_dp1\","
+                      "\"remote_bootstrap_addr\":\"http://10.0.0.7:9001\"}");
+    h.host = STR("fd00::7");
+    assert_int_equal(handover_mooncake.second_members(&h, STR_NULL, &out), ST_OK);
+    buf_append_char(&out, '\0');
+    assert_non_null(strstr(buf_ptr(&out), "\"http://[fd00::7]:9001\""));
+    h.engine = STR_NULL;
+    assert_int_equal(handover_mooncake.second_members(&h, STR_NULL, &out), ST_NOT_FOUND);
+    buf_fini(&out);
+}
+
 static void a_batch_has_rooms_that_wrap_below_2_63(void **state) {
     struct handover h = {.body = STR("{\"text\":[\"a\",\"b\"]} "),
                          .host = STR("p"),
@@ -150,6 +178,7 @@ int main(void) {
         cmocka_unit_test(what_is_handed_over_is_relayed_as_it_came),
         cmocka_unit_test(an_answer_that_hands_nothing_over_is_found),
         cmocka_unit_test(what_cannot_be_split_is_found),
+        cmocka_unit_test(both_legs_of_mooncake_have_one_transfer_id),
         cmocka_unit_test(a_batch_has_rooms_that_wrap_below_2_63),
         cmocka_unit_test(a_clients_own_rid_ends_nothing),
     };
