@@ -12,8 +12,11 @@
 
 static const struct json_limits limits = {.max_bytes = KUBE_OBJECT_MAX_BYTES, .max_values = 200000};
 
-/* Roles where one request needs two workers: disaggregated prefill, decode and encode. */
-static const char *const left_out[] = {"prefill", "decode", "encode", "encoder", "encode-prefill"};
+/* Roles of pods that compute images for others. */
+static const char *const left_out[] = {"encode", "encoder", "encode-prefill"};
+
+/* Words of llm-d for a worker that does all. */
+static const char *const does_both[] = {"prefill-decode", "encode-prefill-decode"};
 
 /* STR_NULL when it is absent or no text. */
 static struct str text_at(const struct json *object, const char *name) {
@@ -266,15 +269,41 @@ static void read_ports(struct kube_pod *pod, const struct json *root, const stru
     }
 }
 
-static void read_role(struct kube_pod *pod, const struct json *labels, const char *role_label) {
+/* STR_NULL: none. */
+static struct str role_of(const struct json *labels, const char *role_label) {
     struct str role = text_at(labels, role_label);
 
     if (!role.ptr) role = text_at(labels, "llm-d.ai/role");
     if (!role.ptr && text_at(labels, "storm-service-name").ptr) role = text_at(labels, "role-name");
+    for (size_t i = 0; role.ptr && i < ARRAY_LEN(does_both); i++) {
+        if (str_eq(role, str_of(does_both[i]))) return STR("both");
+    }
+    return role;
+}
+
+static void note_left_out(struct kube_pod *pod, struct str role) {
     for (size_t i = 0; role.ptr && i < ARRAY_LEN(left_out); i++) {
         if (!str_eq(role, str_of(left_out[i]))) continue;
         copy_text(pod->left_out_as, sizeof(pod->left_out_as), role);
         pod->use = KUBE_UNUSED;
+    }
+}
+
+/* Which part of a request it takes (worker_part.h). */
+static void put_part(struct discovery_worker *words, struct str role, const struct json *labels,
+                     const struct json *annotations) {
+    static const char *const port_names[] = {"incipit.dev/bootstrap-port",
+                                             "sglang.ai/bootstrap-port"};
+    char digits[8];
+    uint16_t port;
+
+    put_label(words, "role", role);
+    put_label(words, "kv_connector", text_at(labels, "incipit.dev/kv-connector"));
+    for (size_t i = 0; i < ARRAY_LEN(port_names); i++) {
+        if (!to_port(text_at(annotations, port_names[i]), &port)) continue;
+        snprintf(digits, sizeof(digits), "%u", (unsigned)port);
+        put_label(words, "bootstrap_port", str_of(digits));
+        return;
     }
 }
 
@@ -290,16 +319,16 @@ static void put_kv_events(struct discovery_worker *words, const struct json *lab
 }
 
 static void read_labels(struct kube_pod *pod, const struct json *root, const struct json *labels,
-                        const struct json *annotations, const char *role_label) {
+                        const struct json *annotations, struct str role) {
     struct discovery_worker words = {0};
     struct str model = text_at(annotations, "incipit.dev/model");
 
     if (!model.ptr) model = text_at(labels, "model.aibrix.ai/name");
-    put_kv_events(&words, labels, annotations); /* first: these are used */
+    put_part(&words, role, labels, annotations); /* first: these are used */
+    put_kv_events(&words, labels, annotations);
     put_label(&words, "pod", str_of(pod->name));
     put_label(&words, "namespace", str_of(pod->namespace));
     put_label(&words, "node", text_at(json_get(root, "spec"), "nodeName"));
-    put_label(&words, "role", text_at(labels, role_label));
     put_label(&words, "model", model);
     memcpy(pod->labels, words.labels, sizeof(pod->labels));
 }
@@ -334,6 +363,7 @@ static enum kube_use use_of_pod(struct kube_pod *pod, const struct json *root,
 static void read_pod(struct kube_pod *pod, const struct json *root, const char *role_label) {
     const struct json *meta = json_get(root, "metadata"), *labels = json_get(meta, "labels");
     const struct json *annotations = json_get(meta, "annotations");
+    struct str role = role_of(labels, role_label);
 
     copy_text(pod->uid, sizeof(pod->uid), text_at(meta, "uid"));
     copy_text(pod->name, sizeof(pod->name), text_at(meta, "name"));
@@ -341,8 +371,8 @@ static void read_pod(struct kube_pod *pod, const struct json *root, const char *
     copy_text(pod->created, sizeof(pod->created), text_at(meta, "creationTimestamp"));
     pod->use = use_of_pod(pod, root, meta);
     read_ports(pod, root, labels, annotations);
-    read_role(pod, labels, role_label);
-    read_labels(pod, root, labels, annotations, role_label);
+    note_left_out(pod, role);
+    read_labels(pod, root, labels, annotations, role);
 }
 
 /* A list has its items without their kind. */

@@ -20,8 +20,9 @@
  *      ports     incipit.dev/ports (a), smg.ai/worker-ports (a): "8000,8001", each a worker of its own;
  *                model.aibrix.ai/port (l), model-pod-port (a) of KubeAI
  *      weight    incipit.dev/weight (a): 0 drains; other numbers are equal, since capacity is learned
- *      role      --k8s-role-label (l), llm-d.ai/role (l), role-name (l) of an AIBrix StormService: pods that
- *                compute only prompts, only answers or only images are not used
+ *      role      --k8s-role-label (l), llm-d.ai/role (l), role-name (l) of an AIBrix StormService: prefill,
+ *                decode or both (worker_part.h); pods that compute only images are not used
+ *      handover  incipit.dev/kv-connector (l); incipit.dev/bootstrap-port (a), sglang.ai/bootstrap-port (a)
  *      asleep    sleeping=true (l), of production-stack: drains
  *      events    incipit.dev/kv-events, -replay, -ranks (a): ports and ranks of KV events;
  *                model.aibrix.ai/kv-events-enabled=true (l): port 5557

@@ -151,20 +151,18 @@ static void ports_are_named_in_the_ways_of_several_routers(void **state) {
     assert_string_equal(ports_of(&(struct pod_text){.annotations = many}), "(8000)");
 }
 
-static void one_half_of_a_pair_is_left_out(void **state) {
+static void encoders_are_left_out(void **state) {
     static const struct {
         const char *labels, *role;
     } rows[] = {
         {NULL, ""},
         {"\"incipit.dev/role\":\"mixed\"", ""},
-        {"\"incipit.dev/role\":\"prefill\"", "prefill"},
-        {"\"llm-d.ai/role\":\"decode\"", "decode"},
-        {"\"llm-d.ai/role\":\"both\"", ""},
-        {"\"llm-d.ai/role\":\"prefill-decode\"", ""},
+        {"\"incipit.dev/role\":\"prefill\"", ""},
         {"\"incipit.dev/role\":\"encode\",\"llm-d.ai/role\":\"both\"", "encode"},
-        {"\"incipit.dev/role\":\"mixed\",\"llm-d.ai/role\":\"decode\"", ""},
-        {"\"storm-service-name\":\"s\",\"role-name\":\"prefill\"", "prefill"},
-        {"\"role-name\":\"prefill\"", ""},
+        {"\"incipit.dev/role\":\"mixed\",\"llm-d.ai/role\":\"encode\"", ""},
+        {"\"llm-d.ai/role\":\"encode-prefill\"", "encode-prefill"},
+        {"\"storm-service-name\":\"s\",\"role-name\":\"encoder\"", "encoder"},
+        {"\"role-name\":\"encoder\"", ""},
     };
 
     (void)state;
@@ -174,6 +172,40 @@ static void one_half_of_a_pair_is_left_out(void **state) {
 
         assert_string_equal(o.pods->left_out_as, rows[i].role);
         assert_int_equal(o.pods->use, rows[i].role[0] ? KUBE_UNUSED : KUBE_USE);
+        kube_object_fini(&o);
+    }
+}
+
+/* They come before all others, which may not fit. */
+static void part_of_a_pod_is_in_its_labels(void **state) {
+    static const struct {
+        const char *labels, *annotations, *want;
+    } rows[] = {
+        {NULL, NULL, ""},
+        {"\"incipit.dev/role\":\"prefill\"", NULL, "role=prefill "},
+        {"\"llm-d.ai/role\":\"decode\"", NULL, "role=decode "},
+        {"\"llm-d.ai/role\":\"both\"", NULL, "role=both "},
+        {"\"llm-d.ai/role\":\"prefill-decode\"", NULL, "role=both "},
+        {"\"incipit.dev/role\":\"mixed\",\"llm-d.ai/role\":\"decode\"", NULL, "role=mixed "},
+        {"\"storm-service-name\":\"s\",\"role-name\":\"prefill\"", NULL, "role=prefill "},
+        {"\"role-name\":\"prefill\"", NULL, ""},
+        {"\"llm-d.ai/role\":\"prefill\",\"incipit.dev/kv-connector\":\"MooncakeConnector\"",
+         "\"incipit.dev/bootstrap-port\":\"9001\",\"sglang.ai/bootstrap-port\":\"9002\"",
+         "role=prefill kv_connector=MooncakeConnector bootstrap_port=9001 "},
+        {"\"llm-d.ai/role\":\"prefill\"",
+         "\"incipit.dev/bootstrap-port\":\"0\",\"sglang.ai/bootstrap-port\":\" 9002 \"",
+         "role=prefill bootstrap_port=9002 "},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        struct kube_object o = read_pod(&(struct pod_text){
+            .ip = "10.1.2.3", .labels = rows[i].labels, .annotations = rows[i].annotations});
+        const char *pod = strstr(o.pods->labels, "pod=");
+
+        assert_non_null(pod);
+        assert_int_equal(pod - o.pods->labels, strlen(rows[i].want));
+        assert_memory_equal(o.pods->labels, rows[i].want, strlen(rows[i].want));
         kube_object_fini(&o);
     }
 }
@@ -330,7 +362,8 @@ int main(void) {
         cmocka_unit_test(ports_of_kv_events_become_labels),
         cmocka_unit_test(phase_and_conditions_decide_readiness),
         cmocka_unit_test(ports_are_named_in_the_ways_of_several_routers),
-        cmocka_unit_test(one_half_of_a_pair_is_left_out),
+        cmocka_unit_test(encoders_are_left_out),
+        cmocka_unit_test(part_of_a_pod_is_in_its_labels),
         cmocka_unit_test(without_a_uid_the_name_is_the_key),
         cmocka_unit_test(an_object_that_is_no_pod_is_refused),
         cmocka_unit_test(endpoints_are_ready_unless_marked),
