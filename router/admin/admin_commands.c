@@ -175,20 +175,49 @@ static void on_added(enum status st, uint32_t id, const struct error *err, void 
     }
 }
 
-/* Rejects settings that would turn it into another worker. */
-static enum status check_kind(const struct json *root, struct error *err) {
-    struct str type = STR_NULL, mode = STR_NULL;
+static enum status put_label(struct discovery_worker *worker, const char *key, struct str value,
+                             struct error *err) {
+    char setting[DISCOVERY_LABELS_MAX + 1]; /* a truncated one is still too long */
+
+    snprintf(setting, sizeof(setting), "%s=" STR_FMT, key, STR_ARG(value));
+    return discovery_worker_set(worker, str_of(setting), err);
+}
+
+/* smg's members for which part of a request it takes: labels here (worker_part.h), before others. */
+static enum status read_part(const struct json *root, struct discovery_worker *worker,
+                             struct error *err) {
+    struct str type = STR_NULL, connector = STR_NULL;
+    uint64_t port = 0;
+    char digits[8];
     enum status st = json_get_str(root, "worker_type", 64, &type, NULL, err);
 
-    if (st == ST_OK && json_type(json_get(root, "connection_mode")) == JSON_STRING) {
+    if (st == ST_OK) st = json_get_str(root, "kv_connector", 64, &connector, NULL, err);
+    if (st == ST_OK) st = json_get_u64(root, "bootstrap_port", 1, UINT16_MAX, &port, NULL, err);
+    if (st == ST_OK && type.ptr && !str_eq(type, STR("regular"))) {
+        if (!str_eq(type, STR("prefill")) && !str_eq(type, STR("decode"))) {
+            return error_set_param(err, ST_UNSUPPORTED, "worker_type",
+                                   "worker_type \"" STR_FMT "\" is not served here: use "
+                                   "\"regular\", \"prefill\" or \"decode\"",
+                                   STR_ARG(type));
+        }
+        st = put_label(worker, "role", type, err);
+    }
+    if (st == ST_OK && connector.ptr) st = put_label(worker, "kv_connector", connector, err);
+    if (st == ST_OK && port) {
+        snprintf(digits, sizeof(digits), "%u", (unsigned)port);
+        st = put_label(worker, "bootstrap_port", str_of(digits), err);
+    }
+    return st;
+}
+
+/* Rejects what the router cannot speak. */
+static enum status check_mode(const struct json *root, struct error *err) {
+    struct str mode = STR_NULL;
+    enum status st = ST_OK;
+
+    if (json_type(json_get(root, "connection_mode")) == JSON_STRING)
         st = json_get_str(root, "connection_mode", 64, &mode, NULL, err);
-    }
     if (st != ST_OK) return st;
-    if (type.ptr && !str_eq(type, STR("regular"))) {
-        return error_set_param(err, ST_UNSUPPORTED, "worker_type",
-                               "worker_type \"" STR_FMT "\" is not served here: use \"regular\"",
-                               STR_ARG(type));
-    }
     if (mode.ptr && !str_eq_nocase(mode, STR("http"))) {
         return error_set_param(err, ST_UNSUPPORTED, "connection_mode",
                                "connection_mode \"" STR_FMT "\" is not spoken here: use \"http\"",
@@ -197,16 +226,15 @@ static enum status check_kind(const struct json *root, struct error *err) {
     return ST_OK;
 }
 
-/* {"zone":"a"} becomes "zone=a". */
+/* {"zone":"a"} becomes "zone=a", behind those that the worker has. */
 static enum status read_labels(const struct json *root, struct discovery_worker *worker,
                                struct error *err) {
     const struct json *labels = NULL;
     enum status st = json_get_object(root, "labels", &labels, err);
 
-    if (st == ST_OK && labels) worker->labels[0] = '\0';
     JSON_FOR_EACH(it, labels) {
         struct str value;
-        char setting[DISCOVERY_LABELS_MAX + 1]; /* a truncated one is still too long */
+        char setting[DISCOVERY_LABELS_MAX + 1];
 
         if (st != ST_OK) break;
         if (json_to_str(it, &value) != ST_OK) {
@@ -258,7 +286,8 @@ static void post_worker(struct admin_call *c) {
     }
     if (st == ST_OK) st = address_split(url, &worker.url, &c->err);
     note_worker(c, worker.url.url);
-    if (st == ST_OK) st = check_kind(root, &c->err);
+    if (st == ST_OK) st = check_mode(root, &c->err);
+    if (st == ST_OK) st = read_part(root, &worker, &c->err);
     if (st == ST_OK) st = read_settings(root, &worker, &c->err);
     json_destroy(root);
     if (st != ST_OK) {
@@ -330,6 +359,7 @@ static void change_worker(struct admin_call *c, const struct registry_view *view
 
     note_worker(c, view->url);
     if (st == ST_OK) st = json_get_bool(root, "draining", &is_draining, &says_draining, &c->err);
+    if (json_get(root, "labels")) worker.labels[0] = '\0'; /* the new ones replace them */
     if (st == ST_OK) st = read_settings(root, &worker, &c->err);
     json_destroy(root);
     if (st == ST_OK) st = fleet_change(c->commands->fleet, view->id, &worker, &c->err);

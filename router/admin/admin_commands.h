@@ -10,7 +10,8 @@
  *
  * The paths and answers are those of smg and sglang-router:
  *
- *      POST   /workers                {"url", "max_in_flight", "labels"}  202 and Location; 409
+ *      POST   /workers                {"url", "max_in_flight", "labels", "worker_type",
+ *                                      "bootstrap_port", "kv_connector"}  202 and Location; 409
  *      GET    /workers/ID             ID: "3-1" (place and incarnation), "3", or a URL
  *      PUT, PATCH /workers/ID         {"draining", "max_in_flight", "labels"}
  *      DELETE /workers/ID[?force=true]   drains, then removes; 202
