@@ -183,7 +183,7 @@ static enum status put_label(struct discovery_worker *worker, const char *key, s
     return discovery_worker_set(worker, str_of(setting), err);
 }
 
-/* smg's members for which part of a request it takes: labels here (worker_part.h), before others. */
+/* smg's members for its part of a request: labels here (worker_part.h), before all others. */
 static enum status read_part(const struct json *root, struct discovery_worker *worker,
                              struct error *err) {
     struct str type = STR_NULL, connector = STR_NULL;

@@ -136,13 +136,35 @@ def test_flags_annotations_and_labels_of_other_routers(discover, api, herd):
         herd.up(f"127.0.1.{i}")
     here = str(herd.port)
     api.put(pod("w-1", "127.0.1.1", annotations={"smg.ai/worker-ports": f"{here}, {here}"}, labels={"tier": "a"}, port=1),
-            pod("w-2", "127.0.1.2", labels={"tier": "a", "llm-d.ai/role": "decode"}),
+            pod("w-2", "127.0.1.2", labels={"tier": "a", "llm-d.ai/role": "encode"}),
             pod("w-3", "127.0.1.3", labels={"tier": "a", "model.aibrix.ai/port": here}, port=1),
             pod("w-4", "127.0.1.4", labels={"tier": "b"}))
     router = discover("--service-discovery", "--selector", "app=incipit-worker", "tier=a", "--service-discovery-port", 1)
     reaches(router, {"127.0.1.1": "ready", "127.0.1.3": "ready"}, "the two that are meant")
-    wait_for(lambda: "kube_role_left_out pod=w-2 role=decode" in router.log, "the line")
+    wait_for(lambda: "kube_role_left_out pod=w-2 role=encode" in router.log, "the line")
     counts(router, "left_out", 1)
+
+
+def test_pods_of_a_role_are_workers_of_that_role(discover, api, herd):
+    for i in range(1, 5):
+        herd.up(f"127.0.1.{i}")
+    api.put(pod("w-1", "127.0.1.1", labels={"llm-d.ai/role": "prefill", "incipit.dev/kv-connector": "MooncakeConnector"},
+                annotations={"incipit.dev/bootstrap-port": "9001"}, port=herd.port),
+            pod("w-2", "127.0.1.2", labels={"incipit.dev/role": "decode"}, port=herd.port),
+            pod("w-3", "127.0.1.3", labels={"llm-d.ai/role": "prefill-decode"}, port=herd.port),
+            pod("w-4", "127.0.1.4", port=herd.port))
+    router = discover("--service-discovery", "k8s", *SELECTOR)
+
+    def types():
+        return {w["labels"]["pod"]: w["worker_type"] for w in router.workers()["workers"] if w["status"] == "ready"}
+
+    wait_for(lambda: types() == {"w-1": "prefill", "w-2": "decode", "w-3": "regular", "w-4": "regular"}, "their roles")
+    [labels] = [w["labels"] for w in router.workers()["workers"] if w["labels"]["pod"] == "w-1"]
+    assert (labels["role"], labels["kv_connector"], labels["bootstrap_port"]) == ("prefill", "MooncakeConnector", "9001")
+    counts(router, "left_out", 0)
+    api.put(pod("w-2", "127.0.1.2", labels={"incipit.dev/role": "prefill"}, port=herd.port))
+    wait_for(lambda: types()["w-2"] == "prefill", "a pod's label has changed")
+    assert ask(router) == 200
 
 
 def test_the_slices_of_a_service(discover, api, herd):

@@ -251,3 +251,33 @@ def test_a_label_names_the_connector_of_a_worker(pd):
     pd.decoding()
     assert pd.ask().code == 200 and pd.choices("apart") == 0  # no pair: they have different connectors
     pd.assert_idle()
+
+
+def test_workers_of_both_roles_are_added_and_drained_while_it_runs(pd, tmp_path):
+    """POST /workers, in smg's words."""
+    pd.engines = {f"{role}0": MooncakeEngine(pd.fleet, f"{role}0", role) for role in ("prefill", "decode")}
+    pd.fleet.engines = list(pd.engines.values())
+    (tmp_path / "none").write_text("")
+    pd.router = pd.programs(Router, "--worker-file", tmp_path / "none", "--engine-metrics-interval", "50ms")
+    pd.router.url = f"http://127.0.0.1:{pd.router.field('router_listening', 'port')}"
+    pd.router.admin_url = f"http://127.0.0.1:{pd.router.field('router_listening', 'admin_port')}"
+    for role, more in (("prefill", {"bootstrap_port": pd["prefill0"].bootstrap_port}), ("decode", {"labels": {"zone": "a"}})):
+        body = {"url": pd[f"{role}0"].url, "worker_type": role, "kv_connector": "MooncakeConnector", **more}
+        assert http(pd.router.admin_url + "/workers", body).code == 202
+    wait_for(lambda: [w["status"] for w in pd.router.workers()["workers"]] == ["ready"] * 2, "both")
+    found = {w["worker_type"]: w for w in pd.router.workers()["workers"]}
+    assert set(found) == {"prefill", "decode"} and found["decode"]["labels"]["zone"] == "a"
+    pd.found()
+    pd.decoding()
+    assert pd.ask().code == 200 and pd.choices("apart") == 1
+    pd["prefill0"].faults.add("stuck")
+    answer = pd.pool.submit(pd.ask, "another " + LONG)
+    wait_for(lambda: pd["decode0"].seen[1:], "its second leg")
+    path = f"{pd.router.admin_url}/workers/{found['prefill']['worker_id']}"
+    assert http(path, method="DELETE").code == 202
+    wait_for(lambda: http(path).json["status"] == "draining", "it finishes what it has")
+    assert pd.ask("a third " + LONG).code == 200 and pd.choices("apart") == 2  # it gets no more
+    pd["prefill0"].faults.clear()
+    assert answer.result().code == 200 and pd.legs("failed") == 0
+    wait_for(lambda: [w["worker_type"] for w in pd.router.workers()["workers"]] == ["decode"], "it is gone")
+    pd.assert_idle()

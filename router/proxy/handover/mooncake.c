@@ -7,9 +7,9 @@
  *      D ─▶ P        asks that server where the engine listens, and waits there for the transfer id
  *      P ─▶ D        writes the blocks when the prompt is computed
  *
- * The transfer id is random: whoever knew another request's could take its blocks. D waits 480 s
- * for an id that never comes, so the router leaves D when P fails; an engine ends a request whose
- * client has left. The bootstrap server speaks http alone.
+ * The transfer id is random: a caller that knew another request's could take its blocks. D waits
+ * 480 s for an id that never comes, so the router leaves D when P fails; an engine ends a request
+ * whose client has left. The bootstrap server speaks http alone.
  *
  * Follows: vLLM 0.33, kv_connector/v1/mooncake, and its mooncake_connector_proxy.py. */
 #include <string.h>
