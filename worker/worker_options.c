@@ -405,7 +405,8 @@ static const struct option_def rows[] = {
      .help = "KV that clients may hold with POST /cache/hold, of host memory with "
              "--kv-offload-bytes, else of the device. Higher holds more prefixes and leaves less "
              "for all others; at most half. A key or tenant gets at most half of it. 0: a quarter "
-             "of that memory. A number without a unit, up to 1024, is in GiB."},
+             "of that memory. With --kv-file up to half of the folder holds what host memory has "
+             "no room for. A number without a unit, up to 1024, is in GiB."},
     {"kv-cache-metrics", OPT_BOOL, FIELD(kv_cache_metrics), .group = "Cache",
      .help = "Measure KV blocks for /metrics: their lifetime, their idle time before eviction, and "
              "the time between hits."},

@@ -171,6 +171,36 @@ def test_prefix_positions_bound_what_is_held(programs):
         assert answer.code == 400 and answer.json["error"]["param"] == "prefix_pos"
 
 
+def tiers(worker):
+    return {t["tier"]: t for t in worker.get("/cache").json["tiers"]}
+
+
+def test_holds_beyond_host_memory_are_in_the_folder(programs, tmp_path):
+    """Held once each: a restart finds all of them by an ordinary lookup, and traffic through the folder takes none."""
+    n, args = 9, ("--kv-file", tmp_path / "kv", "--kv-file-bytes", "12MiB", "--hold-bytes", 32 * 32768, *PLACES["host"])
+    worker = start(programs, *args)
+    for i in range(n):
+        held = hold(worker, [10 + i] * 161)
+        wait_for(lambda: worker.get("/cache").json["holds"][-1]["tiers"]["file"] == held["bytes"], "the hold in the folder")
+    page, of = worker.get("/cache").json, tiers(worker)
+    assert len(page["holds"]) == n and worker.metric("incipit_kv_holds_left_total") == n - 3
+    assert of["file"]["charged_bytes"] == of["file"]["held_bytes"] == n * held["bytes"] <= of["file"]["max_bytes"] <= 6 << 20
+    assert of["host"]["charged_bytes"] == of["host"]["held_bytes"] == sum(h["tiers"]["host"] for h in page["holds"]) == 3 * held["bytes"]
+    assert worker.metric("incipit_kv_held_below_blocks") == n * 10 and page["held_byte_s"] > 0
+    for first in range(0, 800, 8):  # twice each: what was met once is not written
+        for _ in range(2):
+            fill(worker, 1, first=1000 + first)
+    wait_for(lambda: worker.metric("incipit_kv_tier_stores_total", tier="file", result="ok") > 3 * 384, "traffic through the folder")
+    assert tiers(worker)["file"]["held_bytes"] == n * held["bytes"]
+    assert worker.stop() == 0
+    worker = start(programs, *args, "--sim-speed", 1)  # to compute is slower than to read
+    assert tiers(worker)["file"]["held_bytes"] == 0
+    for i in range(n):
+        assert cached(worker, [10 + i] * 161) == 160
+    hold(worker, [10] * 161)
+    wait_for(lambda: tiers(worker)["file"]["held_bytes"] == held["bytes"], "the repeated hold in the folder")
+
+
 @pytest.mark.parametrize("path", ["/cache/prewarm", "/cache/hold"])
 def test_equal_prompts_at_once_are_computed_once(programs, path):
     worker = programs(Worker, str(ROOT / "deploy/demo/model"), "--backend", "sim", "--sim-speed", 2, "--max-num-batched-tokens", 512,

@@ -226,6 +226,14 @@ static void on_held(struct engine_hold_call *engine) {
     close_call(h);
 }
 
+/* A client that has seen other ids cannot guess it. */
+static uint64_t new_id(void) {
+    uint64_t id;
+
+    hash_random(&id, sizeof(id));
+    return id;
+}
+
 static void computed(struct call *c) {
     struct hold_call *h = open_call(c->api, c->req, ENGINE_HOLD, on_held);
     const struct request_params *p = &c->params.request;
@@ -236,7 +244,7 @@ static void computed(struct call *c) {
     h->engine.request = request_ref(r);
     h->engine.n_tokens = p->prefix_tokens ? MIN(p->prefix_tokens, r->n_prompt) : r->n_prompt;
     h->engine.hold.ask = (struct kv_hold){
-        .id = rng_u64(&c->api->rng),
+        .id = new_id(),
         .owner = owner_of(c->api, c->req, salt.ptr, salt.len),
         .holder = p->tenant,
         .ttl_s = c->keep[0].ttl_s,
@@ -355,6 +363,10 @@ void cache_release_post(struct http_request *req, void *arg) {
 
 /* --- GET /cache ------------------------------------------------------------------------------- */
 
+static const char *place_of(const struct engine_holds *t) {
+    return t->is_on_host ? "host" : "device";
+}
+
 /* Ids are shown to those that may use them: the holder, and a router without a tenant. */
 static void put_hold(struct json_writer *w, const struct hold_call *h,
                      const struct engine_hold *hold) {
@@ -368,7 +380,33 @@ static void put_hold(struct json_writer *w, const struct hold_call *h,
     json_field_u64(w, "hits", hold->n_hits);
     json_field_u64(w, "saved_tokens", hold->saved_tokens);
     json_field_f64(w, "saved_s", hold->saved_s);
+    json_field_f64(w, "held_byte_s", hold->byte_s);
+    json_put_key(w, "tiers");
+    json_begin_object(w);
+    json_field_u64(w, place_of(&h->engine.totals), hold->is_here ? hold->n_bytes : 0);
+    if (h->engine.totals.below) json_field_u64(w, h->engine.totals.below, hold->n_below_bytes);
     json_end_object(w);
+    json_end_object(w);
+}
+
+static void put_tier(struct json_writer *w, const char *name, uint64_t max_bytes,
+                     uint64_t charged_bytes, uint64_t held_bytes) {
+    json_begin_object(w);
+    json_field_z(w, "tier", name);
+    json_field_u64(w, "max_bytes", max_bytes);
+    json_field_u64(w, "charged_bytes", charged_bytes);
+    json_field_u64(w, "held_bytes", held_bytes);
+    json_end_object(w);
+}
+
+static void put_tiers(struct json_writer *w, const struct engine_holds *t, uint64_t block_bytes) {
+    json_put_key(w, "tiers");
+    json_begin_array(w);
+    put_tier(w, place_of(t), t->max_bytes, t->table.n_charged[HOLD_HERE] * block_bytes, t->n_bytes);
+    if (t->below)
+        put_tier(w, t->below, t->max_below_blocks * block_bytes,
+                 t->table.n_charged[HOLD_BELOW] * block_bytes, t->n_below_blocks * block_bytes);
+    json_end_array(w);
 }
 
 static void on_listed(struct engine_hold_call *engine) {
@@ -390,13 +428,15 @@ static void on_listed(struct engine_hold_call *engine) {
     json_begin_object(&w);
     json_field_z(&w, "object", "cache");
     json_field_z(&w, "model", h->api->model_name);
-    json_field_z(&w, "place", t->is_on_host ? "host" : "device");
+    json_field_z(&w, "place", place_of(t));
     json_field_u64(&w, "max_bytes", t->max_bytes);
-    json_field_u64(&w, "charged_bytes", t->table.n_charged * block_bytes);
+    json_field_u64(&w, "charged_bytes", t->table.n_charged[HOLD_HERE] * block_bytes);
     json_field_u64(&w, "held_bytes", t->n_bytes);
     json_field_u64(&w, "hits", t->table.n_hits);
     json_field_u64(&w, "saved_tokens", t->saved_tokens);
     json_field_f64(&w, "saved_s", t->saved_s);
+    json_field_f64(&w, "held_byte_s", t->byte_s);
+    put_tiers(&w, t, block_bytes);
     json_put_key(&w, "holds");
     json_begin_array(&w);
     for (uint32_t i = 0; i < engine->n_holds; i++)

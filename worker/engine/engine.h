@@ -215,13 +215,19 @@ enum engine_hold_op { ENGINE_HOLD, ENGINE_RELEASE, ENGINE_LIST };
 struct engine_hold {
     struct kv_hold ask;
     uint64_t n_tokens, n_bytes; /* of its blocks, shared ones too */
+    bool is_here;               /* they are in the place of holds, else in the tier below alone */
+    uint64_t n_below_bytes;     /* of these, what the tier below has */
     double left_s, value;       /* until it expires unless it is used; see block_holds_value */
     uint64_t n_hits, saved_tokens;
     double saved_s; /* to compute these, at the speed of now */
+    double byte_s;  /* held since it was made, times seconds */
 };
 struct engine_holds {
     struct block_holds_stats table;
-    uint64_t n_bytes, max_bytes; /* of distinct blocks */
+    uint64_t n_bytes, max_bytes;               /* of distinct blocks */
+    const char *below;                         /* the tier that holds too; NULL: none does */
+    uint64_t n_below_blocks, max_below_blocks; /* distinct ones that are there */
+    double byte_s;
     uint64_t saved_tokens;
     double saved_s;
     bool is_on_host; /* else on the device */

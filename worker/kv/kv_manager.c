@@ -125,6 +125,7 @@ void kv_manager_destroy(struct kv_manager *mgr) {
     mem_free(mgr->leaving);
     block_holds_destroy(mgr->holds);
     mem_free(mgr->held_ids);
+    mem_free(mgr->held_names);
     mem_free(mgr->host_hit_ids);
     mem_free(mgr->slots);
     mem_free(mgr->slot_keys);

@@ -2,9 +2,12 @@
  *
  * With host memory that is where a hold's blocks are: copied there at once, with a reference each,
  * so that no content of other prompts, no swapped sequence and no restore takes them. On the device
- * they are cached like others. Without host memory the device is the last place: there the blocks
- * are free, and the last to be taken, so that no allocation fails for them. */
+ * they are cached like others. A tier that can hold gets them too, as all that is wanted below;
+ * once it has them all, host memory may go to another hold. Without host memory the device is the
+ * last place: there the blocks are free, and the last to be taken, so that no allocation fails for
+ * them. */
 #include <assert.h>
+#include <string.h>
 
 #include "common/base/mem.h"
 #include "worker/kv/kv_manager_internal.h"
@@ -35,6 +38,21 @@ static void give_on_device(void *arg, block_id id) {
     block_pool_unhold(mgr->pool, id);
 }
 
+/* Names are keys, as bytes. */
+static_assert(sizeof(struct block_name) == sizeof(struct unit_key), "a name is a key");
+
+static void keep_below(void *arg, const struct block_name *names, uint32_t n, bool is_kept) {
+    const struct kv_names_config *below = &((struct kv_manager *)arg)->names.config;
+
+    below->hold_below(below->arg, (const struct unit_key *)names, n, is_kept);
+}
+
+static uint32_t count_below(void *arg, const struct block_name *names, uint32_t n) {
+    const struct kv_names_config *below = &((struct kv_manager *)arg)->names.config;
+
+    return below->count_held(below->arg, (const struct unit_key *)names, n);
+}
+
 bool kv_manager_holds_on_host(const struct kv_manager *mgr) {
     return kv_manager_has_tier(mgr);
 }
@@ -48,9 +66,12 @@ void kv_manager_create_holds(struct kv_manager *mgr) {
         .max_blocks = mgr->config.max_held_blocks,
         .take = is_on_host ? take_on_host : take_on_device,
         .give = is_on_host ? give_on_host : give_on_device,
+        .keep_below = keep_below,
+        .count_below = count_below,
         .arg = mgr,
     });
     mgr->held_ids = mem_calloc(mgr->table_capacity, sizeof(*mgr->held_ids));
+    mgr->held_names = mem_calloc(mgr->table_capacity, sizeof(*mgr->held_names));
 }
 
 /* --- one hold --------------------------------------------------------------------------------- */
@@ -86,14 +107,27 @@ static void let_go(struct kv_manager *mgr, uint32_t n) {
     if (kv_manager_has_tier(mgr)) kv_host_drop(mgr->host, mgr->held_ids, n);
 }
 
+/* NULL: some of them have none. */
+static struct block_name *name_all(struct kv_manager *mgr, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++) {
+        const struct kv_name *name = mgr->names.host ? &mgr->names.host[mgr->held_ids[i]] : NULL;
+
+        if (!name || !name->is_named) return NULL;
+        memcpy(mgr->held_names[i].bytes, name->key.bytes, sizeof(name->key.bytes));
+    }
+    return mgr->held_names;
+}
+
 static enum status hold_new(struct kv_manager *mgr, const struct kv_seq *seq,
                             const struct kv_hit *hit, const struct kv_hold *ask,
                             const struct block_hold **out, struct error *err) {
     enum status st = block_holds_make_room(mgr->holds, ask->holder, hit->n_blocks, err);
+    struct block_name *names;
     uint32_t n;
 
     if (st != ST_OK) return st;
     n = collect(mgr, hit);
+    names = name_all(mgr, n);
     if (n == 0)
         return error_set(err, ST_BUSY,
                          "host memory has no room for the prefix, because sequences in it are "
@@ -104,6 +138,7 @@ static enum status hold_new(struct kv_manager *mgr, const struct kv_seq *seq,
                                                                .ttl_s = ask->ttl_s,
                                                                .n_blocks = n,
                                                                .ids = mgr->held_ids,
+                                                               .names = names,
                                                                .hashes = seq->hashes});
     let_go(mgr, n);
     return ST_OK;
@@ -120,6 +155,8 @@ enum status kv_manager_hold(struct kv_manager *mgr, struct kv_seq *seq, const ui
                          "this worker cannot hold prefixes: it needs prefix caching, --hold-bytes "
                          "of at least a block, and a model whose layers all keep their KV");
     block_holds_set_now(mgr->holds, mgr->now_us); /* this step may have evicted some */
+    if (mgr->names.host)
+        block_holds_set_below(mgr->holds, mgr->names.config.max_held(mgr->names.config.arg));
     hit = kv_manager_lookup(mgr, seq, tokens, n_tokens + 1);
     if (hit.n_blocks == 0)
         return error_set(err, ST_INVALID,
@@ -158,7 +195,7 @@ void kv_manager_check_holds(const struct kv_manager *mgr) {
         const struct prefix_cache *cache = block_pool_cache(mgr->pool);
 
         if (kv_manager_has_tier(mgr)) cache = kv_host_cache(mgr->host);
-        for (uint32_t k = 0; k < hold->n_blocks; k++)
+        for (uint32_t k = 0; hold->is_in[HOLD_HERE] && k < hold->n_blocks; k++)
             assert(hold->ids[k] == BLOCK_NONE || prefix_cache_contains(cache, hold->ids[k]));
     }
 }

@@ -36,9 +36,10 @@ struct kv_manager {
     struct kv_names names; /* zeros: there are none */
     uint64_t *leaving;     /* (n_leaving) kv_manager_leave; NULL: not called yet */
     uint32_t n_leaving, next_leaving;
-    struct kv_explain *explain; /* NULL: switched off */
-    struct block_holds *holds;  /* NULL: nothing can be held */
-    block_id *held_ids;         /* (table_capacity) a hold that is being made */
+    struct kv_explain *explain;    /* NULL: switched off */
+    struct block_holds *holds;     /* NULL: nothing can be held */
+    block_id *held_ids;            /* (table_capacity) a hold that is being made */
+    struct block_name *held_names; /* as above */
     uint64_t now_us;
     struct kv_stats stats;
 };

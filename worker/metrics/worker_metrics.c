@@ -61,7 +61,11 @@ static void collect_holds(struct metrics *m, const struct engine_holds *s) {
 
     metric_set(metrics_at(m, WORKER_kv_holds), s->table.n_holds);
     metric_set(metrics_at(m, WORKER_kv_held_blocks), s->table.n_blocks);
-    metric_set(metrics_at(m, WORKER_kv_held_blocks_limit), s->table.max_blocks);
+    metric_set(metrics_at(m, WORKER_kv_held_blocks_limit), s->table.max_blocks[HOLD_HERE]);
+    metric_set(metrics_at(m, WORKER_kv_held_below_blocks), s->n_below_blocks);
+    metric_set(metrics_at(m, WORKER_kv_held_below_blocks_limit), s->max_below_blocks);
+    metric_reach(metrics_at(m, WORKER_kv_held_byte_seconds_total), (uint64_t)s->byte_s);
+    metric_reach(metrics_at(m, WORKER_kv_holds_left_total), s->table.n_left);
     for (int why = 0; why < HOLD_ENDS; why++)
         advance(METRICS_GET(m, WORKER_kv_holds_ended_total, outcomes[why]), s->table.n_ended[why]);
     metric_reach(metrics_at(m, WORKER_kv_holds_refused_total), s->table.n_refused);

@@ -119,6 +119,11 @@ struct engine;
       "KV blocks that clients hold, those of several holds once: in host memory with "             \
       "--kv-offload-bytes, else on the device.")                                                   \
     X(GAUGE, kv_held_blocks_limit, "", "Most KV blocks that clients hold, each hold's counted.")   \
+    X(GAUGE, kv_held_below_blocks, "",                                                             \
+      "KV blocks that clients hold and the tier below host memory has (--kv-file).")               \
+    X(GAUGE, kv_held_below_blocks_limit, "", "Most KV blocks that clients hold there.")            \
+    X(COUNTER, kv_held_byte_seconds_total, "",                                                     \
+      "Bytes of KV that clients hold, each hold's counted, times the seconds of holding.")         \
     X(COUNTER, kv_holds_ended_total, "outcome",                                                    \
       "Holds that ended, by why: released by their owner, expired unused, displaced after half "   \
       "of their time unused, evicted because a request needed the device's last blocks, reset.")   \
@@ -126,6 +131,8 @@ struct engine;
       "Holds refused because of --hold-bytes, a holder's half of it, or 1,024 holds.")             \
     X(COUNTER, kv_hold_hits_total, "", "Requests that took blocks of a hold from the cache.")      \
     X(COUNTER, kv_hold_saved_tokens_total, "", "Prompt tokens that these requests took from it.")  \
+    X(COUNTER, kv_holds_left_total, "",                                                            \
+      "Holds that left host memory for others, because the tier below has all of them.")           \
     X(COUNTER, kv_tier_requests_total, "tier,outcome",                                             \
       "Requests with a part of their prompt in a tier below host memory (--kv-file), by outcome: " \
       "awaited, they waited for it; dearer, computing was quicker or the tier late; late, "        \

@@ -46,6 +46,31 @@ static void on_host_evict(void *arg, block_id id) {
         writeback_on_host_evict(w->tiers[i].writeback, id);
 }
 
+/* Of several tiers the nearest that can hold. */
+static struct lower_tier *holder_of(struct lower *w) {
+    for (uint32_t i = 0; i < w->config.n_tiers && !w->is_stopped; i++)
+        if (w->tiers[i].tier->ops->hold) return &w->tiers[i];
+    return NULL;
+}
+
+static void hold_below(void *arg, const struct unit_key *keys, uint32_t n, bool is_held) {
+    const struct lower_tier *t = holder_of(arg);
+
+    if (t) t->tier->ops->hold(t->tier, keys, n, is_held);
+}
+
+static uint32_t count_held(void *arg, const struct unit_key *keys, uint32_t n) {
+    const struct lower_tier *t = holder_of(arg);
+
+    return t ? t->tier->ops->find(t->tier, keys, n) : 0;
+}
+
+static uint32_t max_held(void *arg) {
+    const struct lower_tier *t = holder_of(arg);
+
+    return t ? (uint32_t)MIN(t->stats.max_held, UINT32_MAX) : 0;
+}
+
 /* --- life ------------------------------------------------------------------------------------- */
 
 static void ask_tiers(struct lower *w) {
@@ -59,6 +84,8 @@ static void ask_tiers(struct lower *w) {
         t->stats.bytes = s.bytes;
         t->stats.max_bytes = s.max_bytes;
         t->stats.n_units = s.n_units;
+        t->stats.n_held = s.n_held;
+        t->stats.max_held = s.max_held;
         t->stats.can_write = s.can_write;
     }
 }
@@ -74,8 +101,13 @@ struct lower *lower_create(const struct lower_config *config) {
     assert(config->n_tiers >= 1 && config->n_tiers <= LOWER_TIERS_MAX);
     w->config = *config;
     w->job_units = (uint32_t)MIN(MAX(JOB_BYTES / config->block_bytes, 1), TIER_JOB_UNITS);
-    w->names = (struct kv_names_config){
-        .count_below = count_below, .on_host = on_host, .on_host_evict = on_host_evict, .arg = w};
+    w->names = (struct kv_names_config){.count_below = count_below,
+                                        .on_host = on_host,
+                                        .on_host_evict = on_host_evict,
+                                        .hold_below = hold_below,
+                                        .count_held = count_held,
+                                        .max_held = max_held,
+                                        .arg = w};
     if (config->fleet_key) {
         memcpy(w->fleet_key, config->fleet_key, sizeof(w->fleet_key));
         w->config.fleet_key = w->names.fleet_key = w->fleet_key;

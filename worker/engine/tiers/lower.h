@@ -57,6 +57,7 @@ struct lower_stats {
     uint32_t n_unwritten; /* contents of host memory that wait to be written */
     uint64_t n_pauses;    /* of writing, because decodes took longer (itl_guard.h) */
     uint64_t bytes, max_bytes, n_units;
+    uint64_t n_held, max_held; /* units that clients hold: there; most. Both 0: it holds none */
     bool can_write;
 };
 

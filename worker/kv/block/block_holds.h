@@ -14,10 +14,16 @@
  *                      makes room for a new one that finds none, the one that is worth least first
  *      cut             its pool had to evict a block: it ends before that block
  *
- * A holder (a tenant, an API key) has at most half of the budget. An id is of use to its owner
+ * Below the pool there may be a place that keeps blocks by name, with a budget of its own. A hold
+ * whose blocks have names is kept there too, while that budget has room. Once all of its blocks
+ * are there it need not stay in the pool: the one that was not used for longest leaves the pool
+ * when a new one needs its room, and nothing of it is lost.
+ *
+ * A holder (a tenant, an API key) has at most half of each budget. An id is of use to its owner
  * alone: to all others the hold does not exist.
  *
- * Thread: engine. Time is an argument, monotonic. Memory: 36 bytes per block of the budget. */
+ * Thread: engine. Time is an argument, monotonic. Memory: 36 bytes per block of the budget, 48 of
+ * the one below. */
 #ifndef WORKER_KV_BLOCK_BLOCK_HOLDS_H
 #define WORKER_KV_BLOCK_BLOCK_HOLDS_H
 
@@ -25,6 +31,13 @@
 
 #define BLOCK_HOLDS_MAX   1024u         /* holds at a time */
 #define BLOCK_HOLDS_MAX_S (24u * 3600u) /* longest time to live */
+
+enum hold_place { HOLD_HERE, HOLD_BELOW, HOLD_PLACES };
+
+/* Of a block's content, for the place below. */
+struct block_name {
+    uint8_t bytes[16];
+};
 
 struct block_hold {
     uint64_t id;
@@ -37,16 +50,20 @@ struct block_hold {
     uint64_t n_saved;          /* blocks that they took */
     uint32_t *ids;             /* (n_blocks) */
     struct block_hash *hashes; /* (n_blocks) of the chain */
-    uint32_t n_made;           /* blocks at first: the length of both arrays */
+    struct block_name *names;  /* (n_blocks) NULL: a block has none */
+    uint32_t n_made;           /* blocks at first: the length of the arrays */
+    bool is_in[HOLD_PLACES];   /* it has its blocks here; it keeps them below, or will */
 };
 
 enum hold_end { HOLD_RELEASED, HOLD_EXPIRED, HOLD_DISPLACED, HOLD_EVICTED, HOLD_RESET, HOLD_ENDS };
 
 struct block_holds_stats {
     uint32_t n_holds;
-    uint32_t n_blocks;  /* distinct ones that are held */
-    uint32_t n_charged; /* sum over the holds: what counts against max_blocks */
-    uint32_t max_blocks;
+    uint32_t n_blocks; /* distinct ones that are held here */
+    /* Sum over the holds: what counts against the budgets. */
+    uint32_t n_charged[HOLD_PLACES], max_blocks[HOLD_PLACES];
+    uint64_t n_left;             /* holds that left the pool, and are below alone */
+    double block_s;              /* blocks held, each hold's, times seconds */
     uint64_t n_hits, n_saved;    /* requests that used a hold, and blocks that they took */
     uint64_t n_refused;          /* for the budget, a holder's share, or BLOCK_HOLDS_MAX */
     uint64_t n_ended[HOLD_ENDS]; /* holds, by why */
@@ -59,6 +76,10 @@ struct block_holds_config {
      * hold of the block is over. They must not evict. */
     void (*take)(void *arg, uint32_t id, bool is_first);
     void (*give)(void *arg, uint32_t id);
+    /* The place below is to keep these once more, or once less. And: how many of them, from the
+     * first on, are there? Not called while its budget is 0. */
+    void (*keep_below)(void *arg, const struct block_name *names, uint32_t n, bool is_kept);
+    uint32_t (*count_below)(void *arg, const struct block_name *names, uint32_t n);
     void *arg;
 };
 struct block_holds;
@@ -70,17 +91,21 @@ void block_holds_destroy(struct block_holds *h); /* gives nothing back; NULL is 
  * least once a step. */
 void block_holds_set_now(struct block_holds *h, uint64_t now_us);
 
+/* The budget of the place below, 0 at first. What is held stays. */
+void block_holds_set_below(struct block_holds *h, uint32_t max_blocks);
+
 /* The owner's hold of exactly this chain, or NULL: to hold it again starts its time again. */
 struct block_hold *block_holds_twin(struct block_holds *h, uint64_t owner,
                                     const struct block_hash *hashes, uint32_t n_blocks);
 void block_holds_renew(struct block_holds *h, struct block_hold *hold, uint32_t ttl_s);
 
-/* Makes room for a hold of n blocks, if need be by ending decayed ones. ST_BUSY, and none ended:
- * what decayed would not be enough; the error has the figures. */
+/* Makes room here for a hold of n blocks: others that are below leave, then decayed ones end.
+ * Below, decayed ones end where that gives it room. ST_BUSY, and none left or ended: all that would
+ * not be enough; the error has the figures. */
 MUST_USE enum status block_holds_make_room(struct block_holds *h, uint64_t holder,
                                            uint32_t n_blocks, struct error *err);
 
-/* After that. ids and hashes are copied; the id must be new. */
+/* After that. ids, hashes and names are copied; the id must be new. */
 struct block_hold *block_holds_insert(struct block_holds *h, const struct block_hold *like);
 
 /* ST_NOT_FOUND: the owner has no such hold. */
@@ -97,6 +122,8 @@ void block_holds_reset(struct block_holds *h); /* ends all */
 
 bool block_holds_has(const struct block_holds *h, uint32_t id); /* is the block held? */
 const struct block_hold *block_holds_at(const struct block_holds *h, uint32_t i); /* i < n_holds */
+/* Blocks of it that are below, from the first on. */
+uint32_t block_holds_n_below(const struct block_holds *h, const struct block_hold *hold);
 double block_holds_value(const struct block_holds *h, const struct block_hold *hold); /* 1: used */
 struct block_holds_stats block_holds_stats(const struct block_holds *h);
 void block_holds_check(const struct block_holds *h); /* asserts the invariants */

@@ -348,6 +348,10 @@ static void submit(struct tier *t, struct tier_job *job) {
     end(job);
 }
 
+static void hold(struct tier *t, const struct unit_key *keys, uint32_t n, bool is_held) {
+    file_hold(tier_of(t), keys, n, is_held);
+}
+
 static void stats(struct tier *t, struct tier_stats *out) {
     struct file_tier *f = tier_of(t);
     uint64_t now_us = clock_now_us();
@@ -360,6 +364,8 @@ static void stats(struct tier *t, struct tier_stats *out) {
         .loaded_bytes = f->loaded_bytes,
         .stored_bytes = f->stored_bytes,
         .n_dropped = f->n_dropped,
+        .n_held = f->n_held,
+        .max_held = f->max_held,
         .can_write = file_can_write(f, now_us),
         .is_open = true,
     };
@@ -404,6 +410,7 @@ static void destroy(struct tier *t) {
     unit_codec_destroy(f->keeper_codec);
     file_index_destroy(f->index);
     map_fini(&f->slots);
+    map_fini(&f->held);
     mem_free(f->segments);
     mem_free(f->writer.rows);
     pthread_mutex_destroy(&f->lock);
@@ -414,8 +421,12 @@ static void destroy(struct tier *t) {
     mem_free(f);
 }
 
-static const struct tier_ops ops = {
-    .name = "file", .find = find, .submit = submit, .stats = stats, .destroy = destroy};
+static const struct tier_ops ops = {.name = "file",
+                                    .find = find,
+                                    .hold = hold,
+                                    .submit = submit,
+                                    .stats = stats,
+                                    .destroy = destroy};
 
 /* --- opening ---------------------------------------------------------------------------------- */
 
@@ -434,10 +445,11 @@ static struct file_tier *make(const struct tier_file_config *c) {
     f->hook = c->hook;
     for (int i = 0; i < 8; i++)
         snprintf(f->fingerprint + 2 * i, 3, "%02x", c->codec->fingerprint[i]);
-    f->root_fd = f->dir_fd = f->evict_fd = f->owner_fd = f->writer.fd = -1;
+    f->root_fd = f->dir_fd = f->evict_fd = f->held_fd = f->owner_fd = f->writer.fd = -1;
     f->tick = 1ull << 32; /* what is found at the start was begun long before */
     f->index = file_index_create();
     map_init(&f->slots, 0); /* its keys are random numbers already */
+    map_init(&f->held, 0);
     list_init(&f->loads);
     list_init(&f->stores);
     pthread_mutex_init(&f->lock, NULL);

@@ -1,11 +1,13 @@
 /* worker/kv/tiers/file.h - the file tier: KV blocks in a folder of this machine.
  *
  *      DIR/evict.lock                                 taken by who removes, adopts or counts
+ *      DIR/held.lock                                  bytes of it locked: segments with held units
  *      DIR/<fingerprint, 16 hex>/owner-<id>.lock      held (flock) while its process lives
  *      DIR/<fingerprint, 16 hex>/seg-<id>-<n>.kv      64 MiB, written once, front to back
  *
  * A log: units are appended, runs of a chain contiguously, and the coldest whole segment goes when
- * the folder is full; units of it that were loaded are appended again, a quarter of it at most.
+ * the folder is full; units of it that were loaded are appended again, a quarter of it at most, and
+ * those that clients hold, half of it at most: while no more than max_held are held, all stay.
  * Where units lie is known from an index in memory, rebuilt at start from the segments' summaries.
  * Nothing is written in place and nothing needs fsync to be right: after a crash a unit is whole or
  * fails to open. A unit is in the index after its write returned.

@@ -24,8 +24,10 @@ struct file_segment {
     bool is_sealed; /* complete; only such are evicted */
     bool is_orphan; /* its process is dead */
     uint64_t bytes; /* of disk */
-    uint64_t n_live;
-    double heat; /* loads and writes of its units, halved each half_life segments */
+    uint64_t n_live, n_held; /* units that are found; of them held ones */
+    bool is_locked;          /* other processes see that units of it are held */
+    bool is_held_elsewhere;  /* another process holds units of it, as of the last look */
+    double heat;             /* loads and writes of its units, halved each half_life segments */
     uint64_t heat_tick, begun_tick;
     uint64_t seen_scan; /* the scan that saw the file last */
 };
@@ -38,6 +40,13 @@ struct file_thread {
     uint8_t *staging; /* of staging_bytes, page-aligned */
 };
 
+/* Units of evicted segments that lead the next one. */
+struct file_hot {
+    struct segment_row *rows;
+    uint32_t n;
+    uint8_t *units; /* n of a step each */
+};
+
 /* The segment being written; of the thread whose turn it is. */
 struct file_writer {
     int fd; /* -1: none */
@@ -47,6 +56,7 @@ struct file_writer {
     uint32_t next_id; /* of the next segment */
     uint64_t owner;   /* of this one */
     struct segment_row *rows;
+    struct file_hot hot;
 };
 
 struct file_tier {
@@ -74,7 +84,7 @@ struct file_tier {
     /* The space: under space_lock, and evict.lock for other processes. */
     pthread_mutex_t space_lock;
     int root_fd, dir_fd; /* DIR, and the fingerprint's folder; -1: not there */
-    int evict_fd;
+    int evict_fd, held_fd;
     _Atomic uint64_t owner; /* 0: not yet an owner, so nothing is written */
     int owner_fd;
     uint64_t n_scans;
@@ -96,7 +106,9 @@ struct file_tier {
     struct map slots; /* hash of the id to slot + 1 */
     uint64_t tick;    /* segments begun */
     uint64_t known_bytes, n_live, n_gone;
-    uint64_t other_bytes; /* foreign and unsealed, for stats */
+    struct map held;           /* keys, by their first bytes, to how many holds they have */
+    uint64_t n_held, max_held; /* held units that are there; most that should be held */
+    uint64_t other_bytes;      /* foreign and unsealed, for stats */
     uint64_t no_write_before_us;
     bool is_read_only;
     uint64_t eio_us[3];
@@ -123,8 +135,9 @@ bool file_enter(struct file_tier *f, const struct unit_key *key, uint32_t slot, 
 uint32_t file_add_segment(struct file_tier *f, struct segment_id id, uint64_t bytes);
 struct file_segment *file_segment_of(struct file_tier *f, struct segment_id id); /* or NULL */
 void file_set_gone(struct file_tier *f, uint32_t slot);
-/* The segment to evict, or UINT32_MAX. of_others: of other live processes. */
-uint32_t file_coldest(struct file_tier *f, bool of_others);
+/* The segment to evict, or UINT32_MAX. of_others: of other live processes. One with more than
+ * max_held held units stays, and one that another process holds, unless it is UINT64_MAX. */
+uint32_t file_coldest(struct file_tier *f, bool of_others, uint64_t max_held);
 void file_table_check(struct file_tier *f);
 
 /* Takes dead entries out, a shard at a time, and frees the slots of segments that are gone. Takes
@@ -146,27 +159,34 @@ void file_space_close(struct file_tier *f); /* without the space; the owner's lo
 
 /* Sees what is in the folder: new segments are read, orphans sealed, missing ones forgotten. */
 void file_space_scan(struct file_tier *f);
-/* Removes one segment. `hot`: gets its rows with hits and their bytes, see file_write.c; NULL: they
- * go too. False: nothing can be removed. */
-struct file_hot;
-bool file_space_evict(struct file_tier *f, struct file_hot *hot);
+/* Removes one segment. `t` has the writer's turn: what is hot or held in it is kept in writer.hot.
+ * NULL: no thread has, so only a segment without held units goes. False: none can be removed. */
+bool file_space_evict(struct file_tier *f, struct file_thread *t);
 uint64_t file_space_bytes(struct file_tier *f); /* of the whole folder, as far as it is known */
 
 /* --- file_write.c: the writer's turn ---------------------------------------------------------- */
 
-/* Units of an evicted segment that are written again. */
-struct file_hot {
-    struct file_thread *thread;
-    struct segment_row *rows;
-    uint32_t n;
-    uint8_t *units; /* n of a step each */
-};
-
-/* Reads the units of the segment in `slot` that were loaded, the hottest first, up to a quarter. */
-void file_hot_read(struct file_tier *f, struct file_hot *hot, uint32_t slot);
+/* Adds to writer.hot what is held in the segment in `slot`, or what was loaded from it, the hottest
+ * first, up to a quarter. */
+void file_hot_read(struct file_thread *t, uint32_t slot);
 
 void file_store(struct file_thread *t, struct tier_job *job);
 void file_writer_close(struct file_tier *f); /* seals what there is; after the threads ended */
+
+/* --- file_hold.c ------------------------------------------------------------------------------ */
+
+/* The caller has `lock`. */
+bool file_is_held(const struct file_tier *f, const struct unit_key *key);
+/* A unit of the segment is found from now on (1), or no more (-1). */
+void file_count_held(struct file_tier *f, uint32_t slot, const struct unit_key *key, int by);
+
+void file_hold(struct file_tier *f, const struct unit_key *keys, uint32_t n, bool is_held);
+/* The most held units that a segment may have whose turn it is to go. */
+uint32_t file_hold_room(const struct file_tier *f);
+
+/* The caller has the space: what this process holds, others see from now on. */
+void file_hold_scan(struct file_tier *f);
+bool file_is_held_elsewhere(struct file_tier *f, struct segment_id id);
 
 /* --- file.c ----------------------------------------------------------------------------------- */
 

@@ -355,6 +355,7 @@ void file_space_scan(struct file_tier *f) {
     pthread_mutex_lock(&f->lock);
     f->other_bytes = f->foreign_bytes + f->unsealed_bytes;
     pthread_mutex_unlock(&f->lock);
+    file_hold_scan(f);
     while (file_space_bytes(f) > f->max_bytes && file_space_evict(f, NULL))
         continue;
 }
@@ -429,7 +430,7 @@ static bool evict_foreign(struct file_tier *f) {
 }
 
 /* From others only while this process has less than its share; what dead ones left is its own. */
-static uint32_t choose(struct file_tier *f) {
+static uint32_t choose(struct file_tier *f, uint64_t max_held) {
     uint64_t mine = 0, share = f->max_bytes / MAX(1, f->n_live_owners);
     uint32_t slot;
     bool of_others;
@@ -439,23 +440,43 @@ static uint32_t choose(struct file_tier *f) {
             (f->segments[i].id.owner == f->owner || f->segments[i].is_orphan))
             mine += f->segments[i].bytes;
     of_others = mine < share;
-    slot = file_coldest(f, of_others);
-    return slot != UINT32_MAX ? slot : file_coldest(f, !of_others);
+    slot = file_coldest(f, of_others, max_held);
+    return slot != UINT32_MAX ? slot : file_coldest(f, !of_others, max_held);
 }
 
-bool file_space_evict(struct file_tier *f, struct file_hot *hot) {
-    char name[SEGMENT_NAME_MAX];
+/* One that no other process holds, unless max_held is UINT64_MAX. */
+static uint32_t choose_free(struct file_tier *f, uint64_t max_held, struct segment_id *id) {
     uint32_t slot;
+    bool is_free;
+
+    do {
+        pthread_mutex_lock(&f->lock);
+        slot = choose(f, max_held);
+        if (slot != UINT32_MAX) *id = f->segments[slot].id;
+        pthread_mutex_unlock(&f->lock);
+        is_free = slot == UINT32_MAX || max_held == UINT64_MAX || !file_is_held_elsewhere(f, *id);
+        if (is_free) break;
+        pthread_mutex_lock(&f->lock);
+        f->segments[slot].is_held_elsewhere = true;
+        pthread_mutex_unlock(&f->lock);
+    } while (true);
+    return slot;
+}
+
+bool file_space_evict(struct file_tier *f, struct file_thread *t) {
+    uint32_t slot;
+    char name[SEGMENT_NAME_MAX];
+    struct segment_id id;
     int error;
 
     if (f->evict_fd < 0) return false;
     if (f->foreign_bytes > 0 && evict_foreign(f)) return true;
-    pthread_mutex_lock(&f->lock);
-    slot = choose(f);
-    if (slot != UINT32_MAX) segment_name(f->segments[slot].id, name);
-    pthread_mutex_unlock(&f->lock);
+    slot = choose_free(f, t ? file_hold_room(f) : 0, &id);
+    /* More is held than may be: what is written comes before it. */
+    if (slot == UINT32_MAX && t) slot = choose_free(f, UINT64_MAX, &id);
     if (slot == UINT32_MAX) return false;
-    if (hot) file_hot_read(f, hot, slot);
+    segment_name(id, name);
+    if (t) file_hot_read(t, slot);
     error = file_io_unlink(f->hook, f->dir_fd, name);
     if (error != 0 && error != ENOENT) {
         file_note_error(f, "remove", error, true);
@@ -528,6 +549,7 @@ void file_space_close(struct file_tier *f) {
         close(f->owner_fd);
     }
     if (f->evict_fd >= 0) close(f->evict_fd);
+    if (f->held_fd >= 0) close(f->held_fd);
     if (f->dir_fd >= 0) close(f->dir_fd);
     if (f->root_fd >= 0) close(f->root_fd);
 }

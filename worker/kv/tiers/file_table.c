@@ -51,6 +51,7 @@ void file_forget(struct file_tier *f, const struct unit_key *key, const struct f
     struct file_entry *e = find_live(f, key);
 
     if (!e || e->segment - 1 != at->slot || e->place != at->place) return;
+    file_count_held(f, at->slot, key, -1);
     f->segments[at->slot].n_live--;
     f->n_live--;
     f->n_dropped++;
@@ -69,6 +70,7 @@ bool file_enter(struct file_tier *f, const struct unit_key *key, uint32_t slot, 
     e->hits = (uint8_t)MIN(hits, 255);
     f->segments[slot].n_live++;
     f->n_live++;
+    file_count_held(f, slot, key, 1);
     add_heat(f, &f->segments[slot], 0.5 + hits);
     return true;
 }
@@ -116,12 +118,13 @@ void file_set_gone(struct file_tier *f, uint32_t slot) {
     f->known_bytes -= s->bytes;
     f->n_live -= s->n_live;
     f->n_dropped += s->n_live;
-    s->n_live = 0;
+    f->n_held -= s->n_held;
+    s->n_live = s->n_held = 0;
     f->n_gone++;
     map_erase(&f->slots, hash_of(s->id));
 }
 
-uint32_t file_coldest(struct file_tier *f, bool of_others) {
+uint32_t file_coldest(struct file_tier *f, bool of_others, uint64_t max_held) {
     double least[2] = {INFINITY, INFINITY}, heat,
            youth = (double)f->max_bytes / f->segment_bytes / 4;
     uint32_t coldest[2] = {UINT32_MAX, UINT32_MAX}; /* of the old, of the young */
@@ -132,6 +135,7 @@ uint32_t file_coldest(struct file_tier *f, bool of_others) {
         bool is_young = (double)(f->tick - s->begun_tick) <= youth;
 
         if (!s->is_used || s->is_gone || !s->is_sealed || is_others != of_others) continue;
+        if (s->n_held > max_held || (s->is_held_elsewhere && max_held != UINT64_MAX)) continue;
         /* Of the young the oldest, whatever its heat. */
         heat = is_young ? (double)s->begun_tick : heat_now(f, s);
         if (heat >= least[is_young]) continue;
@@ -163,6 +167,7 @@ void file_sweep(struct file_tier *f) {
     pthread_mutex_lock(&f->lock);
     for (uint32_t i = 0; i < n_segments; i++) {
         if (!f->segments[i].is_gone || f->segments[i].seen_scan != UINT64_MAX) continue;
+        if (f->segments[i].is_locked) continue; /* until the next scan */
         f->segments[i] = (struct file_segment){0};
         f->n_gone--;
     }
@@ -171,7 +176,7 @@ void file_sweep(struct file_tier *f) {
 
 struct tally {
     struct file_tier *f;
-    uint64_t *n_live;
+    uint64_t *n_live, *n_held;
 };
 
 static void count(void *arg, const struct file_entry *e) {
@@ -179,11 +184,13 @@ static void count(void *arg, const struct file_entry *e) {
 
     assert(e->segment - 1 < t->f->n_segments && t->f->segments[e->segment - 1].is_used);
     t->n_live[e->segment - 1]++;
+    t->n_held[e->segment - 1] += file_is_held(t->f, &e->key);
 }
 
 void file_table_check(struct file_tier *f) {
-    struct tally t = {f, mem_calloc(f->n_segments + 1, sizeof(uint64_t))};
-    uint64_t bytes = 0, n_live = 0, n_gone = 0;
+    struct tally t = {f, mem_calloc(f->n_segments + 1, sizeof(uint64_t)),
+                      mem_calloc(f->n_segments + 1, sizeof(uint64_t))};
+    uint64_t bytes = 0, n_live = 0, n_held = 0, n_gone = 0;
 
     file_index_check(f->index, count, &t);
     for (uint32_t i = 0; i < f->n_segments; i++) {
@@ -192,11 +199,14 @@ void file_table_check(struct file_tier *f) {
         if (!s->is_used) continue;
         n_gone += s->is_gone;
         if (s->is_gone) continue;
-        assert(t.n_live[i] == s->n_live);
+        assert(t.n_live[i] == s->n_live && t.n_held[i] == s->n_held);
         assert(file_segment_of(f, s->id) == s);
         bytes += s->bytes;
         n_live += s->n_live;
+        n_held += s->n_held;
     }
     assert(bytes == f->known_bytes && n_live == f->n_live && n_gone == f->n_gone);
+    assert(n_held == f->n_held);
     mem_free(t.n_live);
+    mem_free(t.n_held);
 }

@@ -14,7 +14,8 @@
 #include "common/base/mem.h"
 #include "worker/kv/tiers/file_internal.h"
 
-#define HOT_PART 4 /* a quarter of a segment at most is written again: amplification <= 1.33 */
+#define HOT_PART  4 /* a quarter of a segment at most is written again: amplification <= 1.33 */
+#define HELD_HITS (1u << 16)
 
 /* --- sealing ---------------------------------------------------------------------------------- */
 
@@ -131,27 +132,54 @@ static int create_segment(struct file_tier *f) {
     return 0;
 }
 
-/* Room, a file, and in it first what was hot in what went. EBUSY: no room, or no turn. */
+/* The first n are written, or given up. */
+static void drop_hot(struct file_tier *f, uint32_t n) {
+    struct file_hot *hot = &f->writer.hot;
+
+    hot->n -= n;
+    if (hot->n > 0) {
+        memmove(hot->rows, hot->rows + n, hot->n * sizeof(*hot->rows));
+        memmove(hot->units, hot->units + n * f->step, hot->n * f->step);
+        return;
+    }
+    mem_free(hot->rows);
+    mem_free(hot->units);
+    *hot = (struct file_hot){0};
+}
+
+/* What no write took, or has no room, is there for the next segment. */
+static int append_hot(struct file_thread *t) {
+    struct file_tier *f = t->f;
+    struct file_hot *hot = &f->writer.hot;
+
+    while (hot->n > 0) {
+        uint32_t n = MIN(f->chunk_units, hot->n);
+        int error;
+
+        /* One is to follow. */
+        while (n > 0 && !has_room(f, n + 1, pages_of(f, n) + pages_of(f, 1)))
+            n--;
+        if (n == 0) return 0;
+        memcpy(t->staging, hot->units, n * f->step);
+        error = append(f, t->staging, hot->rows, n);
+        if (error != 0) return error;
+        drop_hot(f, n);
+    }
+    return 0;
+}
+
+/* Room, a file, and in it first what was hot or held in what went. EBUSY: no room, or no turn. */
 static int begin_segment(struct file_thread *t) {
     struct file_tier *f = t->f;
-    struct file_hot hot = {.thread = t};
     int error = 0;
 
     if (!file_space_enter(f, 1000000)) return EBUSY;
     while (error == 0 && file_space_bytes(f) + f->segment_bytes > f->max_bytes)
-        if (!file_space_evict(f, hot.n == 0 ? &hot : NULL)) error = EBUSY;
+        if (!file_space_evict(f, t)) error = EBUSY;
     if (error == 0 && f->owner == 0) error = EBUSY;
     if (error == 0) error = create_segment(f);
     file_space_leave(f);
-    for (uint32_t i = 0, n; error == 0 && i < hot.n; i += n) {
-        n = MIN(f->chunk_units, hot.n - i);
-        if (!has_room(f, n + 1, pages_of(f, n) + pages_of(f, 1))) break; /* one is to follow */
-        memcpy(t->staging, hot.units + i * f->step, n * f->step);
-        error = append(f, t->staging, hot.rows + i, n);
-    }
-    mem_free(hot.rows);
-    mem_free(hot.units);
-    return error;
+    return error ? error : append_hot(t);
 }
 
 /* A segment with a place free. */
@@ -170,11 +198,13 @@ static int prepare(struct file_thread *t) {
 /* A full disk has room again when something goes: the budget was larger than the disk. A folder
  * that is gone is the next scan's to make again; until then no store tries, for each try that fails
  * would also put the scan's off. */
-static void after_failure(struct file_tier *f, int error) {
+static void after_failure(struct file_thread *t, int error) {
+    struct file_tier *f = t->f;
+
     if (error == ENOENT) f->owner = 0;
     file_note_error(f, "write", error, true);
     if (error != ENOSPC || !file_space_enter(f, 0)) return;
-    file_space_evict(f, NULL);
+    file_space_evict(f, t);
     file_space_leave(f);
 }
 
@@ -234,13 +264,14 @@ void file_store(struct file_thread *t, struct tier_job *job) {
         for (uint32_t k = 0; k < n; k++)
             job->units[of[k]].result = TIER_IO;
         if (n == 0) job->units[i].result = error == EBUSY ? TIER_BUSY : TIER_IO;
-        if (error != EBUSY) after_failure(f, error);
+        if (error != EBUSY) after_failure(t, error);
         return; /* units behind are TIER_SKIPPED */
     }
 }
 
 void file_writer_close(struct file_tier *f) {
     if (f->writer.fd >= 0) seal_segment(f);
+    drop_hot(f, f->writer.hot.n);
 }
 
 /* --- what is written again -------------------------------------------------------------------- */
@@ -258,26 +289,47 @@ static int by_place(const void *a, const void *b) {
     return x->place < y->place ? -1 : 1;
 }
 
-/* Leaves the rows that were loaded, with their hits halved, so that what is not loaded again
- * goes. */
+/* Leaves the rows that are held, and besides these those that were loaded, up to a quarter of a
+ * segment in all. Hits are halved, so that what is not loaded again goes. */
 static uint32_t keep_hot(struct file_tier *f, struct segment_row *rows, uint32_t n, uint32_t slot) {
-    uint32_t n_hot = 0;
+    uint32_t n_taken = f->writer.hot.n, n_hot = 0, n_held = 0;
 
     pthread_mutex_lock(&f->lock);
     for (uint32_t i = 0; i < n; i++) {
         struct file_entry *e = file_index_find(f->index, &rows[i].key);
+        bool is_held = file_is_held(f, &rows[i].key);
 
-        if (!e || e->segment - 1 != slot || e->place != rows[i].place || e->hits == 0) continue;
-        rows[n_hot++] = (struct segment_row){rows[i].key, rows[i].place, e->hits / 2u};
+        if (!e || e->segment - 1 != slot || e->place != rows[i].place) continue;
+        if (e->hits == 0 && !is_held) continue;
+        n_held += is_held;
+        rows[n_hot++] = (struct segment_row){rows[i].key, rows[i].place,
+                                             e->hits / 2u + (is_held ? HELD_HITS : 0)};
     }
     pthread_mutex_unlock(&f->lock);
     qsort(rows, n_hot, sizeof(*rows), by_hits);
-    n_hot = MIN(n_hot, f->n_places / HOT_PART);
+    n_hot = MIN(n_hot, n_taken == 0 ? f->n_places / HOT_PART : 0);
+    n_hot = MAX(n_hot, MIN(n_held, file_hold_room(f)));
+    for (uint32_t i = 0; i < n_hot; i++)
+        rows[i].hits %= HELD_HITS;
     qsort(rows, n_hot, sizeof(*rows), by_place);
     return n_hot;
 }
 
-void file_hot_read(struct file_tier *f, struct file_hot *hot, uint32_t slot) {
+/* Memory for n more, which may not be there. */
+static bool widen(struct file_tier *f, struct file_hot *hot, uint32_t n) {
+    uint8_t *units = n > 0 ? file_io_buffer((hot->n + n) * f->step) : NULL;
+
+    if (!units) return false;
+    if (hot->n > 0) memcpy(units, hot->units, hot->n * f->step);
+    mem_free(hot->units);
+    hot->units = units;
+    hot->rows = mem_realloc(hot->rows, (hot->n + n) * sizeof(*hot->rows));
+    return true;
+}
+
+void file_hot_read(struct file_thread *t, uint32_t slot) {
+    struct file_tier *f = t->f;
+    struct file_hot *hot = &f->writer.hot;
     char name[SEGMENT_NAME_MAX];
     struct segment_row *rows = NULL;
     struct unit_summary unit;
@@ -290,21 +342,19 @@ void file_hot_read(struct file_tier *f, struct file_hot *hot, uint32_t slot) {
     segment_name(f->segments[slot].id, name);
     pthread_mutex_unlock(&f->lock);
     if (file_io_open(f->hook, f->dir_fd, name, O_RDONLY, &fd) != 0) return;
-    mem_free(hot->rows); /* of a segment without hot units */
-    mem_free(hot->units);
     if (fstat(fd, &st) == 0 && segment_read(f->hook, fd, (uint64_t)st.st_size, &rows, &n) == ST_OK)
         n = keep_hot(f, rows, n, slot);
-    hot->units = n > 0 ? file_io_buffer(n * f->step) : NULL;
-    for (uint32_t i = 0; hot->units && i < n; i++) {
+    if (!widen(f, hot, n)) n = 0;
+    for (uint32_t i = 0; i < n; i++) {
         uint8_t *to = hot->units + hot->n * f->step;
 
         if (file_io_read(f->hook, fd, to, f->step, rows[i].place * (uint64_t)SEGMENT_STEP, &got) !=
                 0 ||
-            !unit_peek(hot->thread->codec, to, got, &unit) ||
+            !unit_peek(t->codec, to, got, &unit) ||
             memcmp(&unit.key, &rows[i].key, sizeof(unit.key)) != 0)
             continue;
-        rows[hot->n++] = rows[i];
+        hot->rows[hot->n++] = rows[i];
     }
     close(fd);
-    hot->rows = rows;
+    mem_free(rows);
 }

@@ -38,6 +38,11 @@ struct kv_names_config {
      * They must not change a pool. */
     void (*on_host)(void *arg, uint32_t host);
     void (*on_host_evict)(void *arg, uint32_t host);
+    /* Contents that clients hold: a place below is to keep them once more, or once less; how many
+     * of keys[0, n), from the first on, it has; and the most that it keeps. */
+    void (*hold_below)(void *arg, const struct unit_key *keys, uint32_t n, bool is_held);
+    uint32_t (*count_held)(void *arg, const struct unit_key *keys, uint32_t n);
+    uint32_t (*max_held)(void *arg);
     void *arg;
 };
 

@@ -62,7 +62,8 @@ struct tier_job {
 struct tier_stats {
     uint64_t bytes, max_bytes, n_units;
     uint64_t loaded_bytes, stored_bytes;
-    uint64_t n_dropped; /* units evicted or lost */
+    uint64_t n_dropped;        /* units evicted or lost */
+    uint64_t n_held, max_held; /* units that are there and held; most that should be held */
     bool can_write, is_open;
 };
 
@@ -79,6 +80,10 @@ struct tier_ops {
      * has also what it holds, so `find` finds nothing. Failures are the place's, not the tier's.
      * NULL: the tier is one place. */
     bool (*can_ask)(struct tier *t, const struct tier_source *source);
+    /* Units with these keys, there or yet to come, stay while they are held; as often as they were
+     * held they are to be let go. Any thread. More than max_held may be lost. NULL: the place holds
+     * none. */
+    void (*hold)(struct tier *t, const struct unit_key *keys, uint32_t n, bool is_held);
     /* Ownership of the job goes to the tier until its mail. */
     void (*submit)(struct tier *t, struct tier_job *job);
     void (*stats)(struct tier *t, struct tier_stats *out); /* any thread */

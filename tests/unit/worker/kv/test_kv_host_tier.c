@@ -37,6 +37,8 @@ struct tier_fixture {
     uint32_t n_restored, n_wanted, n_held;
     uint64_t now_us;
     bool is_wanted[N_HOST]; /* host blocks with a content that is to be written below */
+    uint32_t n_below;       /* blocks that the place below was told to hold */
+    bool has_below;
 };
 
 static uint64_t digest_of(const struct kv_req *r, uint32_t position) {
@@ -335,6 +337,25 @@ static void on_host_evict(void *arg, block_id id) {
     ((struct tier_fixture *)arg)->is_wanted[id] = false;
 }
 
+/* The place below holds everything, or has nothing of it yet. */
+static void hold_below(void *arg, const struct unit_key *keys, uint32_t n, bool is_held) {
+    struct tier_fixture *w = arg;
+
+    (void)keys;
+    assert_true(is_held || w->n_below >= n);
+    w->n_below += is_held ? n : -n;
+}
+
+static uint32_t count_held(void *arg, const struct unit_key *keys, uint32_t n) {
+    (void)keys;
+    return ((struct tier_fixture *)arg)->has_below ? n : 0;
+}
+
+static uint32_t max_held(void *arg) {
+    (void)arg;
+    return 2 * N_HOST;
+}
+
 static void fill_host_block(struct tier_fixture *w, const struct kv_req *r, uint32_t index,
                             block_id id) {
     for (uint32_t i = 0; i < BLOCK_SIZE; i++)
@@ -370,8 +391,13 @@ static void restore(struct tier_fixture *w, uint32_t s, uint32_t n, uint32_t n_v
 }
 
 static struct kv_names_config names_of(struct tier_fixture *w) {
-    struct kv_names_config c = {
-        .count_below = count_below, .on_host = on_host, .on_host_evict = on_host_evict, .arg = w};
+    struct kv_names_config c = {.count_below = count_below,
+                                .on_host = on_host,
+                                .on_host_evict = on_host_evict,
+                                .hold_below = hold_below,
+                                .count_held = count_held,
+                                .max_held = max_held,
+                                .arg = w};
 
     unit_chain_root(NULL, nothing, nothing, &c.root);
     return c;
@@ -555,6 +581,10 @@ static void act(struct tier_fixture *w, struct rng *rng, uint32_t s) {
     }
 }
 
+static struct block_holds_stats held(const struct tier_fixture *w) {
+    return block_holds_stats(kv_manager_holds(w->mgr));
+}
+
 /* In host memory no request takes what is held; on the device one that needs it does. */
 static void check_ends(const uint64_t n_ended[HOLD_ENDS], bool is_on_host) {
     assert_true(n_ended[HOLD_RELEASED] > 5 && n_ended[HOLD_RESET] > 2);
@@ -575,6 +605,8 @@ static void run_random(uint64_t seed, bool dedup, uint32_t n_host, bool has_name
         for (uint64_t k = rng_below(&rng, 6); k > 0; k--)
             act(&w, &rng, (uint32_t)rng_below(&rng, N_SEQS));
         run_step(&w);
+        w.has_below = rng_below(&rng, 2) == 0;
+        assert_int_equal(w.n_below, held(&w).n_charged[HOLD_BELOW]);
         if (rng_below(&rng, 300) == 0) {
             for (uint32_t s = 0; s < N_SEQS; s++) {
                 if (has_blocks(&w, s)) kv_req_free(&w.req[s]);
@@ -586,7 +618,8 @@ static void run_random(uint64_t seed, bool dedup, uint32_t n_host, bool has_name
     assert_true(n_host == 0 || (w.n_moves[KV_MOVE_IN] > 500 && w.n_moves[KV_MOVE_OUT] > 500));
     assert_true(n_host == 0 || kv_manager_stats(w.mgr)->host.hits > 500);
     assert_true(!has_names || (w.n_restored > 100 && w.n_wanted > 100));
-    check_ends(block_holds_stats(kv_manager_holds(w.mgr)).n_ended, n_host > 0);
+    assert_true(!has_names || held(&w).n_left > 5);
+    check_ends(held(&w).n_ended, n_host > 0);
     fixture_fini(&w);
 }
 
