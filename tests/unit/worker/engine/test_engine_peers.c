@@ -4,10 +4,8 @@
 
 #include "common/base/rng.h"
 #include "tests/support/cm.h"
-#include "tests/support/engine_fixture.h"
+#include "tests/support/engine_peer.h"
 #include "tests/support/late_backend.h"
-#include "tests/support/peer_fixture.h"
-#include "tests/support/support.h"
 
 #define N_PROMPTS 6
 #define BLOCK     16u
@@ -26,15 +24,6 @@ struct prompts {
     uint32_t token[N_PROMPTS][CONTEXT], n[N_PROMPTS];
     uint32_t n_blocks; /* different ones that a prompt can find */
     struct answer answer[N_PROMPTS];
-};
-
-/* An engine that gives its blocks, and asks for others'. */
-struct worker {
-    struct engine_fixture engine;
-    struct tier_peer_config config;
-    struct engine_tier_source tier;
-    struct peer_server *peers;
-    struct peer_door door;
 };
 
 static struct prompts prompts;
@@ -70,14 +59,6 @@ static struct request_params params_of(const struct prompts *p, uint32_t i,
     return params;
 }
 
-static enum status open_tier(void *arg, const struct unit_codec_config *codec, struct tier **out,
-                             struct error *err) {
-    struct tier_peer_config c = *(const struct tier_peer_config *)arg;
-
-    c.codec = codec;
-    return tier_peer_open(out, &c, err);
-}
-
 /* Device blocks for little more than one sequence, host memory for most of all. */
 static struct setup setup_of(const struct machine *m) {
     late_plan_set(&(struct late_plan){.seed = support_seed()});
@@ -85,27 +66,12 @@ static struct setup setup_of(const struct machine *m) {
         .machine = *m, .n_blocks = 30, .host_blocks = 80, .budget = 64, .max_seqs = 8};
 }
 
-static void worker_open(struct worker *w, const struct machine *m, uint64_t generation,
+static void worker_open(struct peer_worker *w, const struct machine *m, uint64_t generation,
                         bool is_sealed) {
     struct setup s = setup_of(m);
 
-    w->config = (struct tier_peer_config){.generation = generation,
-                                          .connect_ms = PEER_TEST_PATIENT,
-                                          .greet_ms = PEER_TEST_PATIENT,
-                                          .ping_ms = PEER_TEST_PATIENT};
-    w->tier = (struct engine_tier_source){open_tier, &w->config};
-    w->peers = peer_server_create(generation, NULL);
-    s.tier = &w->tier;
-    s.peers = w->peers;
     s.fleet_key = is_sealed ? fleet_key : NULL;
-    fixture_open(&w->engine, &s);
-    peer_door_open(&w->door, w->peers);
-}
-
-static void worker_close(struct worker *w) {
-    peer_door_close(&w->door);
-    fixture_close(&w->engine);
-    peer_server_destroy(w->peers);
+    peer_worker_open(w, &s, generation, PEER_TEST_PATIENT);
 }
 
 static void run_each(struct engine_fixture *w, const struct prompts *p,
@@ -141,17 +107,11 @@ static void assert_answers(const struct prompts *p, const struct answer *answers
         assert_same(&p->answer[i], &answers[i], how, i);
 }
 
-/* No block of the device or of host memory has a user: all pins have ended. */
-static void assert_at_rest(struct engine_fixture *w) {
-    WAIT_UNTIL(stats_of(w).host_held == 0);
-    assert_idle(w);
-}
-
 static void fetched_answers_are_those_computed(void **state) {
     (void)state;
     for (size_t m = 0; m < ARRAY_LEN(machines); m++) {
         struct answer there[N_PROMPTS] = {{.n = 0}}, here[N_PROMPTS] = {{.n = 0}};
-        static struct worker source, sink;
+        static struct peer_worker source, sink;
         uint64_t n_cached = 0, n_could = 0;
 
         draw_prompts(&prompts, support_seed() + m);
@@ -169,8 +129,8 @@ static void fetched_answers_are_those_computed(void **state) {
         assert_int_equal(stats_of(&sink.engine).tiers[0].restored_tokens, prompts.n_blocks * BLOCK);
         assert_at_rest(&source.engine);
         assert_at_rest(&sink.engine);
-        worker_close(&sink);
-        worker_close(&source);
+        peer_worker_close(&sink);
+        peer_worker_close(&source);
     }
 }
 
@@ -184,7 +144,7 @@ static void a_source_that_ends_costs_no_answer(void **state) {
     compute_answers(&machines[4], &prompts);
     for (int round = 0; round < 12; round++) {
         struct answer there[N_PROMPTS] = {{.n = 0}}, here[N_PROMPTS] = {{.n = 0}};
-        static struct worker source, sink;
+        static struct peer_worker source, sink;
         uint64_t n_turns = rng_below(&rng, 40);
 
         worker_open(&source, &machines[4], 1, true);
@@ -193,11 +153,11 @@ static void a_source_that_ends_costs_no_answer(void **state) {
         submit_all(&sink.engine, &prompts, &source.door.source, here);
         for (uint64_t i = 0; i < n_turns; i++)
             loop_turn(sink.engine.loop, 200);
-        worker_close(&source);
+        peer_worker_close(&source);
         fixture_run(&sink.engine);
         assert_answers(&prompts, here, "while the source ended");
         assert_at_rest(&sink.engine);
-        worker_close(&sink);
+        peer_worker_close(&sink);
     }
 }
 
@@ -209,7 +169,7 @@ static void a_sink_that_ends_leaves_no_block_pinned(void **state) {
     draw_prompts(&prompts, support_seed());
     for (int round = 0; round < 6; round++) {
         struct answer there[N_PROMPTS] = {{.n = 0}}, here[N_PROMPTS] = {{.n = 0}};
-        static struct worker source, sink;
+        static struct peer_worker source, sink;
         uint64_t n_turns = rng_below(&rng, 20);
         struct request *asked[N_PROMPTS];
 
@@ -224,18 +184,18 @@ static void a_sink_that_ends_leaves_no_block_pinned(void **state) {
         }
         for (uint64_t i = 0; i < n_turns; i++)
             loop_turn(sink.engine.loop, 200);
-        worker_close(&sink);
+        peer_worker_close(&sink);
         for (uint32_t i = 0; i < N_PROMPTS; i++)
             request_unref(asked[i]);
         assert_at_rest(&source.engine);
-        worker_close(&source);
+        peer_worker_close(&source);
     }
 }
 
 /* Neither has anything, and the request to each names the other. */
 static void two_that_name_each_other_both_compute(void **state) {
     struct answer first[N_PROMPTS] = {{.n = 0}}, second[N_PROMPTS] = {{.n = 0}};
-    static struct worker a, b;
+    static struct peer_worker a, b;
 
     (void)state;
     draw_prompts(&prompts, support_seed());
@@ -250,14 +210,14 @@ static void two_that_name_each_other_both_compute(void **state) {
     assert_answers(&prompts, second, "of the second");
     assert_at_rest(&a.engine);
     assert_at_rest(&b.engine);
-    worker_close(&a);
-    worker_close(&b);
+    peer_worker_close(&a);
+    peer_worker_close(&b);
 }
 
 /* Its cache was reset: what it had before has other names. */
 static void a_source_that_was_reset_gives_nothing_older(void **state) {
     struct answer there[N_PROMPTS] = {{.n = 0}}, here[N_PROMPTS] = {{.n = 0}};
-    static struct worker source, sink;
+    static struct peer_worker source, sink;
 
     (void)state;
     draw_prompts(&prompts, support_seed());
@@ -269,8 +229,8 @@ static void a_source_that_was_reset_gives_nothing_older(void **state) {
     run_each(&sink.engine, &prompts, &source.door.source, here);
     assert_answers(&prompts, here, "beside a source that was reset");
     assert_int_equal(stats_of(&sink.engine).tiers[0].restored_tokens, 0);
-    worker_close(&sink);
-    worker_close(&source);
+    peer_worker_close(&sink);
+    peer_worker_close(&source);
 }
 
 int main(void) {

@@ -5,7 +5,8 @@
  * PROMPTS=10000 is the number for each pair of place and type (48). Prompts are drawn in rounds: an
  * engine without a cache computes the answers, a second one writes, and a third one with other room
  * and another budget restores; with host memory alone the third one does both. Two ranks are
- * compared with one; below host memory they keep nothing. */
+ * compared with one; below host memory they keep nothing. What comes from other workers:
+ * test_engine_fetched.c. */
 #include <string.h>
 
 #include "tests/support/support.h"
@@ -13,16 +14,6 @@
 #include "tests/support/tier_prompts.h"
 
 static const enum dtype kv_dtypes[] = {DTYPE_BF16, DTYPE_F32, DTYPE_F8E4M3};
-
-struct totals {
-    uint64_t n_prompts, n_cancelled, preemptions, found_tokens, could_tokens;
-};
-
-static uint32_t n_prompts(void) {
-    const char *s = getenv("PROMPTS");
-
-    return s ? (uint32_t)atoi(s) : 3 * ROUND;
-}
 
 /* Each prompt twice: what is met once is not written. */
 static void write_below(const struct round *x, const struct tier_place *place) {
@@ -39,70 +30,28 @@ static void write_below(const struct round *x, const struct tier_place *place) {
     fixture_close(&w);
 }
 
-/* Little room on the device preempts, little in host memory restores in pieces. */
-static struct setup setup_to_restore(struct round *x, const struct tier_place *place) {
-    static const uint32_t device[] = {14, 30, 90}, host[] = {8, 60, 300}, budget[] = {24, 64, 512};
-    static const enum preemption_mode modes[] = {PREEMPT_RECOMPUTE, PREEMPT_SWAP};
-
-    return (struct setup){.machine = x->machine,
-                          .n_blocks = device[draw(x, 3)],
-                          .host_blocks = place->kind == PLACE_HOST ? 300 : host[draw(x, 3)],
-                          .budget = budget[draw(x, 3)],
-                          .max_seqs = 1 + draw(x, 8),
-                          .preemption = modes[draw(x, 2)],
-                          .tier = tier_place_source(place)};
-}
-
-/* All at once; some are cancelled at some time. What they had until then is right, too. */
-static void restore(struct round *x, const struct tier_place *place, struct totals *t) {
-    static struct answer answers[ROUND];
-    struct setup s = setup_to_restore(x, place);
-    struct request *r[ROUND];
+static void restore(struct round *x, const struct tier_place *place, struct restored *t) {
+    struct setup s = setup_to_restore(x);
     struct engine_fixture w;
-    uint32_t order = draw(x, ROUND);
 
-    memset(answers, 0, sizeof(answers));
+    s.tier = tier_place_source(place);
+    if (place->kind == PLACE_HOST) s.host_blocks = 300;
     fixture_open(&w, &s);
     if (place->kind == PLACE_HOST) run_each(&w, x);
-    w.lets_go = true;
-    for (uint32_t i = 0; i < ROUND; i++) {
-        uint32_t k = (i * 5 + order) % ROUND;
-        struct request_params params = params_of(x, k);
-
-        r[k] = submit(&w, &params, &answers[k]);
-        if (draw(x, 4) == 0) loop_turn(w.loop, draw(x, 300));
-        if (draw(x, 8) == 0) engine_cancel(w.e, r[draw(x, 2) || i == 0 ? k : (k + 11) % ROUND]);
-    }
-    fixture_run(&w);
-    for (uint32_t i = 0; i < ROUND; i++) {
-        t->n_prompts++;
-        if (answers[i].finish == FINISH_ABORT) {
-            t->n_cancelled++;
-            assert_memory_equal(answers[i].token, x->computed[i].token,
-                                answers[i].n * sizeof(answers[i].token[0]));
-        } else {
-            assert_same(&x->computed[i], &answers[i], tier_place_names[place->kind], i);
-            t->found_tokens += answers[i].cached_tokens;
-            t->could_tokens += (x->n[i] - 1) / BLOCK * BLOCK;
-        }
-        request_unref(r[i]);
-    }
-    t->preemptions += stats_of(&w).preemptions;
-    WAIT_UNTIL(stats_of(&w).host_held == 0);
-    assert_idle(&w);
+    restore_all(x, &w, NULL, tier_place_names[place->kind], t);
     fixture_close(&w);
 }
 
 static void prove(enum tier_place_kind kind, const struct machine *m) {
     static struct round x;
-    struct totals t = {0};
+    struct restored t = {0};
     struct tier_place place;
 
     if (!tier_place_init(&place, kind)) {
         print_message("SKIPPED a real Redis: make deps-test\n");
         return;
     }
-    while (t.n_prompts < n_prompts()) {
+    while (t.n_prompts < restored_wanted()) {
         draw_prompts(&x, m, support_seed() * 1000003 + t.n_prompts);
         compute(&x);
         if (kind != PLACE_HOST) write_below(&x, &place);
@@ -110,11 +59,7 @@ static void prove(enum tier_place_kind kind, const struct machine *m) {
         tier_place_empty(&place);
     }
     tier_place_fini(&place);
-    print_message("%-6s %-8s %6llu prompts, %llu cancelled, %llu preemptions, %.0f%% restored\n",
-                  tier_place_names[kind], dtype_name(m->kv_dtype), (unsigned long long)t.n_prompts,
-                  (unsigned long long)t.n_cancelled, (unsigned long long)t.preemptions,
-                  100.0 * (double)t.found_tokens / (double)t.could_tokens);
-    assert_true(2 * t.found_tokens > t.could_tokens);
+    restored_report(&t, tier_place_names[kind], m->kv_dtype);
 }
 
 static void prove_all_types(enum tier_place_kind kind, struct machine m) {

@@ -13,55 +13,23 @@
 #include "tests/support/fake_store.h"
 #include "tests/support/store_fixture.h"
 #include "tests/support/support.h"
+#include "tests/support/unit_damage.h"
 #include "worker/kv/tiers/file.h"
 
 #define BLOCK_BYTES 2000u
 #define UNIT_BYTES  (UNIT_HEADER_BYTES + UNIT_TEST_TOKENS * sizeof(uint32_t) + BLOCK_BYTES)
 #define N           STORE_TEST_BLOCKS
 
-enum damage {
-    DAMAGE_FLIP,   /* one bit */
-    DAMAGE_CUT,    /* it ends early; in a file what follows is zeros */
-    DAMAGE_SWAP,   /* another block of the chain */
-    DAMAGE_STALE,  /* what another chain has at this place */
-    DAMAGE_MODEL,  /* this block, of another model */
-    DAMAGE_KEY,    /* this block, under the key of another fleet */
-    DAMAGE_OPEN,   /* this block, plain where it should be sealed and the reverse */
-    DAMAGE_SALT,   /* this block's tokens behind another salt */
-    DAMAGE_RENAME, /* the same with the names of this block */
-    DAMAGE_EXTRAS, /* this block, of an adapter */
-    N_DAMAGES,
-};
-
-static const struct {
-    const char *name;
-    uint32_t causes; /* 1 << each that it may be refused for */
-} damages[N_DAMAGES] = {
-    {"flipped", ~(1u << UNIT_FINE)},
-    {"truncated", 1u << UNIT_MAGIC | 1u << UNIT_VERSION | 1u << UNIT_TORN | 1u << UNIT_SIZE |
-                      1u << UNIT_CHECKSUM | 1u << UNIT_AUTH},
-    {"swapped", 1u << UNIT_POSITION},
-    {"stale", 1u << UNIT_TOKENS | 1u << UNIT_PARENT},
-    {"other model", 1u << UNIT_FINGERPRINT},
-    {"other key", 1u << UNIT_AUTH},
-    {"plain or sealed", 1u << UNIT_AUTH},
-    {"other salt", 1u << UNIT_PARENT | 1u << UNIT_SALT},
-    {"salt, renamed", 1u << UNIT_SALT},
-    {"adapter", 1u << UNIT_EXTRAS},
-};
-
 struct fixture {
     struct store_desk desk;
     struct fake_store server;
-    bool is_file, is_sealed;
+    bool is_file;
     char dir[64];
-    uint64_t chain;
     uint8_t units[N][UNIT_BYTES]; /* as they are kept */
-    enum damage damage[N];
+    enum unit_damage damage[N];
     bool is_changed[N];
     struct tier_job jobs[N];
-    struct rng rng;
-    uint64_t counts[N_DAMAGES][UNIT_N_CAUSES], n_fine, n_absent;
+    struct unit_damages damages;
 };
 
 /* --- places ----------------------------------------------------------------------------------- */
@@ -80,8 +48,9 @@ static void open_place(struct fixture *f, bool is_file, bool is_sealed) {
     memset(f, 0, sizeof(*f));
     store_desk_begin(&f->desk, is_sealed, BLOCK_BYTES);
     f->is_file = is_file;
-    f->is_sealed = is_sealed;
-    rng_seed(&f->rng, support_seed());
+    f->damages.form = &f->desk.config.unit;
+    f->damages.blocks = f->desk.blocks;
+    rng_seed(&f->damages.rng, support_seed());
     if (is_file) {
         struct tier_file_config c = {.dir = f->dir,
                                      .max_bytes = 8u << 20,
@@ -204,72 +173,12 @@ static void exchange(struct fixture *f, bool is_read) {
 
 /* --- damage ----------------------------------------------------------------------------------- */
 
-/* What another writer would seal. */
-static void forge(const struct fixture *f, uint8_t model, const uint8_t (*keys)[32],
-                  const struct unit_identity *id, uint8_t *unit) {
-    struct unit_codec_config c = f->desk.config.unit;
-    uint8_t payload[BLOCK_BYTES];
-    struct unit_codec *codec;
-
-    memset(payload, 0x77, sizeof(payload));
-    c.fingerprint[0] = model;
-    c.fleet_keys = keys;
-    c.n_fleet_keys = keys != NULL;
-    assert_int_equal(unit_codec_create(&codec, &c, NULL), ST_OK);
-    assert_int_equal(unit_bytes(codec), UNIT_BYTES);
-    assert_int_equal(unit_seal(codec, id, payload, unit), ST_OK);
-    unit_codec_destroy(codec);
-}
-
-/* The names that the chain has behind this salt. */
-static void rename_by_salt(const struct fixture *f, const uint8_t (*keys)[32], uint32_t i,
-                           struct unit_identity *id) {
-    const uint8_t *key = keys ? keys[0] : NULL;
-
-    unit_chain_root(key, f->desk.config.unit.fingerprint, id->salt, &id->key);
-    for (uint32_t k = 0; k <= i; k++) {
-        id->parent = id->key;
-        unit_chain_next(key, &id->parent, f->desk.blocks[k].tokens, UNIT_TEST_TOKENS, id->extras,
-                        &id->key);
-    }
-}
-
 static void damage_unit(struct fixture *f, uint32_t i, const uint8_t (*kept)[UNIT_BYTES]) {
-    static const uint8_t others[1][32] = {{99}};
-    const uint8_t(*ours)[32] = f->desk.config.unit.fleet_keys;
-    struct unit_identity id = f->desk.blocks[i].id;
-    uint64_t at = rng_below(&f->rng, UNIT_BYTES * 8);
-    uint8_t *unit = f->units[i];
-    struct unit_block stale;
+    uint32_t other = (i + 1 + (uint32_t)rng_below(&f->damages.rng, N - 1)) % N;
 
-    switch (f->damage[i]) {
-    case DAMAGE_FLIP: unit[at / 8] ^= (uint8_t)(1u << at % 8); break;
-    case DAMAGE_CUT: memset(unit + at / 8, 0, UNIT_BYTES - at / 8); break;
-    case DAMAGE_SWAP: memcpy(unit, kept[(i + 1 + at % (N - 1)) % N], UNIT_BYTES); break;
-    case DAMAGE_STALE:
-        unit_block_make(&stale, ours ? ours[0] : NULL, f->desk.config.unit.fingerprint,
-                        f->chain + 1 + at, i);
-        forge(f, 1, ours, &stale.id, unit);
-        break;
-    case DAMAGE_MODEL: forge(f, 2, ours, &id, unit); break;
-    case DAMAGE_KEY: forge(f, 1, others, &id, unit); break;
-    case DAMAGE_OPEN: forge(f, 1, ours ? NULL : store_test_keys, &id, unit); break;
-    case DAMAGE_SALT:
-        id.salt[0] = (uint8_t)(1 + at % 255);
-        rename_by_salt(f, ours, i, &id);
-        forge(f, 1, ours, &id, unit);
-        break;
-    case DAMAGE_RENAME:
-        id.salt[0] = (uint8_t)(1 + at % 255);
-        forge(f, 1, ours, &id, unit);
-        break;
-    case DAMAGE_EXTRAS:
-        id.extras[at % UNIT_DIGEST_BYTES] = 1;
-        forge(f, 1, ours, &id, unit);
-        break;
-    default: break;
-    }
-    f->is_changed[i] = memcmp(unit, kept[i], UNIT_BYTES) != 0;
+    f->damage[i] = (enum unit_damage)rng_below(&f->damages.rng, N_DAMAGES);
+    unit_damage(&f->damages, f->damage[i], i, kept[other], f->units[i]);
+    f->is_changed[i] = memcmp(f->units[i], kept[i], UNIT_BYTES) != 0;
 }
 
 static void damage_all(struct fixture *f) {
@@ -277,10 +186,8 @@ static void damage_all(struct fixture *f) {
 
     exchange(f, true);
     memcpy(kept, f->units, sizeof(kept));
-    for (uint32_t i = 0; i < N; i++) {
-        f->damage[i] = (enum damage)rng_below(&f->rng, N_DAMAGES);
+    for (uint32_t i = 0; i < N; i++)
         damage_unit(f, i, (const uint8_t(*)[UNIT_BYTES])kept);
-    }
     exchange(f, false);
 }
 
@@ -288,20 +195,9 @@ static void damage_all(struct fixture *f) {
 
 static void judge(struct fixture *f, uint32_t i) {
     const struct tier_unit *u = &f->jobs[i].units[0];
-    enum damage damage = f->damage[i];
 
     store_job_check(&f->desk, &f->jobs[i]); /* the bytes */
-    if (!f->is_changed[i]) {
-        assert_int_equal(u->result, TIER_OK);
-        f->n_fine++;
-    } else if (u->result == TIER_REJECTED) {
-        if (!(damages[damage].causes & 1u << u->cause))
-            fail_msg("%s: refused for %s", damages[damage].name, unit_cause_name(u->cause));
-        f->counts[damage][u->cause]++;
-    } else {
-        assert_int_equal(u->result, TIER_ABSENT);
-        f->n_absent++;
-    }
+    unit_damage_judge(&f->damages, f->damage[i], f->is_changed[i], u);
 }
 
 /* Each block is asked for by itself: what follows one that failed would be skipped. */
@@ -317,48 +213,20 @@ static void load_each(struct fixture *f) {
         judge(f, i);
 }
 
-static void print_table(const struct fixture *f, uint64_t n) {
-    print_message("%s, %s: %llu units, %llu unchanged, %llu absent\n",
-                  f->is_file ? "folder" : "store", f->is_sealed ? "sealed" : "plain",
-                  (unsigned long long)n, (unsigned long long)f->n_fine,
-                  (unsigned long long)f->n_absent);
-    for (int d = 0; d < N_DAMAGES; d++) {
-        print_message("  %-16s", damages[d].name);
-        for (int c = 0; c < UNIT_N_CAUSES; c++)
-            if (f->counts[d][c])
-                print_message(" %s %llu", unit_cause_name((enum unit_cause)c),
-                              (unsigned long long)f->counts[d][c]);
-        print_message("\n");
-    }
-}
-
-static uint64_t n_damaged(void) {
-    const char *s = getenv("DAMAGED");
-
-    return s ? (uint64_t)atoll(s) : 3000;
-}
-
 static void damage_again_and_again(bool is_file, bool is_sealed) {
     static struct fixture f;
     struct tier_job job;
     uint64_t n = 0;
 
     open_place(&f, is_file, is_sealed);
-    for (; n < n_damaged(); n += N) {
-        store_desk_make_chain(&f.desk, ++f.chain);
+    for (; n < unit_damages_wanted(); n += N) {
+        store_desk_make_chain(&f.desk, ++f.damages.chain);
         store_desk_run_until_ok(&f.desk, &job, TIER_STORE, 0, N);
         damage_all(&f);
         load_each(&f);
         if (!is_file) fake_store_flush(&f.server);
     }
-    print_table(&f, n);
-    for (int d = 0; d < N_DAMAGES; d++) {
-        uint64_t n_refused = 0;
-
-        for (int c = 0; c < UNIT_N_CAUSES; c++)
-            n_refused += f.counts[d][c];
-        assert_true(n_refused > 0);
-    }
+    unit_damages_report(&f.damages, is_file ? "folder" : "store", n);
     if (is_file) tier_file_check(f.desk.tier);
     close_place(&f);
 }
