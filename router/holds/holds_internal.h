@@ -49,7 +49,7 @@ struct holds_leg {
     struct registry_target target;
     bool is_ok;
     struct hold_copy copy; /* what the worker answered */
-    uint64_t prompt_tokens, cached_tokens;
+    uint64_t prompt_tokens, cached_tokens, restored_tokens, restore_us;
 };
 
 struct holds_call {
@@ -77,6 +77,7 @@ struct holds_call {
     uint32_t tried[HOLDS_TRIED_MAX], n_tried;
     struct holds_leg *legs; /* (n_legs) */
     uint32_t n_legs, n_open;
+    uint32_t n_later; /* prompts yet to be sent: when the first worker has it */
     uint64_t asked_us; /* workers what they hold: nothing of what was made since */
 
     /* Answered. */

@@ -1,8 +1,10 @@
 /* router/holds/holds_legs.c - calls to workers: which workers, what they get, what came back.
  *
  * A prompt that is to be computed is routed like a request, with a ticket, so that its worker's
- * load counts it and the index learns that this worker has it. Of several workers the first is the
- * policy's choice; for each further one all but the first by rendezvous are excluded. */
+ * load counts it and the index learns that this worker has it. Where fetching its beginning from
+ * another worker is sooner, the call names that one. Of several workers the first is the policy's
+ * choice; for each further one all but the first by rendezvous are excluded. Workers that exchange
+ * KV get it one after the other's first: one computes it, and the others fetch it. */
 #include <stdio.h>
 #include <string.h>
 
@@ -84,15 +86,22 @@ static void end_ticket(struct holds_leg *leg, enum registry_outcome outcome) {
     if (leg->is_ok) {
         end.feedback.prompt_tokens = (int64_t)leg->prompt_tokens;
         end.feedback.cached_tokens = (int64_t)leg->cached_tokens;
+        end.feedback.restored_tokens = (uint32_t)MIN(leg->restored_tokens, leg->prompt_tokens);
+        end.feedback.restore_us = leg->restore_us;
     }
     leg->is_routed = false;
     registry_ended(leg->call->holds->config.registry, &leg->target, &leg->ticket, &end, outcome);
 }
 
+static void start_legs(struct holds_call *c, uint32_t n);
+
 static void end_leg(struct holds_leg *leg) {
     struct holds_call *c = leg->call;
+    uint32_t n_later = c->n_later;
 
     leg->http = NULL;
+    c->n_later = 0;
+    start_legs(c, n_later);
     if (--c->n_open == 0) holds_call_ended(c);
 }
 
@@ -100,7 +109,9 @@ static bool ask(struct holds_leg *leg, const char *method, const char *path, str
                 uint32_t timeout_ms, http_client_fn *fn) {
     struct holds_call *c = leg->call;
     char url[REGISTRY_URL_MAX + 32], salt[sizeof(WIRE_SALT ": ") + ISOLATION_SALT_CHARS];
-    const char *headers[] = {"content-type: application/json", NULL, NULL};
+    char source[sizeof(WIRE_KV_SOURCE ": ") + sizeof(leg->target.source) + 32];
+    const char *headers[] = {"content-type: application/json", NULL, NULL, NULL};
+    uint32_t n_headers = 1;
     struct http_client_request request = {.method = method,
                                           .url = url,
                                           .connect_to = leg->view.address,
@@ -112,7 +123,12 @@ static bool ask(struct holds_leg *leg, const char *method, const char *path, str
     snprintf(url, sizeof(url), "%s%s", leg->view.url, path);
     if (c->salt[0] && leg->view.info.trusts_router) {
         snprintf(salt, sizeof(salt), WIRE_SALT ": %s", c->salt);
-        headers[1] = salt;
+        headers[n_headers++] = salt;
+    }
+    if (leg->is_routed && leg->target.source_len) {
+        snprintf(source, sizeof(source), WIRE_KV_SOURCE ": %.*s;tokens=%u",
+                 (int)leg->target.source_len, leg->target.source, leg->target.source_tokens);
+        headers[n_headers] = source;
     }
     return http_client_start(c->holds->config.client, &request, fn, leg, &leg->http, NULL) == ST_OK;
 }
@@ -134,6 +150,8 @@ static bool read_copy(struct holds_leg *leg, const struct http_client_response *
         (void)!json_to_u64(json_get(root, "bytes"), &leg->copy.bytes);
         (void)!json_to_u64(json_get(root, "prompt_tokens"), &leg->prompt_tokens);
         (void)!json_to_u64(json_get(root, "cached_tokens"), &leg->cached_tokens);
+        (void)!json_to_u64(json_get(root, "restored_tokens"), &leg->restored_tokens);
+        (void)!json_to_u64(json_get(root, "restore_us"), &leg->restore_us);
         snprintf(leg->copy.id, sizeof(leg->copy.id), STR_FMT, STR_ARG(id));
         leg->copy.made_us = holds_now_us(leg->call);
         leg->copy.worker = leg->target.worker;
@@ -212,6 +230,7 @@ static enum status route(struct holds_leg *leg, bool is_first) {
     rq.now_us = holds_now_us(c);
     rq.exclude = c->tried;
     rq.n_exclude = c->n_tried;
+    rq.may_fetch_from_excluded = true;
     if (!is_first) st = choose_by_rendezvous(c, &rq, exclude);
     if (st == ST_OK)
         st = registry_route(h->config.registry, c->scan.model, &rq, &leg->ticket, &leg->target,
@@ -247,12 +266,25 @@ static void make_legs(struct holds_call *c, uint32_t n) {
         c->legs[i].call = c;
 }
 
+/* n more. */
+static void start_legs(struct holds_call *c, uint32_t n) {
+    for (; n > 0; n--, c->n_legs++, c->n_open++)
+        if (!start_prompt(&c->legs[c->n_legs], c->n_legs == 0 && c->op != HOLDS_REPEAT)) return;
+}
+
+/* Nobody has it yet, and what the first worker computes the others can fetch. */
+static bool is_to_be_copied(const struct holds_leg *first) {
+    return first->view.info.kv_peer.fingerprint[0] && !first->target.source_len;
+}
+
 void holds_start_prompts(struct holds_call *c, uint32_t n) {
     make_legs(c, n);
-    for (; c->n_legs < n; c->n_legs++) {
-        if (!start_prompt(&c->legs[c->n_legs], c->n_legs == 0 && c->op != HOLDS_REPEAT)) return;
-        c->n_open++;
-    }
+    start_legs(c, 1);
+    if (c->n_legs == 0) return;
+    if (is_to_be_copied(&c->legs[0]))
+        c->n_later = n - 1;
+    else
+        start_legs(c, n - 1);
 }
 
 /* --- release ---------------------------------------------------------------------------------- */

@@ -26,6 +26,7 @@ struct route_request {
     uint64_t now_us;
     const uint32_t *exclude; /* workers already tried for this request */
     uint32_t n_exclude;
+    bool may_fetch_from_excluded; /* they did not fail */
 };
 
 /* The input of one choice. Masks have load->n_words words. */

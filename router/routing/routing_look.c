@@ -45,7 +45,7 @@ static bool find_sources(const struct routing *r, const struct route_request *rq
     if (!fetch_is_possible(&r->fetch) || rq->is_light || rq->is_continued) return false;
     for (uint32_t i = 0; i < r->load.n_words; i++)
         sources->words[i] = r->load.eligible.words[i] & r->fetch.peers.words[i];
-    for (uint32_t i = 0; i < rq->n_exclude; i++) {
+    for (uint32_t i = 0; i < rq->n_exclude && !rq->may_fetch_from_excluded; i++) {
         if (rq->exclude[i] < r->load.n_workers) worker_mask_drop(sources->words, rq->exclude[i]);
     }
     return true;

@@ -26,6 +26,10 @@ class Peer(Slow):
             of.sources[name] = source
             gate = of.gates.setdefault(name, threading.Event())
         gate.wait(60)
+        if self.path.startswith("/cache/"):
+            self.send({"id": "hold-0123456789abcdef", "prompt_tokens": n, "cached_tokens": restored, "tokens": n, "bytes": n,
+                       "restored_tokens": restored, "restore_us": 25000})
+            return
         headers = [("x-incipit-prompt-tokens", n), ("x-incipit-cached-tokens", restored)]
         if restored:
             headers += [("x-incipit-restored-tokens", restored), ("x-incipit-restore-us", 25000)]
@@ -52,9 +56,9 @@ class Fleet:
     def __init__(self, router, workers):
         self.router, self.workers, self.pool = router, workers, concurrent.futures.ThreadPoolExecutor(8)
 
-    def send(self, name, prompt, **headers):
-        body = {"model": "m", "prompt": prompt, "user": name, "max_tokens": 1}
-        return self.pool.submit(self.router.post, "/v1/completions", body,
+    def send(self, name, prompt, path="/v1/completions", fields={}, **headers):
+        body = {"model": "m", "prompt": prompt, "user": name, "max_tokens": 1, **fields}
+        return self.pool.submit(self.router.post, path, body,
                                 headers={k.replace("_", "-"): v for k, v in headers.items()})
 
     def who_started(self, name):
@@ -129,6 +133,27 @@ def test_a_fetch_that_brings_nothing_is_counted_as_missed(fleet):
     assert f.router.metric("incipit_kv_fetches_missed_total") == 1
     assert f.router.metric("incipit_kv_fetched_tokens_total") == 0
     assert f.router.metric("incipit_kv_fetch_predicted_tokens_total") > 9900
+
+
+@pytest.mark.parametrize("path", ["/cache/prewarm", "/cache/hold"])
+def test_a_prompt_that_is_prewarmed_or_held_is_fetched_too(fleet, path):
+    f = fleet()
+    holder, other = f.hold()
+    f.answered("kept", f.send("kept", PREFIX + "something else", path))
+    assert other.sources["kept"].startswith(holder.authority + ";tokens=")
+
+
+@pytest.mark.parametrize("path, field", [("/cache/hold", "copies"), ("/cache/prewarm", "workers")])
+def test_what_two_workers_are_to_have_is_computed_by_one_and_fetched_by_the_other(fleet, path, field):
+    f = fleet()
+    sent = f.send("copied", PREFIX, path, {field: 2})
+    first = f.who_started("copied")
+    first.release("copied")
+    other = next(w for w in f.workers if w is not first)
+    wait_for(lambda: "copied" in other.sources, "the second call")
+    other.release("copied")
+    assert sent.result().json[field] == 2
+    assert first.sources["copied"] is None and other.sources["copied"].startswith(first.authority + ";tokens=")
 
 
 @pytest.mark.parametrize("fingerprints", [("00aa", "00ab"), ("00aa", None), (None, None)])

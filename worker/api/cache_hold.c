@@ -30,6 +30,14 @@
 
 /* --- POST /cache/prewarm ---------------------------------------------------------------------- */
 
+/* What a router learns from: it may have named another worker that had the prompt. */
+static void put_counts(struct json_writer *w, const struct call_usage *usage) {
+    json_field_u64(w, "prompt_tokens", usage->prompt_tokens);
+    json_field_u64(w, "cached_tokens", usage->cached_tokens);
+    json_field_u64(w, "restored_tokens", usage->restored_tokens);
+    json_field_u64(w, "restore_us", usage->restore_us);
+}
+
 static void put_prewarmed(struct call *c, struct buf *out) {
     struct call_usage usage = call_usage(c);
     struct json_writer w;
@@ -38,8 +46,7 @@ static void put_prewarmed(struct call *c, struct buf *out) {
     json_begin_object(&w);
     json_field_z(&w, "object", "cache.prewarm");
     json_field_z(&w, "model", c->api->model_name);
-    json_field_u64(&w, "prompt_tokens", usage.prompt_tokens);
-    json_field_u64(&w, "cached_tokens", usage.cached_tokens);
+    put_counts(&w, &usage);
     json_field_u64(&w, "ttl_s", c->keep[0].ttl_s);
     json_end_object(&w);
 }
@@ -101,7 +108,7 @@ struct hold_call {
     struct engine_hold_call engine;
     struct api *api;
     struct http_request *req; /* NULL when the client left */
-    uint32_t prompt_tokens, cached_tokens;
+    struct call_usage usage; /* of its prompt */
 };
 
 static uint64_t owner_of(const struct api *api, const struct http_request *req, const char *salt,
@@ -218,8 +225,7 @@ static void on_held(struct engine_hold_call *engine) {
     json_field_z(&w, "object", "cache.hold");
     put_id(&w, engine->hold.ask.id);
     json_field_z(&w, "model", h->api->model_name);
-    json_field_u64(&w, "prompt_tokens", h->prompt_tokens);
-    json_field_u64(&w, "cached_tokens", h->cached_tokens);
+    put_counts(&w, &h->usage);
     put_size(&w, &engine->hold);
     json_end_object(&w);
     reply(h, &body);
@@ -249,8 +255,7 @@ static void computed(struct call *c) {
         .holder = p->tenant,
         .ttl_s = c->keep[0].ttl_s,
     };
-    h->prompt_tokens = r->n_prompt;
-    h->cached_tokens = r->cached_tokens;
+    h->usage = call_usage(c);
     c->is_whole = true;
     call_release(c);
     engine_call_hold(h->api->engine, &h->engine);
