@@ -23,6 +23,9 @@ TIERS = ("ssd", "hostpath", "valkey")  # components for workers of ours alone
 MORE_VALUES = {
     "none": {"workers": [], "router": {"workerUrls": ["http://10.0.0.7:8000"], "serviceDiscovery": {"enabled": False}}},
     "sglang": {"workers": [{"name": "sg", "engine": "sglang", "model": "org/name", "gpu": {"count": 4}, "shmSize": "8Gi"}]},
+    "sglangApart": {"workers": [{"name": n, "engine": "sglang", "model": "org/name", "role": n} for n in ("prefill", "decode")]},
+    "mooncake": {"workers": [{"name": n, "engine": "vllm", "model": "org/name", "role": n, "kvConnector": "MooncakeConnector"}
+                             for n in ("prefill", "decode")]},
     "wide": {"router": {"serviceDiscovery": {"clusterWide": True, "selector": {"app": "vllm"}, "writeDeletionCost": True,
                                              "port": 8000}}},
     "slices": {"workers": [], "router": {"serviceDiscovery": {"namespace": "models"},

@@ -213,7 +213,7 @@ def test_ports_named_anywhere_are_ports_of_the_pods(objects):
         for port in service["spec"]["ports"]:
             assert all(port_of(c, port["targetPort"]) for c in of(service["spec"]["selector"]))
     for policy in of_kind(objects, "NetworkPolicy"):
-        open_ports = {p["port"] for rule in policy["spec"]["ingress"] for p in rule["ports"]}
+        open_ports = {p["port"] for rule in policy["spec"]["ingress"] for p in rule.get("ports", [])}
         for c in of(policy["spec"]["podSelector"]["matchLabels"]):
             assert open_ports == {p["name"] for p in c["ports"]}
     for monitor in of_kind(objects, "PodMonitor"):
@@ -358,6 +358,49 @@ def test_a_store_is_encrypted_and_can_be_reached(objects):
             assert float(given["--maxmemory"].removesuffix("gb")) <= 0.8 * gib(container_of(store)["resources"]["limits"]["memory"])
 
 
+def environment(container):
+    return {e["name"]: e for e in container.get("env", [])}
+
+
+@each_render
+def test_workers_apart_have_partners_that_they_can_reach(objects):
+    """Roles are labels that the router reads; both have one model and connector, and no port between them is closed."""
+    apart = {}
+    for worker in workers_of(objects):
+        labels, c = worker["spec"]["template"]["metadata"]["labels"], container_of(worker)
+        if "incipit.dev/role" in labels:
+            apart.setdefault(labels["incipit.dev/role"], []).append((labels, c, " ".join(c["args"])))
+    if not apart:
+        return
+    assert set(apart) == {"prefill", "decode"}
+    assert len({re.search(r"--model(-path)?=(\S+)", args)[2] for found in apart.values() for _, _, args in found}) == 1
+    for role, found in apart.items():
+        for labels, c, args in found:
+            assert set(labels["incipit.dev/role"].split()) <= {"prefill", "decode"}
+            if "sglang" in c["image"]:
+                assert f"--disaggregation-mode={role}" in args
+                continue
+            transfer = json.loads(re.search(r"--kv-transfer-config=(\{.*?\})", args)[1])
+            connector = labels.get("incipit.dev/kv-connector", "NixlConnector")
+            roles = {"NixlConnector": ("kv_both", "kv_both"), "MooncakeConnector": ("kv_producer", "kv_consumer")}
+            assert transfer == {"kv_connector": connector, "kv_role": roles[connector][role == "decode"]}
+            assert environment(c)["VLLM_NIXL_SIDE_CHANNEL_HOST"]["valueFrom"]["fieldRef"]["fieldPath"] == "status.podIP"
+            for policy in of_kind(objects, "NetworkPolicy"):
+                if not matches(policy["spec"]["podSelector"]["matchLabels"], labels):
+                    continue
+                for way, peers in (("ingress", "from"), ("egress", "to")):
+                    assert any("ports" not in rule and matches(peer["podSelector"]["matchLabels"], labels)
+                               for rule in policy["spec"][way] for peer in rule.get(peers, []) if "podSelector" in peer)
+
+
+@each_render
+def test_a_rule_without_ports_is_for_workers_and_routers_alone(objects):
+    for policy in of_kind(objects, "NetworkPolicy"):
+        for rule in policy["spec"]["ingress"]:
+            assert "ports" in rule or {p["podSelector"]["matchLabels"]["app.kubernetes.io/component"]
+                                       for p in rule["from"]} == {"worker", "router"}
+
+
 @each_render
 def test_a_draining_pod_is_not_restarted(objects):
     for d in routers(objects) + our_workers(objects):
@@ -405,7 +448,7 @@ LEAVES = list(leaves(VALUES))
 # Another value for what has none, or where not every value is one.
 OTHER = {
     "policy": "chwbl", "pullPolicy": "Always", "level": "debug", "type": "LoadBalancer",
-    "engine": "vllm", "accessMode": "ReadWriteOnce",
+    "engine": "vllm", "role": "decode", "kvConnector": "MooncakeConnector", "accessMode": "ReadWriteOnce",
     "selector": {"app": "x"}, "workerUrls": ["http://10.1.1.1:8000"], "shareRedis": "redis://cache:6380",
     "extraArgs": ["--log-level=debug"],
     "extraEnv": [{"name": "A", "value": "b"}], "options": {"slow-start": "30s"},
@@ -431,6 +474,7 @@ WITH = {
     ("workerDefaults", "kv", "file"): {"workerDefaults": {"kv": {"hostMemory": "1GiB", "file": {"size": "9Gi"}}}},
     ("workerDefaults", "kv"): {"workerDefaults": {"kv": {"hostMemory": "1GiB", "keySecret": "k", "store": {"url": "rediss://a:6379"}}}},
     ("workerDefaults", "autoscaling"): {"keda": {"enabled": True}},
+    ("workerDefaults", "kvConnector"): {"workerDefaults": {"engine": "vllm", "role": "prefill"}},
     ("workerDefaults", "model"): {"workers": [{"name": "demo"}], "workerDefaults": {"model": "org/name"}},
     ("workerDefaults", "servedModelName"): {"workers": [{"name": "demo", "model": "org/name"}]},
     ("workerDefaults", "extraArgs"): {"workers": [{"name": "demo", "model": "org/name"}]},

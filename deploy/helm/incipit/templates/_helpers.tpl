@@ -132,3 +132,8 @@ capabilities:
 {{- else }}{{ .model }}
 {{- end -}}
 {{- end -}}
+
+{{/* NixlConnector has one role for both; MooncakeConnector has two. */}}
+{{- define "incipit.kvRole" -}}
+{{- if eq .kvConnector "NixlConnector" }}kv_both{{ else if eq .role "prefill" }}kv_producer{{ else }}kv_consumer{{ end -}}
+{{- end -}}

@@ -383,6 +383,26 @@ static void a_prefill_worker_answers_only_while_no_other_can(void **state) {
     load_fini(&l);
 }
 
+static void a_worker_whose_engines_are_unknown_prefills_for_nobody(void **state) {
+    struct worker_spec p = of_role(WORKER_PREFILL, HANDOVER_MOONCAKE);
+    struct worker_spec d = of_role(WORKER_DECODE, HANDOVER_MOONCAKE);
+    struct load l;
+    (void)state;
+
+    load_init(&l, 2);
+    p.lacks_engines = d.lacks_engines = true;
+    load_worker_up(&l, 0, &p);
+    load_worker_up(&l, 1, &d);
+    assert_false(worker_mask_has(l.prefills.words, 0));
+    assert_true(worker_mask_has(l.eligible.words, 1)); /* who decodes needs no id of its own */
+    assert_false(worker_mask_has(l.eligible.words, 0));
+    p.lacks_engines = false;
+    load_worker_up(&l, 0, &p);
+    assert_true(worker_mask_has(l.prefills.words, 0));
+    load_check(&l);
+    load_fini(&l);
+}
+
 static void a_worker_that_must_be_fed_waits_for_one_that_prefills(void **state) {
     struct worker_spec p = of_role(WORKER_PREFILL, HANDOVER_BOOTSTRAP);
     struct worker_spec d = of_role(WORKER_DECODE, HANDOVER_BOOTSTRAP);
@@ -527,6 +547,7 @@ int main(void) {
         cmocka_unit_test(random_traffic_keeps_the_sums),
         cmocka_unit_test(a_parked_prompt_is_no_wait_and_returns_behind_the_others),
         cmocka_unit_test(a_prefill_worker_answers_only_while_no_other_can),
+        cmocka_unit_test(a_worker_whose_engines_are_unknown_prefills_for_nobody),
         cmocka_unit_test(a_worker_that_must_be_fed_waits_for_one_that_prefills),
     };
 
