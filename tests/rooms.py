@@ -37,7 +37,7 @@ ARROWS = {
                        "router/sessions router/ejection",
     "router/access": COMMON + " router/metrics router/prompt",
     "router/proxy/answers": "common/base common/text common/protocol",
-    "router/proxy/handover": "common/base common/text router/prompt router/pairing",
+    "router/proxy/handover": "common/base common/text common/protocol router/prompt router/pairing",
     "router/proxy/upstream": COMMON + " router/registry",
     "router/proxy": COMMON + " router/metrics router/prompt router/access router/registry router/proxy/answers "
                     "router/proxy/handover router/proxy/upstream router/pairing",

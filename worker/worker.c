@@ -546,6 +546,7 @@ static void build_api(struct worker *w, const char *name) {
     w->api.kv_events = w->kv_events;
     w->api.peers = w->peers;
     w->api.is_peer_sealed = w->options->kv_key_file != NULL;
+    w->api.role = worker_role_name(w->options);
     w->api.max_kv_streams = w->options->kv_event_subscribers;
     w->api.cache_explain = (enum cache_explain)w->options->cache_explain;
     api_keep_alive_init(&w->api);

@@ -16,6 +16,7 @@ static const char *const kv_dtype_names[] = {"auto", "bfloat16", "float16", "flo
                                              "fp8",  "int8",     NULL};
 static const char *const hash_names[] = {"xxh3_128", "sha256_cbor", "xxhash_cbor",
                                          "sha256",   "xxhash",      NULL};
+static const char *const role_names[] = {"both", "prefill", "decode", NULL};
 static const char *const order_names[] = {"fresh-first", "classic", "reuse", NULL};
 static const char *const explain_names[] = {"off", "own", "position", "full", NULL};
 static const char *const preemption_names[] = {"auto", "recompute", "swap", NULL};
@@ -342,6 +343,11 @@ static const struct option_def rows[] = {
              "Contents pass through host memory: set --kv-offload-bytes as well. A client "
              "that reaches the port can have the worker connect to any address: let only routers "
              "and workers reach it."},
+    {"role", OPT_ENUM, FIELD(role), .def = "both", .names = role_names, .group = "Cache",
+     .help = "Part of a request that a router prefers this worker for: prefill computes long "
+             "prompts, whose KV another worker takes over by --kv-peers and answers; decode takes "
+             "it over, so that its streams are not held up by long prompts; both does all of each "
+             "request. A worker of any role answers whatever it gets. Needs --kv-peers."},
     {"kv-peer-plain", OPT_BOOL, FIELD(kv_peer_plain), .group = "Cache",
      .help = "Exchange KV blocks by --kv-peers without --kv-key-file. Who reads the network reads "
              "prompts there, and who can answer on it changes answers."},
@@ -560,6 +566,10 @@ const struct option_program worker_drain_program = {
     SERVING_ROWS,
     WORKER_TABLES,
 };
+
+const char *worker_role_name(const struct worker_options *o) {
+    return role_names[o->role];
+}
 
 const char *worker_backend_name(const struct worker_options *o) {
     return backend_names[o->backend];

@@ -43,6 +43,7 @@ struct worker_options {
     uint64_t kv_file_bytes;
     const char *kv_store, *kv_store_password_file, *kv_store_ca_file, *kv_key_file; /* or NULL */
     bool kv_peers, kv_peer_plain;
+    int role; /* worker_role_name */
     bool kv_store_plain;
     uint32_t kv_store_ttl_ms;
     uint64_t kv_store_bytes;
@@ -90,6 +91,7 @@ extern const struct option_entry_of_manual worker_examples[];
 extern const struct option_compat worker_compat_flags[];
 
 const char *worker_backend_name(const struct worker_options *o);
+const char *worker_role_name(const struct worker_options *o);
 
 /* --dtype, in the order of the table's names. */
 enum worker_dtype {

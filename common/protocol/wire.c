@@ -233,6 +233,7 @@ void wire_append_server_info(struct buf *out, const struct wire_server_info *inf
     if (info->kv_bytes_per_token)
         json_field_u64(&w, "kv_bytes_per_token", info->kv_bytes_per_token);
     if (info->kv_peer.fingerprint[0]) put_kv_peer(&w, &info->kv_peer);
+    if (info->role[0]) json_field_z(&w, "role", info->role);
     if (info->schedule_policy[0]) json_field_z(&w, "schedule_policy", info->schedule_policy);
     if (info->tool_calls[0]) json_field_z(&w, "tool_call_parser", info->tool_calls);
     if (info->reasoning[0]) json_field_z(&w, "reasoning_parser", info->reasoning);
@@ -364,6 +365,7 @@ static enum status read_info(const struct json *root, struct wire_server_info *i
                       NULL, err);
     if (st != ST_OK) return st;
     if ((st = read_kv_peer(root, &info->kv_peer, err)) != ST_OK) return st;
+    if ((st = get_text(root, "role", info->role, sizeof(info->role), err)) != ST_OK) return st;
     st = get_text(root, "schedule_policy", info->schedule_policy, sizeof(info->schedule_policy),
                   err);
     if (st != ST_OK) return st;

@@ -15,10 +15,16 @@
  * From the router: x-incipit-chain (common/protocol/request_events.h), and x-incipit-salt, 64
  * hexadecimal digits, mixed into the first block's hash by workers that trust the router. And
  *
- *      x-incipit-kv-source: 10.0.0.7:8000;tokens=1184
+ *      x-incipit-kv-source: 10.0.0.7:8000;tokens=1184;computed=1100
  *
  * a worker that probably holds the KV of so many of the prompt's first tokens, for one that has a
- * kv_peer of the same fingerprint in /server_info. And GET /server_info.
+ * kv_peer of the same fingerprint in /server_info; `computed`: so many of them, the last, it has
+ * computed for this request alone, which are no hit. And
+ *
+ *      x-incipit-prefill: 1
+ *
+ * with a request that another worker will answer: its prompt is computed, and the answer has the
+ * tokens of it in its head and no output. And GET /server_info.
  *
  * A reader ignores unknown parts and rejects malformed ones: a malformed load report counts as
  * none. Pure; any thread. */
@@ -42,6 +48,7 @@ struct json_writer;
 #define WIRE_RESTORED      "x-incipit-restored-tokens"
 #define WIRE_RESTORE_US    "x-incipit-restore-us"
 #define WIRE_KV_SOURCE     "x-incipit-kv-source"
+#define WIRE_PREFILL       "x-incipit-prefill"
 #define WIRE_LOAD          "x-incipit-load"
 #define WIRE_SALT          "x-incipit-salt"
 #define WIRE_SALT_CHARS    64
@@ -92,6 +99,7 @@ bool wire_is_salt(struct str value);
 #define WIRE_FORMAT_MAX      32
 #define WIRE_TIERS_MAX       4
 #define WIRE_FINGERPRINT_MAX 80
+#define WIRE_ROLE_MAX        16
 
 /* Where a worker keeps KV blocks that have left its device: what is found there need not be
  * computed. In JSON also `medium`, which is the name, and `capacity_tokens`. */
@@ -134,6 +142,7 @@ struct wire_server_info {
     double attn_context;         /* tokens at which attention doubles the cost of one; 0: unknown */
     uint64_t kv_bytes_per_token; /* 0: unknown */
     struct wire_kv_peer kv_peer;
+    char role[WIRE_ROLE_MAX]; /* "prefill", "decode", "both"; "": it takes no x-incipit-prefill */
     char schedule_policy[WIRE_POLICY_MAX]; /* "fcfs", "priority", "srpt"; "": not reported */
     char tool_calls[WIRE_FORMAT_MAX];      /* how they are read: "hermes", "none"; "": unknown */
     char reasoning[WIRE_FORMAT_MAX];

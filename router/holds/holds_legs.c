@@ -84,10 +84,11 @@ static void end_ticket(struct holds_leg *leg, enum registry_outcome outcome) {
 
     if (!leg->is_routed) return;
     if (leg->is_ok) {
-        end.feedback.prompt_tokens = (int64_t)leg->prompt_tokens;
-        end.feedback.cached_tokens = (int64_t)leg->cached_tokens;
+        end.feedback.prompt_tokens = (int64_t)MIN(leg->prompt_tokens, INT64_MAX);
+        end.feedback.cached_tokens = (int64_t)MIN(leg->cached_tokens, INT64_MAX);
         end.feedback.restored_tokens = (uint32_t)MIN(leg->restored_tokens, leg->prompt_tokens);
         end.feedback.restore_us = leg->restore_us;
+        end.feedback = registry_bound_usage(&leg->target, end.feedback);
     }
     leg->is_routed = false;
     registry_ended(leg->call->holds->config.registry, &leg->target, &leg->ticket, &end, outcome);

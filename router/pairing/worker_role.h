@@ -2,7 +2,7 @@
  *
  * A worker of role prefill computes prompts whose KV another worker then takes; a worker of role
  * decode prefers to take it. The role is a preference of price where an engine can answer alone
- * (vLLM), and a wall where it cannot (SGLang in disaggregation mode): handover_is_required.
+ * (ours, vLLM), and a wall where it cannot (SGLang in disaggregation mode): handover_is_required.
  *
  *      role       answers clients                          computes prompts for others
  *      both       yes                                      if its engine has a handover
@@ -11,7 +11,8 @@
  *      prefill    only while no other worker can, and       yes
  *                 never with a required handover
  *
- * Two workers make a pair when they have the same handover. */
+ * Two workers make a pair when they have the same handover, and for HANDOVER_PEER blocks that the
+ * other can use (fetch.h). */
 #ifndef ROUTER_PAIRING_WORKER_ROLE_H
 #define ROUTER_PAIRING_WORKER_ROLE_H
 
@@ -26,6 +27,7 @@ enum worker_handover {
     HANDOVER_NIXL,      /* vLLM's NixlConnector: kv_transfer_params, one leg after the other */
     HANDOVER_BOOTSTRAP, /* SGLang: bootstrap_host, _port and _room, both legs at once */
     HANDOVER_MOONCAKE,  /* vLLM's MooncakeConnector: kv_transfer_params, both legs at once */
+    HANDOVER_PEER,      /* ours: x-incipit-prefill, then x-incipit-kv-source */
     HANDOVER_COUNT
 };
 

@@ -33,14 +33,18 @@ struct leg {
     struct upstream *up;         /* NULL: none */
     struct loop_task send;
     struct loop_timer grace; /* until a partner that may fail alike is given up */
-    struct buf body;         /* of the request, as a worker gets it that serves it alone */
-    struct buf out, answer;  /* head and body of the first leg; in turn: its answer */
-    struct buf members;      /* for the second leg's body; read while result is LEG_HANDED */
+    struct loop_timer bound; /* in turn: until the answer that waits for this leg goes on without */
+    struct str cuts[HANDOVER_CUTS_MAX]; /* of the client's body, for the first leg's */
+    uint32_t n_cuts;
+    struct buf out, answer;   /* head of the first leg; in turn: its answer */
+    struct buf first_members; /* for the first leg's body */
+    struct buf members;       /* for the second leg's body; read while result is LEG_HANDED */
     struct http_head head;
     struct http_body parse;
     struct sse_usage usage;
+    struct route_feedback feedback; /* of its head */
     uint64_t began_us;
-    uint64_t handed_us; /* P was done; 0: not yet, or it holds nothing for D afterwards */
+    uint64_t handed_us; /* P was done; 0: not yet, or D cannot compute the prompt itself */
     uint32_t n_interim;
     enum leg_result result;
     bool is_open, has_head, is_fresh;

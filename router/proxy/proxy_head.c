@@ -104,7 +104,7 @@ static struct request_chain chain_for_worker(const struct exchange *x, size_t ta
 }
 
 void proxy_build_head_for(struct exchange *x, const struct registry_target *target, size_t body_len,
-                          struct buf *out) {
+                          const char *own, struct buf *out) {
     const struct http_head *head = http_request_head(x->req);
     struct str host = {target->authority, target->authority_len};
     struct str client = http_request_client(x->req);
@@ -143,8 +143,11 @@ void proxy_build_head_for(struct exchange *x, const struct registry_target *targ
     if (source.len) {
         to = put(put(to, STR(WIRE_KV_SOURCE ": ")), source);
         to = str_put_u64(put(to, STR(";tokens=")), target->source_tokens);
+        if (target->source_computed)
+            to = str_put_u64(put(to, STR(";computed=")), target->source_computed);
         to = put(to, STR("\r\n"));
     }
+    if (own) to = put(to, str_of(own));
     if (x->proxy->config.name) /* a second Via, after the client's */
         to = put_field(to, STR("via: 1.1 "), str_of(x->proxy->config.name));
     to = put_field(to, STR("x-request-id: "), proxy_request_id(x));
@@ -155,7 +158,7 @@ void proxy_build_head_for(struct exchange *x, const struct registry_target *targ
 }
 
 void proxy_build_worker_head(struct exchange *x) {
-    proxy_build_head_for(x, &x->try.target, proxy_body_len(x), &x->out);
+    proxy_build_head_for(x, &x->try.target, proxy_body_len(x), NULL, &x->out);
 }
 
 /* --- to the client ---------------------------------------------------------------------------- */

@@ -161,6 +161,7 @@ void proxy_destroy_leg(struct exchange *x);      /* at recycling */
 bool proxy_awaits_leg(const struct exchange *x); /* the worker that answers waits for the leg */
 bool proxy_has_leg_at(const struct exchange *x, uint32_t worker, uint32_t incarnation);
 struct str proxy_leg_members(const struct exchange *x); /* of the second leg's body; empty: none */
+int64_t proxy_leg_hits(const struct exchange *x); /* tokens its first leg has found; -1: unknown */
 bool proxy_is_handed(const struct exchange *x);
 void proxy_note_second_leg(struct exchange *x); /* it had its first token */
 /* Of its prompt: the ticket of the worker that computed it. */
@@ -174,6 +175,9 @@ void proxy_watch_configure(struct proxy *p); /* the timeouts of p->config have c
 /* --- proxy_relay.c ---------------------------------------------------------------------------- */
 
 extern const struct upstream_user proxy_relay;
+
+/* A count in a header of a worker of ours, whose bytes are at `data`; -1: none. */
+int64_t proxy_token_header(const struct http_head *head, const char *data, struct str name);
 
 void proxy_on_client_drain(struct http_request *req);
 
@@ -266,12 +270,6 @@ void proxy_look_up(struct exchange *x); /* sends or fails a request that is_look
 MUST_USE enum status proxy_admit(struct exchange *x, struct error *err);
 void proxy_release_key(struct exchange *x); /* at its end; twice is fine */
 
-/* The body for the worker: the client's bytes without noise that is cut, and a salt if it is
- * spliced in. */
-#define PROXY_BODY_PIECES_MAX (CLIENT_NOISE_CUTS_MAX + 5)
-size_t proxy_body_len(const struct exchange *x);
-int proxy_body_pieces(const struct exchange *x, struct iovec *pieces);
-
 /* Counts a refusal once: for a reason, or by its status if it has not been counted. */
 void proxy_count_refusal(struct exchange *x, enum refusal reason);
 void proxy_count_failure(struct exchange *x, enum status st);
@@ -283,6 +281,16 @@ bool proxy_is_poison(struct exchange *x);
 /* Answers 503. `is_found`: this exchange lost the workers, so its body is remembered. */
 void proxy_fail_poison(struct exchange *x, bool is_found);
 
+/* --- proxy_body.c ----------------------------------------------------------------------------- */
+
+/* The body for the worker that answers, and for that of the first leg: the client's bytes without
+ * what is cut, and with a salt if it is spliced in, and members of a leg. */
+#define PROXY_BODY_PIECES_MAX (CLIENT_NOISE_CUTS_MAX + HANDOVER_CUTS_MAX + 5)
+size_t proxy_body_len(const struct exchange *x);
+int proxy_body_pieces(const struct exchange *x, struct iovec *pieces);
+size_t proxy_leg_body_len(const struct exchange *x);
+int proxy_leg_body_pieces(const struct exchange *x, struct iovec *pieces);
+
 /* --- proxy_head.c ----------------------------------------------------------------------------- */
 
 /* Keeps the client's request id if it is safe to log; makes one otherwise. */
@@ -292,7 +300,7 @@ void proxy_choose_request_id(struct exchange *x);
  * x->try.head was parsed from. */
 void proxy_build_worker_head(struct exchange *x);
 void proxy_build_head_for(struct exchange *x, const struct registry_target *target, size_t body_len,
-                          struct buf *out);
+                          const char *own, struct buf *out); /* own: a line of it, or NULL */
 void proxy_build_client_head(struct exchange *x, const char *data);
 
 /* The head of a stream before any worker's, into `out`; sets how the body is framed. */

@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "common/base/mem.h"
+#include "common/protocol/wire.h"
 #include "common/telemetry/log.h"
 #include "router/metrics/router_metrics.h"
 #include "router/proxy/proxy_internal.h"
@@ -21,6 +22,12 @@
 #define LEG_INTERIM_MAX 16
 /* A request that P refuses is mostly refused by D too, whose answer the client should have. */
 #define LEG_GRACE_US 500000
+/* A leg in turn may take that many times the predicted wait and prefill, and that much more: P may
+ * be slower than what is known of it, or trickle its answer. Then D computes the prompt, and P is
+ * not blamed. Legs that go out at once need no bound: they end with D's. */
+#define LEG_TIMES   8
+#define LEG_MORE_US UINT64_C(5000000)
+#define LEG_MOST_S  3600.0
 
 static const struct upstream_user leg_user;
 
@@ -47,6 +54,18 @@ const struct route_ticket *proxy_prefill_ticket(const struct exchange *x) {
 
 /* --- its end ---------------------------------------------------------------------------------- */
 
+static struct route_feedback usage_of(const struct leg *leg) {
+    struct route_feedback f = leg->feedback;
+
+    if (f.prompt_tokens < 0) f.prompt_tokens = leg->usage.prompt_tokens;
+    if (f.cached_tokens < 0) f.cached_tokens = leg->usage.cached_tokens;
+    return registry_bound_usage(&leg->target, f);
+}
+
+int64_t proxy_leg_hits(const struct exchange *x) {
+    return usage_of(x->leg).cached_tokens;
+}
+
 static void count_leg(struct exchange *x, const char *outcome) {
     metric_inc(METRICS_GET(x->proxy->metrics, ROUTER_prefill_legs_total, outcome));
 }
@@ -55,13 +74,13 @@ static void count_leg(struct exchange *x, const char *outcome) {
 static void end_ticket(struct exchange *x, bool is_computed, enum registry_outcome outcome) {
     struct leg *leg = x->leg;
     uint64_t now_us = loop_now_us(x->proxy->loop);
-    struct route_feedback feedback = {.prompt_tokens = leg->usage.prompt_tokens,
-                                      .cached_tokens = leg->usage.cached_tokens};
+    struct route_feedback feedback = usage_of(leg);
     struct route_end end = {
         .is_aborted = true, .output_tokens = 1, .feedback = {-1, -1}, .now_us = now_us};
 
     if (!leg->is_open) return;
     leg->is_open = false;
+    loop_timer_stop(&leg->bound);
     if (is_computed)
         registry_first_token(x->proxy->registry, &leg->target, &leg->ticket, &feedback, now_us);
     registry_ended(x->proxy->registry, &leg->target, &leg->ticket, &end, outcome);
@@ -93,8 +112,7 @@ static bool is_unused(const struct exchange *x) {
     const struct leg *leg = x->leg;
     bool is_used = exchange_is_in(x, EXCHANGE_SENT) && x->try.head.status_code < 400;
 
-    return leg->result == LEG_HANDED && leg->handed_us && !is_used &&
-           !handover_is_required(leg->target.part.handover);
+    return leg->result == LEG_HANDED && leg->handed_us && !is_used && leg->ops->holds_kv;
 }
 
 void proxy_drop_leg(struct exchange *x) {
@@ -121,7 +139,8 @@ void proxy_destroy_leg(struct exchange *x) {
     if (!leg) return;
     proxy_drop_leg(x);
     loop_timer_fini(&leg->grace);
-    buf_fini(&leg->body);
+    loop_timer_fini(&leg->bound);
+    buf_fini(&leg->first_members);
     buf_fini(&leg->out);
     buf_fini(&leg->answer);
     buf_fini(&leg->members);
@@ -162,6 +181,10 @@ static void on_grace_over(void *arg) {
     proxy_leg_failed(arg, "refused_by_worker", OUTCOME_REFUSED);
 }
 
+static void on_bound(void *arg) {
+    proxy_leg_failed(arg, "leg_timeout", OUTCOME_UNKNOWN);
+}
+
 void proxy_note_second_leg(struct exchange *x) {
     struct leg *leg = x->leg;
     const struct route_ticket *t = &x->try.ticket;
@@ -185,12 +208,28 @@ static const char *reason_of_code(int code) {
     return cause ? retry_name(cause) : "refused_by_worker";
 }
 
+/* What the second leg gets of it. */
+static enum status hand_over(struct exchange *x, uint64_t now_us) {
+    struct leg *leg = x->leg;
+    struct route_feedback f = usage_of(leg);
+
+    if (leg->ops->is_at_once) return ST_OK;
+    if (leg->ops->second_members)
+        return leg->ops->second_members(&leg->h, buf_str(&leg->answer), &leg->members);
+    if (f.prompt_tokens <= 0 || f.cached_tokens < 0 ||
+        !registry_hand_over(x->proxy->registry, &x->try.target, &x->try.ticket, &leg->target,
+                            (uint32_t)f.prompt_tokens,
+                            (uint32_t)(f.prompt_tokens - f.cached_tokens), now_us))
+        return ST_NOT_FOUND;
+    return ST_OK;
+}
+
 /* Its body is complete. */
 static void leg_is_done(struct exchange *x) {
     struct leg *leg = x->leg;
     struct upstream *up = leg->up;
     uint64_t now_us = loop_now_us(x->proxy->loop);
-    enum status st = ST_OK;
+    enum status st = hand_over(x, now_us);
 
     leg->up = NULL;
     if (leg->head.keep_alive && leg->head.framing != HTTP_CLOSE_BODY &&
@@ -199,8 +238,6 @@ static void leg_is_done(struct exchange *x) {
     } else {
         upstream_discard(up);
     }
-    if (!leg->ops->is_at_once)
-        st = leg->ops->second_members(&leg->h, buf_str(&leg->answer), &leg->members);
     if (st != ST_OK) {
         proxy_leg_failed(x, "nothing_handed_over", OUTCOME_OK);
         return;
@@ -233,6 +270,8 @@ static bool take_head(struct exchange *x, const char *data) {
         return false;
     }
     leg->has_head = true;
+    leg->feedback.prompt_tokens = proxy_token_header(&leg->head, data, STR(WIRE_PROMPT_TOKENS));
+    leg->feedback.cached_tokens = proxy_token_header(&leg->head, data, STR(WIRE_CACHED_TOKENS));
     sse_usage_init(&leg->usage, x->api, is_sse);
     http_body_init(&leg->parse, &leg->head, leg->ops->is_at_once ? 0 : LEG_ANSWER_MAX);
     conn_consume(&leg->up->conn, leg->head.head_len);
@@ -296,9 +335,13 @@ static void read_answer(struct exchange *x) {
 static void send_leg(void *arg) {
     struct exchange *x = arg;
     struct leg *leg = x->leg;
-    struct iovec piece = {buf_ptr(&leg->out), buf_len(&leg->out)};
+    struct iovec pieces[1 + PROXY_BODY_PIECES_MAX];
+    int n;
 
-    if (!conn_is_connecting(&leg->up->conn)) conn_sendv_lent(&leg->up->conn, &piece, 1);
+    if (conn_is_connecting(&leg->up->conn)) return;
+    pieces[0] = (struct iovec){buf_ptr(&leg->out), buf_len(&leg->out)};
+    n = proxy_leg_body_pieces(x, pieces + 1);
+    conn_sendv_lent(&leg->up->conn, pieces, n + 1);
 }
 
 static void on_leg_connected(void *arg) {
@@ -380,12 +423,13 @@ static bool prepare_leg(struct exchange *x, const struct handover_ops *ops) {
     if (!leg) {
         leg = mem_try_zalloc(sizeof(*leg));
         if (!leg) return false;
-        buf_init(&leg->body, 0);
+        buf_init(&leg->first_members, 0);
         buf_init(&leg->out, 0);
         buf_init(&leg->answer, LEG_ANSWER_MAX);
         buf_init(&leg->members, LEG_ANSWER_MAX + 1024);
         loop_task_init(&leg->send, send_leg, x);
         loop_timer_init(&leg->grace, x->proxy->loop, on_grace_over, x);
+        loop_timer_init(&leg->bound, x->proxy->loop, on_bound, x);
         x->leg = leg;
     }
     leg->ops = ops;
@@ -394,32 +438,23 @@ static bool prepare_leg(struct exchange *x, const struct handover_ops *ops) {
     leg->handed_us = 0;
     leg->n_interim = 0;
     leg->ticket = (struct route_ticket){0};
+    leg->feedback = (struct route_feedback){-1, -1};
     sse_usage_init(&leg->usage, x->api, false);
     return true;
 }
 
-/* Chooses one of several engines behind a port: the one that D will ask. */
-static void put_rank(struct buf *head, uint32_t rank) {
-    if (buf_status(head) != ST_OK) return;
-    buf_truncate(head, buf_len(head) - 2); /* the empty line */
-    buf_appendf(head, "x-data-parallel-rank: %u\r\n\r\n", rank);
-}
-
-/* The body of the request, and what the legs carry. */
-static void write_bodies(struct exchange *x) {
+/* What the legs carry beside the client's body. */
+static void write_first(struct exchange *x) {
     struct leg *leg = x->leg;
-    struct iovec pieces[PROXY_BODY_PIECES_MAX];
     struct rng *rng = &x->proxy->rng;
+    char rank[48]; /* of several engines behind a port, the one that D will ask */
+    const char *own = x->leg->ops->first_head;
     uint32_t n_engines = 0;
-    struct buf body;
-    int n = proxy_body_pieces(x, pieces);
 
-    buf_clear(&leg->body);
+    buf_clear(&leg->first_members);
     buf_clear(&leg->answer);
     buf_clear(&leg->members);
-    for (int i = 0; i < n; i++)
-        buf_append(&leg->body, pieces[i].iov_base, pieces[i].iov_len);
-    leg->h = (struct handover){.body = buf_str(&leg->body),
+    leg->h = (struct handover){.body = x->req->body,
                                .host = host_of(&leg->target),
                                .bootstrap_port = leg->target.part.bootstrap_port,
                                .room = rng_u64(rng) & INT64_MAX};
@@ -428,20 +463,28 @@ static void write_bodies(struct exchange *x) {
     if (leg->ops->needs_engine &&
         registry_next_engine(x->proxy->registry, &leg->target, &leg->engine, &n_engines))
         leg->h.engine = str_of(leg->engine.id);
-    buf_init(&body, 0);
-    leg->ops->first_body(&leg->h, &body);
-    proxy_build_head_for(x, &leg->target, buf_len(&body), &leg->out);
-    if (n_engines > 1) put_rank(&leg->out, leg->engine.rank);
-    buf_append_str(&leg->out, buf_str(&body));
-    if (buf_status(&body) != ST_OK) leg->out.has_failed = true;
-    buf_fini(&body);
+    if (n_engines > 1) {
+        snprintf(rank, sizeof(rank), "x-data-parallel-rank: %u\r\n", leg->engine.rank);
+        own = rank;
+    }
+    leg->n_cuts = 0;
+    if (leg->ops->first_dropped)
+        leg->n_cuts = handover_cuts(x->req->body, leg->ops->first_dropped, leg->cuts);
+    if (leg->ops->first_members) leg->ops->first_members(&leg->h, &leg->first_members);
+    proxy_build_head_for(x, &leg->target, proxy_leg_body_len(x), own, &leg->out);
     if (leg->ops->is_at_once && leg->ops->second_members(&leg->h, STR_NULL, &leg->members) == ST_OK)
         leg->result = LEG_HANDED;
 }
 
-static bool has_bodies(const struct leg *leg) {
-    return buf_status(&leg->body) == ST_OK && buf_status(&leg->out) == ST_OK &&
+static bool is_written(const struct leg *leg) {
+    return buf_status(&leg->first_members) == ST_OK && buf_status(&leg->out) == ST_OK &&
            buf_status(&leg->members) == ST_OK;
+}
+
+static void bound_leg(struct exchange *x) {
+    double s = LEG_TIMES * (x->pair.wait_p_s + x->pair.work_p_s);
+
+    loop_timer_start(&x->leg->bound, LEG_MORE_US + (uint64_t)(MIN(s, LEG_MOST_S) * 1e6));
 }
 
 static enum status begin_leg(struct exchange *x, struct error *err) {
@@ -452,9 +495,10 @@ static enum status begin_leg(struct exchange *x, struct error *err) {
     leg->is_open = true;
     leg->began_us = x->rq.now_us;
     count_choice(x, "apart");
-    write_bodies(x);
+    if (!is_required) bound_leg(x);
+    write_first(x);
     has_both = !leg->ops->is_at_once || leg->result == LEG_HANDED;
-    if (has_both && has_bodies(leg)) st = connect_leg(x, false);
+    if (has_both && is_written(leg)) st = connect_leg(x, false);
     if (st == ST_OK) return leg->ops->is_at_once ? ST_OK : ST_AGAIN;
     if (!is_required) {
         proxy_leg_failed(x, has_both ? "no_connection" : "engine_unknown", OUTCOME_UNKNOWN);
@@ -479,7 +523,7 @@ enum status proxy_pair(struct exchange *x, struct error *err) {
 
     if (!ops || !d->may_pair || !x->is_generation || x->rq.is_continued) return ST_OK;
     if (!is_required && x->n_attempts > 1) return ST_OK; /* a retry is not made riskier */
-    if (!ops->fits(x->req->path, x->req->body)) {
+    if ((ops->is_unsalted && x->is_salted) || !ops->fits(x->req->path, x->req->body)) {
         count_choice(x, "unfit");
         return is_required ? refuse_unfit(x, err) : ST_OK;
     }

@@ -17,10 +17,9 @@
 #include "router/proxy/answers/stream_error.h"
 #include "router/proxy/proxy_internal.h"
 
-#define HIGH_WATER_BYTES  (256 * 1024) /* waiting for a slow client: stop reading its worker */
-#define MAX_INTERIM       16           /* 1xx heads before an answer */
-#define LOAD_INTERVAL_US  100000u      /* between two reports of one worker's load */
-#define PROMPT_TOKENS_MAX (1 << 20)    /* of a worker that does not report max_model_len */
+#define HIGH_WATER_BYTES (256 * 1024) /* waiting for a slow client: stop reading its worker */
+#define MAX_INTERIM      16           /* 1xx heads before an answer */
+#define LOAD_INTERVAL_US 100000u      /* between two reports of one worker's load */
 
 /* --- to the client ---------------------------------------------------------------------------- */
 
@@ -75,42 +74,40 @@ static void read_tiers(struct exchange *x, const char *data, struct route_feedba
     f->has_below = true;
 }
 
-static int64_t token_header(struct exchange *x, const char *data, struct str name) {
+int64_t proxy_token_header(const struct http_head *head, const char *data, struct str name) {
     struct str value;
     uint32_t n;
 
-    if (!(x->try.head.names & HTTP_NAME_BIT(HTTP_NAME_OURS))) return -1;
-    value = http_head_find(&x->try.head, data, name);
+    if (!(head->names & HTTP_NAME_BIT(HTTP_NAME_OURS))) return -1;
+    value = http_head_find(head, data, name);
     return value.ptr && wire_parse_tokens(value, &n) == ST_OK ? (int64_t)n : -1;
 }
 
-/* What was brought for this request, and how long that took: one is nothing without the other. */
+/* What was brought for this request, and how long that took: one is nothing without the other.
+ * Behind a first leg it is no hit, and may be more than what was. */
 static void read_restored(struct exchange *x, const char *data, struct route_feedback *f) {
     struct str us = http_head_find(&x->try.head, data, STR(WIRE_RESTORE_US));
-    int64_t n = token_header(x, data, STR(WIRE_RESTORED));
+    int64_t n = proxy_token_header(&x->try.head, data, STR(WIRE_RESTORED));
+    int64_t most = x->try.target.source_computed ? f->prompt_tokens : f->cached_tokens;
     uint64_t restore_us;
 
-    if (n <= 0 || n > f->cached_tokens || str_to_u64(us, &restore_us) != ST_OK) return;
+    if (n <= 0 || n > most || str_to_u64(us, &restore_us) != ST_OK) return;
     f->restored_tokens = (uint32_t)n;
     f->restore_us = restore_us;
 }
 
 /* --- the end ---------------------------------------------------------------------------------- */
 
-/* The numbers of the body, unless the head had them. Impossible ones (above the model's length, or
- * more cached than prompt tokens) are neither counted nor learned from nor charged to a key. */
+/* The numbers of the body, unless the head had them. */
 static void learn_usage(struct exchange *x) {
     struct route_feedback *f = &x->try.feedback;
-    int64_t most = x->try.target.max_model_len ? x->try.target.max_model_len : PROMPT_TOKENS_MAX;
 
     if (x->is_light) return; /* tokens that were counted, not computed */
     if (f->prompt_tokens < 0) f->prompt_tokens = x->try.usage.prompt_tokens;
     if (f->cached_tokens < 0) f->cached_tokens = x->try.usage.cached_tokens;
-    if (proxy_is_handed(x)) /* what was fetched was computed for this request: it is no hit */
-        f->cached_tokens = x->leg->usage.cached_tokens;
-    if (f->prompt_tokens > most || (f->prompt_tokens >= 0 && f->cached_tokens > f->prompt_tokens)) {
-        *f = (struct route_feedback){-1, -1};
-    }
+    if (proxy_is_handed(x) && !x->try.target.source_computed)
+        f->cached_tokens = proxy_leg_hits(x); /* what was fetched was computed for this request */
+    *f = registry_bound_usage(&x->try.target, *f);
 }
 
 /* --- is it an answer? ------------------------------------------------------------------------- */
@@ -367,8 +364,8 @@ static bool take_head(struct exchange *x, const char *data) {
         on_redirect(x);
         return false;
     }
-    x->try.feedback.prompt_tokens = token_header(x, data, STR(WIRE_PROMPT_TOKENS));
-    x->try.feedback.cached_tokens = token_header(x, data, STR(WIRE_CACHED_TOKENS));
+    x->try.feedback.prompt_tokens = proxy_token_header(&x->try.head, data, STR(WIRE_PROMPT_TOKENS));
+    x->try.feedback.cached_tokens = proxy_token_header(&x->try.head, data, STR(WIRE_CACHED_TOKENS));
     if (x->try.feedback.cached_tokens >= 0) {
         read_tiers(x, data, &x->try.feedback);
         read_restored(x, data, &x->try.feedback);

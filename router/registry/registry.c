@@ -222,8 +222,10 @@ static void bound(const struct registry *r, const struct worker *w, struct worke
 }
 
 static struct worker_spec spec_of(const struct registry *r, struct worker *w) {
+    struct worker_part published =
+        w->kind == WORKER_OURS ? worker_part_published(&w->info) : w->reported.part;
     struct worker_part part =
-        worker_part_of(w->kind, w->labels, &w->reported.part, r->config.vllm_handover);
+        worker_part_of(w->kind, w->labels, &published, r->config.vllm_handover);
     struct worker_spec spec = {
         .role = part.role,
         .handover = part.handover,

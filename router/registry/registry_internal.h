@@ -124,6 +124,10 @@ void worker_show_breaker(struct worker *w, uint32_t id);
 void registry_fill_target(struct registry *r, struct routing *routing,
                           const struct route_ticket *ticket, struct registry_target *out);
 
+/* The target's source of KV, by its ticket. */
+void registry_fill_source(const struct registry *r, const struct route_ticket *ticket,
+                          struct registry_target *out);
+
 /* Clears the record of its answers: it counts from the beginning. */
 void worker_acquit(struct worker *w, uint32_t id);
 

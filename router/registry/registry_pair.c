@@ -47,6 +47,19 @@ void registry_unpair(struct registry *r, const struct registry_target *d,
     pthread_mutex_unlock(&r->lock);
 }
 
+bool registry_hand_over(struct registry *r, struct registry_target *d, struct route_ticket *ticket,
+                        const struct registry_target *p, uint32_t tokens, uint32_t computed,
+                        uint64_t now_us) {
+    bool is_named;
+
+    registry_lock(r);
+    is_named = routing_hand_over(d->routing, ticket, p->worker, tokens, now_us);
+    registry_fill_source(r, ticket, d);
+    if (is_named) d->source_computed = computed;
+    pthread_mutex_unlock(&r->lock);
+    return is_named;
+}
+
 void registry_learn_fetch(struct registry *r, const struct registry_target *d, double tokens,
                           double seconds, uint64_t now_us) {
     registry_lock(r);

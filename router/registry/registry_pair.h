@@ -34,6 +34,12 @@ MUST_USE bool registry_next_engine(struct registry *r, const struct registry_tar
 void registry_unpair(struct registry *r, const struct registry_target *d,
                      struct route_ticket *ticket, uint64_t now_us);
 
+/* The leg at p, still open, has computed the prompt and has `tokens` of it, `computed` of them for
+ * this request: p becomes *d's source of KV. False: d cannot use its blocks any more. */
+bool registry_hand_over(struct registry *r, struct registry_target *d, struct route_ticket *ticket,
+                        const struct registry_target *p, uint32_t tokens, uint32_t computed,
+                        uint64_t now_us);
+
 /* A second leg had its first token after so many seconds. */
 void registry_learn_fetch(struct registry *r, const struct registry_target *d, double tokens,
                           double seconds, uint64_t now_us);

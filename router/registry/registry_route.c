@@ -16,7 +16,8 @@
 #include "common/telemetry/metrics.h"
 #include "router/registry/registry_internal.h"
 
-#define DECISIONS_PER_SAMPLE 64 /* reading the clock twice costs a twentieth of a decision */
+#define PROMPT_TOKENS_MAX    (1 << 20) /* of a worker that does not report max_model_len */
+#define DECISIONS_PER_SAMPLE 64        /* reading the clock twice costs a twentieth of a decision */
 
 static void wait_for_lock(struct registry *r) {
     uint64_t began_ns = clock_now_ns();
@@ -117,11 +118,11 @@ static enum status place(struct registry *r, struct model *m, struct route_reque
     return st;
 }
 
-static void fill_source(const struct registry *r, const struct route_ticket *ticket,
-                        struct registry_target *out) {
+void registry_fill_source(const struct registry *r, const struct route_ticket *ticket,
+                          struct registry_target *out) {
     const struct worker *source;
 
-    out->source_len = 0;
+    out->source_len = out->source_computed = 0;
     if (ticket->fetch.source == WORKER_NONE) return;
     source = &r->workers[ticket->fetch.source];
     out->source_len = source->authority_len;
@@ -160,7 +161,7 @@ void registry_fill_target(struct registry *r, struct routing *routing,
     out->addr_len = w->addr.len;
     out->authority_len = w->authority_len;
     memcpy(out->authority, w->authority, w->authority_len + 1);
-    fill_source(r, ticket, out);
+    registry_fill_source(r, ticket, out);
     out->shared_id = 0;
     if (w->model->sessions)
         out->mark.sessions_wait_s = sessions_wait_s(w->model->sessions, ticket->load.sent_us);
@@ -801,4 +802,15 @@ bool registry_take_suspicion(struct registry *r, uint32_t id) {
     if (was && others_can_serve(r, id)) worker_set_reason(w, id, WORKER_STARTING, true);
     pthread_mutex_unlock(&r->lock);
     return was;
+}
+
+/* --- what workers report ---------------------------------------------------------------------- */
+
+struct route_feedback registry_bound_usage(const struct registry_target *target,
+                                           struct route_feedback f) {
+    int64_t most = target->max_model_len ? target->max_model_len : PROMPT_TOKENS_MAX;
+
+    if (f.prompt_tokens > most || (f.prompt_tokens >= 0 && f.cached_tokens > f.prompt_tokens))
+        return (struct route_feedback){-1, -1};
+    return f;
 }

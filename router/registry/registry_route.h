@@ -36,6 +36,7 @@ struct registry_target {      /* where an attempt goes */
     uint32_t source_len;              /* of a worker to fetch KV from (fetch.h); 0: none */
     char source[REGISTRY_URL_MAX];    /* its authority */
     uint32_t source_tokens;           /* of the prompt that it holds */
+    uint32_t source_computed;         /* of these, the last, by a first leg of this request */
 };
 
 enum registry_outcome {
@@ -132,6 +133,12 @@ uint32_t registry_position(struct registry *r, const struct registry_waiter *w);
 
 /* Every HOLD_WALK_US while requests of a loop wait. */
 void registry_walk(struct registry *r, uint64_t now_us);
+
+/* What a worker has counted of a prompt; negative: nothing. Impossible numbers (above the model's
+ * length, or more cached than prompt tokens) become nothing, all of them: they are neither counted
+ * nor learned from nor charged to a key. */
+struct route_feedback registry_bound_usage(const struct registry_target *target,
+                                           struct route_feedback f);
 
 /* `feedback` NULL: not observed, predicted to be due now. */
 void registry_first_token(struct registry *r, const struct registry_target *target,

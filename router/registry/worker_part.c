@@ -25,10 +25,24 @@ static struct str label(const char *labels, struct str name) {
     return STR_NULL;
 }
 
-static uint8_t default_handover(enum worker_kind kind, uint8_t role, uint8_t vllm) {
+/* `published`: by a worker of ours. */
+static uint8_t default_handover(enum worker_kind kind, uint8_t role, uint8_t published,
+                                uint8_t vllm) {
     if (role == WORKER_BOTH) return HANDOVER_NONE;
-    if (kind == WORKER_VLLM) return vllm;
-    return kind == WORKER_SGLANG ? HANDOVER_BOOTSTRAP : HANDOVER_NONE;
+    switch (kind) {
+    case WORKER_OURS: return published;
+    case WORKER_VLLM: return vllm;
+    case WORKER_SGLANG: return HANDOVER_BOOTSTRAP;
+    default: return HANDOVER_NONE;
+    }
+}
+
+struct worker_part worker_part_published(const struct wire_server_info *info) {
+    struct worker_part part = {.bootstrap_port = WORKER_BOOTSTRAP_PORT};
+
+    if (!worker_role_read(str_of(info->role), &part.role)) return (struct worker_part){0};
+    if (info->kv_peer.fingerprint[0]) part.handover = HANDOVER_PEER;
+    return part;
 }
 
 /* Of a vLLM worker. */
@@ -45,7 +59,7 @@ struct worker_part worker_part_of(enum worker_kind kind, const char *labels,
 
     if (published->bootstrap_port) part = *published;
     (void)worker_role_read(label(labels, STR("role")), &part.role);
-    part.handover = default_handover(kind, part.role, vllm);
+    part.handover = default_handover(kind, part.role, part.handover, vllm);
     if (connector.ptr && kind == WORKER_VLLM) part.handover = handover_of(connector);
     if (str_eq(connector, STR("none"))) part.handover = HANDOVER_NONE;
     if (str_to_u64(label(labels, STR("bootstrap_port")), &port) == ST_OK && port >= 1 &&

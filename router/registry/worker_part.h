@@ -2,9 +2,11 @@
  * over: from an operator's labels, else from what its engine publishes.
  *
  *      label                            engine                               part
- *      role=prefill|decode|both         SGLang: disaggregation_mode          role
+ *      role=prefill|decode|both         ours: --role in /server_info         role
+ *                                       SGLang: disaggregation_mode
  *      kv_connector=NixlConnector       vLLM with a role: --kv-connector     handover
  *        |MooncakeConnector|none        SGLang with a role: bootstrap
+ *                                       ours with a role and --kv-peers: peer
  *      bootstrap_port=8998              SGLang: disaggregation_bootstrap_port
  *
  * Unknown words of `role` are labels like any other: Kubernetes has roles of its own. Pure. */
@@ -12,6 +14,7 @@
 #define ROUTER_REGISTRY_WORKER_PART_H
 
 #include "common/base/buf.h"
+#include "common/protocol/wire.h"
 #include "router/pairing/worker_role.h"
 #include "router/registry/worker_kind.h"
 
@@ -38,6 +41,9 @@ extern const char *const worker_role_names[WORKER_N_ROLES];
 
 /* False: no role. */
 bool worker_role_read(struct str text, uint8_t *role);
+
+/* What a worker of ours publishes. */
+struct worker_part worker_part_published(const struct wire_server_info *info);
 
 /* `labels`: "role=prefill zone=a". `published`: by the engine; a bootstrap_port of 0: nothing.
  * `vllm`: handover of vLLM workers with a role and without a kv_connector. */

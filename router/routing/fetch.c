@@ -182,21 +182,32 @@ static bool is_usable(const struct fetch *f, enum fetch_path path) {
     return t->until_us <= f->now_us && (f->rates[path].n > 0 || !t->n_open);
 }
 
+bool fetch_may_use(const struct fetch *f, uint32_t w, uint32_t source) {
+    return f->workers[w].peer.fabric && is_of_fabric(&f->workers[w], &f->workers[source]);
+}
+
+struct fetch_plan fetch_plan_from(const struct fetch *f, const struct load *load, uint32_t source,
+                                  uint32_t w, double tokens, double cached, uint64_t now_us) {
+    const struct fetch_worker *k = &f->workers[w], *s = &f->workers[source];
+    struct fetch_plan p = {.source = source, .tokens = tokens, .fetch_tokens = tokens - cached};
+
+    if (source == w || tokens <= cached || !fetch_may_use(f, w, source)) return FETCH_NONE;
+    p.path = s->host_id == k->host_id ? FETCH_SAME_HOST : FETCH_APART;
+    p.queue_s = seconds_until(MAX(k->busy_until_us, s->busy_until_us), now_us);
+    p.fetch_s =
+        p.queue_s + fetch_rate_s(&f->rates[p.path], p.fetch_tokens * k->peer.bytes_per_token);
+    p.saved_s = load_prefill_s(&load->workers[w], cached, tokens);
+    return p;
+}
+
 /* The plan by one source, if it saves more than *plan. */
 static void consider(const struct fetch *f, const struct policy_view *view, uint32_t w,
                      double cached, const struct fetch_source *source, struct fetch_plan *plan) {
-    const struct fetch_worker *k = &f->workers[w], *s;
-    struct fetch_plan p = {.source = source->worker, .tokens = source->tokens};
+    struct fetch_plan p;
 
-    if (source->worker == WORKER_NONE || source->worker == w || source->tokens <= cached) return;
-    s = &f->workers[source->worker];
-    p.path = s->host_id == k->host_id ? FETCH_SAME_HOST : FETCH_APART;
-    if (!is_usable(f, p.path)) return;
-    p.fetch_tokens = p.tokens - cached;
-    p.queue_s = seconds_until(MAX(k->busy_until_us, s->busy_until_us), f->now_us);
-    p.fetch_s =
-        p.queue_s + fetch_rate_s(&f->rates[p.path], p.fetch_tokens * k->peer.bytes_per_token);
-    p.saved_s = load_prefill_s(&view->load->workers[w], cached, p.tokens);
+    if (source->worker == WORKER_NONE) return;
+    p = fetch_plan_from(f, view->load, source->worker, w, source->tokens, cached, f->now_us);
+    if (p.source == WORKER_NONE || !is_usable(f, p.path)) return;
     if (plan->source == WORKER_NONE || p.saved_s - p.fetch_s > plan->saved_s - plan->fetch_s)
         *plan = p;
 }

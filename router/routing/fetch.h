@@ -114,6 +114,12 @@ bool fetch_find(struct fetch *f, const struct policy_view *view, const uint64_t 
 struct fetch_plan fetch_plan(const struct fetch *f, const struct policy_view *view, uint32_t w,
                              double cached);
 
+/* Of w for the first `tokens` of a prompt, which `source` has: also where computing is quicker.
+ * FETCH_NONE: w has them, or cannot use the other's blocks. */
+struct fetch_plan fetch_plan_from(const struct fetch *f, const struct load *load, uint32_t source,
+                                  uint32_t w, double tokens, double cached, uint64_t now_us);
+bool fetch_may_use(const struct fetch *f, uint32_t w, uint32_t source); /* its blocks */
+
 /* A request with this plan was sent to w. */
 void fetch_sent(struct fetch *f, const struct fetch_plan *plan, uint32_t w, uint64_t now_us);
 

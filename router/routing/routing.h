@@ -165,6 +165,11 @@ MUST_USE enum status routing_offer_prefill(struct routing *r, const struct route
 void routing_park(struct routing *r, struct route_ticket *t, uint64_t now_us);
 void routing_unpark(struct routing *r, struct route_ticket *t, uint64_t now_us);
 
+/* The worker of the first leg, whose ticket is still open, has so many of the prompt's tokens, for
+ * *t's to fetch: its plan. False: it cannot use them. */
+bool routing_hand_over(struct routing *r, struct route_ticket *t, uint32_t source, double tokens,
+                       uint64_t now_us);
+
 /* A second leg had its first token after so many seconds. */
 void routing_learn_handover(struct routing *r, double tokens, double seconds, uint64_t now_us);
 

@@ -7,6 +7,14 @@
 
 #include "router/routing/routing_internal.h"
 
+/* One protocol, and blocks that are of use. */
+static bool is_pair(const struct routing *r, uint32_t p, uint32_t d) {
+    uint8_t handover = r->load.workers[d].spec.handover;
+
+    return r->load.workers[p].spec.handover == handover &&
+           (handover != HANDOVER_PEER || fetch_may_use(&r->fetch, d, p));
+}
+
 /* Workers that prefill for d, with room. */
 static bool find_prefills(const struct routing *r, const struct route_request *rq, uint32_t d,
                           struct worker_mask *mask) {
@@ -16,8 +24,7 @@ static bool find_prefills(const struct routing *r, const struct route_request *r
         if (rq->exclude[i] < r->load.n_workers) worker_mask_drop(mask->words, rq->exclude[i]);
     }
     WORKER_MASK_FOR_EACH(w, mask->words, r->load.n_words) {
-        if (r->load.workers[w].spec.handover != r->load.workers[d].spec.handover)
-            worker_mask_drop(mask->words, w);
+        if (!is_pair(r, w, d)) worker_mask_drop(mask->words, w);
     }
     load_drop_ramping(&r->load, mask->words, rq->now_us);
     load_drop_full(&r->load, mask->words);
@@ -63,6 +70,18 @@ void routing_park(struct routing *r, struct route_ticket *t, uint64_t now_us) {
 void routing_unpark(struct routing *r, struct route_ticket *t, uint64_t now_us) {
     t->has_feedback = false;
     load_unpark(&r->load, &t->load, now_us);
+}
+
+bool routing_hand_over(struct routing *r, struct route_ticket *t, uint32_t source, double tokens,
+                       uint64_t now_us) {
+    uint32_t w = t->load.worker;
+
+    if (t->fetch.source != WORKER_NONE && !t->is_fetch_over) fetch_dropped(&r->fetch, &t->fetch);
+    t->fetch = fetch_plan_from(&r->fetch, &r->load, source, w, tokens,
+                               MIN(t->cached_tokens, tokens - 1), now_us);
+    t->is_fetch_over = t->fetch.source == WORKER_NONE;
+    if (!t->is_fetch_over) fetch_sent(&r->fetch, &t->fetch, w, now_us);
+    return !t->is_fetch_over;
 }
 
 void routing_learn_handover(struct routing *r, double tokens, double seconds, uint64_t now_us) {

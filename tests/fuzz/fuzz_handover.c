@@ -31,15 +31,27 @@ static void check_answer(struct str answer) {
 
 static void check_request(struct str text) {
     struct handover h = {.body = text, .host = STR("p"), .rid = "r"};
+    struct str cuts[HANDOVER_CUTS_MAX], rest = text;
     struct body_scan scan;
     struct buf body;
+    uint32_t n;
 
     if (body_scan(text, &scan, NULL) != ST_OK) return;
+    (void)handover_peer.fits(STR("/v1/completions"), text);
+    if (!handover_nixl.fits(STR("/v1/completions"), text)) return;
     buf_init(&body, 0);
-    (void)handover_nixl.fits(STR("/v1/completions"), text);
-    handover_nixl.first_body(&h, &body);
-    if (buf_len(&body) && body_scan(buf_str(&body), &scan, NULL) == ST_OK &&
-        (scan.is_stream || scan.max_output_tokens != 1))
+    n = handover_cuts(text, handover_nixl.first_dropped, cuts);
+    for (uint32_t i = 0; i < n; i++) {
+        if (cuts[i].ptr < rest.ptr || cuts[i].len > rest.len) abort();
+        buf_append(&body, rest.ptr, (size_t)(cuts[i].ptr - rest.ptr));
+        rest.len -= (size_t)(cuts[i].ptr + cuts[i].len - rest.ptr);
+        rest.ptr = cuts[i].ptr + cuts[i].len;
+    }
+    buf_append(&body, rest.ptr, handover_open_len(rest));
+    handover_nixl.first_members(&h, &body);
+    buf_append_char(&body, '}');
+    if (body_scan(buf_str(&body), &scan, NULL) != ST_OK || scan.is_stream ||
+        scan.max_output_tokens != 1)
         abort();
     buf_fini(&body);
 }

@@ -71,6 +71,7 @@ struct api {
     struct prompt_history *prompts;         /* of Messages and Responses, to be compared */
     struct peer_server *peers;              /* gives other workers KV blocks; NULL: off */
     bool is_peer_sealed;                    /* they are encrypted */
+    const char *role;                       /* that routers prefer it for: "both", "prefill" ... */
     struct list kv_streams;                 /* its streams */
     uint32_t n_kv_streams, max_kv_streams;
     enum cache_explain cache_explain;

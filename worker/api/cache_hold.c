@@ -19,7 +19,7 @@
 #include "common/protocol/openai.h"
 #include "common/text/json.h"
 #include "worker/api/body.h"
-#include "worker/api/call.h"
+#include "worker/api/call_internal.h"
 #include "worker/api/fields/cache_control.h"
 #include "worker/api/handlers.h"
 
@@ -30,23 +30,13 @@
 
 /* --- POST /cache/prewarm ---------------------------------------------------------------------- */
 
-/* What a router learns from: it may have named another worker that had the prompt. */
-static void put_counts(struct json_writer *w, const struct call_usage *usage) {
-    json_field_u64(w, "prompt_tokens", usage->prompt_tokens);
-    json_field_u64(w, "cached_tokens", usage->cached_tokens);
-    json_field_u64(w, "restored_tokens", usage->restored_tokens);
-    json_field_u64(w, "restore_us", usage->restore_us);
-}
-
 static void put_prewarmed(struct call *c, struct buf *out) {
-    struct call_usage usage = call_usage(c);
     struct json_writer w;
 
     json_writer_init(&w, out);
     json_begin_object(&w);
     json_field_z(&w, "object", "cache.prewarm");
-    json_field_z(&w, "model", c->api->model_name);
-    put_counts(&w, &usage);
+    call_put_computed(&w, c);
     json_field_u64(&w, "ttl_s", c->keep[0].ttl_s);
     json_end_object(&w);
 }
@@ -61,15 +51,8 @@ static const struct call_shape prewarm_shape = {
 
 /* One token of the most likely answer, and nothing else that an answer could have. */
 static void set_params(struct call *c, uint32_t ttl_s) {
-    struct call_params *p = &c->params;
-
-    p->n = p->n_shown = 1;
-    p->is_beam = p->stream = p->echo = p->is_echo_only = false;
-    p->has_max_tokens = true;
-    p->request.max_tokens = 1;
-    p->request.min_tokens = 0;
-    p->request.prompt_logprobs = p->prompt_logprobs = -1;
-    if (engine_info(c->api->engine)->is_by_priority) p->request.priority = INT32_MAX;
+    call_show_nothing(c);
+    if (engine_info(c->api->engine)->is_by_priority) c->params.request.priority = INT32_MAX;
     c->keep[0] = (struct call_keep){SIZE_MAX, ttl_s};
     c->n_keep = retention_of_seconds(ttl_s) != RETAIN_NONE;
 }
@@ -225,7 +208,7 @@ static void on_held(struct engine_hold_call *engine) {
     json_field_z(&w, "object", "cache.hold");
     put_id(&w, engine->hold.ask.id);
     json_field_z(&w, "model", h->api->model_name);
-    put_counts(&w, &h->usage);
+    call_put_counts(&w, &h->usage);
     put_size(&w, &engine->hold);
     json_end_object(&w);
     reply(h, &body);

@@ -106,7 +106,8 @@ struct call {
     struct api *api;
     struct http_request *req; /* NULL once answered or abandoned */
     const struct call_shape *shape;
-    struct json *json;  /* the request; params point into it */
+    struct call_shape prefill; /* what `shape` is, if another worker answers (prefill.c) */
+    struct json *json;         /* the request; params point into it */
     struct json *asked; /* what the client sent, where `json` is its translation to chat; or NULL */
     struct call_keep keep[KV_RETAIN_MAX]; /* (n_keep) what of the prompt its client wants cached */
     uint32_t n_keep;
@@ -200,8 +201,9 @@ void call_release(struct call *c); /* it is answered: frees it, at once or when 
 struct call_usage {
     const struct call *explained; /* its cache explanation goes into the response; NULL: none */
     uint64_t prompt_tokens, completion_tokens, cached_tokens;
-    uint64_t restored_tokens, restore_us; /* of the cached ones, awaited from a tier below host
-                                           * memory; for so long, at most */
+    uint64_t restored_tokens, restore_us; /* awaited from a tier below host memory or another
+                                           * worker; for so long, at most. Of the cached ones, and
+                                           * of those that were computed for this request there */
     uint64_t host_tokens;                 /* of the cached ones, brought back from host memory: */
     bool has_host;                        /* which this worker has */
     uint64_t reasoning_tokens;            /* of the completion */

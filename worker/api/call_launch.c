@@ -316,6 +316,7 @@ static uint32_t most_tokens(const struct call *c) {
 }
 
 void call_start(struct call *c) {
+    call_take_prefill(c);
     c->n_unready = 1; /* ours, so that nothing starts before all jobs are on their way */
     c->api->n_tokenizing++;
     if (!c->is_dry_run) call_publish_accepted(c);

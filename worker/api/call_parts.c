@@ -19,8 +19,8 @@ struct call_usage call_usage(const struct call *c) {
         if (i % c->params.n == 0) u.prompt_tokens += ch->request->n_prompt;
         if (!ch->has_begun || call_prompt_of(ch) == counted) continue;
         counted = call_prompt_of(ch); /* samples share their prompt: the first to begin counts */
-        u.cached_tokens += ch->request->cached_tokens;
-        u.host_tokens += ch->request->host_tokens;
+        u.cached_tokens += request_hit_tokens(ch->request);
+        u.host_tokens += MIN(ch->request->host_tokens, request_hit_tokens(ch->request));
         u.restored_tokens += ch->request->restored_tokens;
         u.restore_us = MAX(u.restore_us, ch->request->restore_us);
     }

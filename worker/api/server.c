@@ -243,7 +243,10 @@ static void server_info_get(struct http_request *req, void *arg) {
     snprintf(wire.response_mark, sizeof(wire.response_mark), "%s", api->response_mark);
     snprintf(wire.generation, sizeof(wire.generation), "%016llx",
              (unsigned long long)info->generation);
-    if (api->peers) fill_kv_peer(api, info, &wire.kv_peer);
+    if (api->peers) {
+        fill_kv_peer(api, info, &wire.kv_peer);
+        snprintf(wire.role, sizeof(wire.role), "%s", api->role);
+    }
     buf_init(&body, 0);
     wire_append_server_info(&body, &wire);
     http_reply(req, 200, OPENAI_JSON, buf_str(&body));

@@ -209,6 +209,16 @@ struct request {
     enum finish_reason cancel_reason; /* of the cancel that was sent; FINISH_NONE: none was */
 };
 
+/* Of cached_tokens, those that were there before the request: what its source has computed for it
+ * alone, and this worker has brought, is no hit. */
+static inline uint32_t request_hit_tokens(const struct request *r) {
+    const struct tier_source *source = &r->params.kv_source;
+    uint32_t own = r->cached_tokens - MIN(r->restored_tokens, r->cached_tokens);
+
+    if (!source->n_computed) return r->cached_tokens;
+    return MIN(r->cached_tokens, MAX(own, source->n_tokens - source->n_computed));
+}
+
 /* Checks the parameters against the limits and copies them. ST_INVALID names the parameter;
  * ST_NOMEM when the memory is refused. One reference, the caller's. */
 MUST_USE enum status request_create(struct request **out, const struct request_params *params,

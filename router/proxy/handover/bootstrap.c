@@ -5,11 +5,11 @@
  *      P ─▶ D           KV, when both have the room
  *      D ─▶ router      the answer; P's has one token and is drained
  *
- * A batch of prompts has a room for each. D waits 300 s for a P that never comes, so a leg whose
- * partner failed is ended with POST /abort_request, by an id that no other request has: SGLang ends
- * all requests whose ids begin with it. So a client's own rid does not count, nor does its
- * bootstrap_room: the router's stand behind them, and of two members with one name SGLang takes the
- * last.
+ * A batch of prompts has a room and an id for each. D waits 300 s for a P that never comes, so a
+ * leg whose partner failed is ended with POST /abort_request, by an id that no other request has:
+ * SGLang ends all requests whose ids begin with it. So a client's own rid does not count, nor does
+ * its bootstrap_room: the router's stand behind them, and of two members with one name SGLang takes
+ * the last.
  *
  * LIMITS: log probabilities of the prompt, which P alone has, are not in D's answer.
  * Follows: SGLang 0.5.23, disaggregation/. */
@@ -65,6 +65,11 @@ static void put_room(const struct handover *h, uint32_t i, struct buf *out) {
     buf_append_u64(out, (h->room + i) & INT64_MAX);
 }
 
+/* Those of a batch begin alike: one call ends them all. */
+static void put_rid(const struct handover *h, uint32_t i, struct buf *out) {
+    buf_appendf(out, "\"%s-%u\"", h->rid, i);
+}
+
 static enum status second_members(const struct handover *h, struct str answer, struct buf *out) {
     uint32_t n = n_batch(h->body);
 
@@ -72,16 +77,16 @@ static enum status second_members(const struct handover *h, struct str answer, s
     put_each(h, "bootstrap_host", n, out, put_host);
     put_each(h, "bootstrap_port", n, out, put_port);
     put_each(h, "bootstrap_room", n, out, put_room);
-    if (!n) buf_appendf(out, ",\"rid\":\"%s\"", h->rid);
+    if (n) {
+        put_each(h, "rid", n, out, put_rid);
+    } else {
+        buf_appendf(out, ",\"rid\":\"%s\"", h->rid);
+    }
     return buf_status(out);
 }
 
-static void first_body(const struct handover *h, struct buf *out) {
-    size_t n = handover_open_len(h->body);
-
-    buf_append(out, h->body.ptr, n);
-    if (second_members(h, STR_NULL, out) != ST_OK) return; /* `out` has failed */
-    buf_append_char(out, '}');
+static void first_members(const struct handover *h, struct buf *out) {
+    (void)!second_members(h, STR_NULL, out); /* only `out` can fail */
 }
 
 static void abort_body(const struct handover *h, struct buf *out) {
@@ -92,7 +97,7 @@ const struct handover_ops handover_bootstrap = {
     .name = "bootstrap",
     .is_at_once = true,
     .fits = fits,
-    .first_body = first_body,
+    .first_members = first_members,
     .second_members = second_members,
     .abort_path = "/abort_request",
     .abort_body = abort_body,

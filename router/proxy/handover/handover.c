@@ -8,6 +8,7 @@ const struct handover_ops *handover_ops_of(uint8_t handover) {
     case HANDOVER_NIXL: return &handover_nixl;
     case HANDOVER_BOOTSTRAP: return &handover_bootstrap;
     case HANDOVER_MOONCAKE: return &handover_mooncake;
+    case HANDOVER_PEER: return &handover_peer;
     default: return NULL;
     }
 }
@@ -29,6 +30,14 @@ struct str handover_member(struct str body, const char *name) {
     return STR_NULL;
 }
 
+bool handover_is_absent(struct str value) {
+    return !value.ptr || str_eq(value, STR("null")) || str_eq(value, STR("false"));
+}
+
+bool handover_is_at_most_one(struct str value) {
+    return handover_is_absent(value) || str_eq(value, STR("1"));
+}
+
 static bool is_dropped(struct str name, const char *const *dropped) {
     for (; *dropped; dropped++) {
         if (raw_text_is(name, *dropped)) return true;
@@ -36,29 +45,26 @@ static bool is_dropped(struct str name, const char *const *dropped) {
     return false;
 }
 
-void handover_rewrite(struct str body, const char *const *dropped, struct str members,
-                      struct buf *out) {
+/* A member is cut with the comma before it; where none is kept before it, with that behind it. */
+uint32_t handover_cuts(struct str body, const char *const *dropped,
+                       struct str cuts[HANDOVER_CUTS_MAX]) {
     struct raw_walk walk = walk_body(body);
+    const char *from = NULL, *kept = NULL, *end = NULL; /* of the run; behind what is kept */
     struct raw_member m;
-    bool is_first = true;
+    uint32_t n = 0;
 
-    buf_append_char(out, '{');
-    while (raw_next_member(&walk, &m)) {
-        if (is_dropped(m.name, dropped)) continue;
-        if (!is_first) buf_append_char(out, ',');
-        buf_append_str(out, raw_between(m.key.ptr, m.value.ptr + m.value.len));
-        is_first = false;
+    while (raw_next_member(&walk, &m) && n < HANDOVER_CUTS_MAX) {
+        if (is_dropped(m.name, dropped)) {
+            if (!from) from = kept ? kept : m.key.ptr;
+            end = m.value.ptr + m.value.len;
+            continue;
+        }
+        if (from) cuts[n++] = raw_between(from, kept ? end : m.key.ptr);
+        kept = m.value.ptr + m.value.len;
+        from = NULL;
     }
-    if (is_first && members.len) { /* the first comma */
-        members.ptr++;
-        members.len--;
-    }
-    buf_append_str(out, members);
-    buf_append_char(out, '}');
-}
-
-bool handover_is_absent(struct str value) {
-    return !value.ptr || str_eq(value, STR("null")) || str_eq(value, STR("false"));
+    if (from && kept && n < HANDOVER_CUTS_MAX) cuts[n++] = raw_between(from, end);
+    return n;
 }
 
 size_t handover_open_len(struct str body) {

@@ -20,14 +20,14 @@ static void put_transfer(const struct handover *h, struct buf *out) {
     buf_appendf(out, "\"transfer_id\":\"%s\"", h->rid);
 }
 
-static void first_body(const struct handover *h, struct buf *out) {
+static void first_members(const struct handover *h, struct buf *out) {
     struct buf params;
 
     buf_init(&params, 0);
     buf_append_str(&params, STR("{\"do_remote_decode\":true,\"do_remote_prefill\":false,"));
     put_transfer(h, &params);
     buf_append_char(&params, '}');
-    handover_vllm_first_body(h->body, buf_str(&params), out);
+    handover_vllm_first_members(h->body, buf_str(&params), out);
     buf_fini(&params);
 }
 
@@ -49,7 +49,9 @@ const struct handover_ops handover_mooncake = {
     .name = "mooncake",
     .is_at_once = true,
     .needs_engine = true,
+    .holds_kv = true,
     .fits = handover_vllm_fits,
-    .first_body = first_body,
+    .first_dropped = handover_vllm_dropped,
+    .first_members = first_members,
     .second_members = second_members,
 };

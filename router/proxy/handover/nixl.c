@@ -12,8 +12,8 @@
 #include "router/prompt/raw_json.h"
 #include "router/proxy/handover/handover.h"
 
-static void first_body(const struct handover *h, struct buf *out) {
-    handover_vllm_first_body(
+static void first_members(const struct handover *h, struct buf *out) {
+    handover_vllm_first_members(
         h->body,
         STR("{\"do_remote_decode\":true,\"do_remote_prefill\":false,\"remote_engine_id\":null,"
             "\"remote_block_ids\":null,\"remote_host\":null,\"remote_port\":null}"),
@@ -57,7 +57,9 @@ static enum status second_members(const struct handover *h, struct str answer, s
 
 const struct handover_ops handover_nixl = {
     .name = "nixl",
+    .holds_kv = true,
     .fits = handover_vllm_fits,
-    .first_body = first_body,
+    .first_dropped = handover_vllm_dropped,
+    .first_members = first_members,
     .second_members = second_members,
 };

@@ -126,7 +126,7 @@ static void put_answer(struct json_writer *w, const struct choice *ch) {
     put_finish_reason(w, ch);
     json_field_u64(w, "prompt_tokens", r->n_prompt);
     json_field_u64(w, "completion_tokens", ch->n_used);
-    json_field_u64(w, "cached_tokens", r->cached_tokens);
+    json_field_u64(w, "cached_tokens", request_hit_tokens(r));
     put_logprobs(w, ch);
     json_field_f64(w, "e2e_latency", (double)(end_us - c->arrival_us) * 1e-6);
     json_end_object(w);

@@ -12,7 +12,8 @@ _Static_assert(TIER_SOURCE_MAX == ADDRESS_URL_MAX, "an authority fits");
 
 static enum status refuse(struct str value, struct error *err) {
     return error_set(err, ST_INVALID,
-                     "the source of KV '%.*s' is not HOST:PORT;tokens=N, with N from 1 to %d",
+                     "the source of KV '%.*s' is not HOST:PORT;tokens=N or "
+                     "HOST:PORT;tokens=N;computed=M, with N from 1 to %d and M up to N",
                      (int)MIN(value.len, 100), value.ptr, TOKENS_MOST);
 }
 
@@ -28,11 +29,17 @@ static struct str next_part(struct str *rest) {
     return part;
 }
 
+/* False: it is this parameter, and no number. */
+static bool read_count(struct str part, struct str name, uint64_t *out) {
+    if (!str_starts(part, name)) return true;
+    return str_to_u64((struct str){part.ptr + name.len, part.len - name.len}, out) == ST_OK;
+}
+
 enum status tier_source_parse(struct str value, struct tier_source *out, struct error *err) {
     struct str rest = value, at = next_part(&rest);
     char url[ADDRESS_URL_MAX];
     struct address_url split;
-    uint64_t n = 0;
+    uint64_t n = 0, n_computed = 0;
 
     if (at.len == 0 || at.len + sizeof("http://") > sizeof(url) || memchr(at.ptr, '/', at.len))
         return refuse(value, err);
@@ -41,12 +48,13 @@ enum status tier_source_parse(struct str value, struct tier_source *out, struct 
     while (rest.len) {
         struct str part = next_part(&rest);
 
-        if (!str_starts(part, STR("tokens="))) continue;
-        part = (struct str){part.ptr + 7, part.len - 7};
-        if (str_to_u64(part, &n) != ST_OK) return refuse(value, err);
+        if (!read_count(part, STR("tokens="), &n) ||
+            !read_count(part, STR("computed="), &n_computed))
+            return refuse(value, err);
     }
-    if (n == 0 || n > TOKENS_MOST) return refuse(value, err);
+    if (n == 0 || n > TOKENS_MOST || n_computed > n) return refuse(value, err);
     snprintf(out->authority, sizeof(out->authority), "%s", split.authority);
     out->n_tokens = (uint32_t)n;
+    out->n_computed = (uint32_t)n_computed;
     return ST_OK;
 }

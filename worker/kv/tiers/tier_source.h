@@ -1,10 +1,11 @@
 /* worker/kv/tiers/tier_source.h - the worker that a request names as one that has the KV of its
  * prompt's beginning.
  *
- *      x-incipit-kv-source: 10.0.0.7:31000;tokens=4096
+ *      x-incipit-kv-source: 10.0.0.7:31000;tokens=4096;computed=4000
  *
- * A router that has seen the prompt sent there names it; the tier of peers asks it. Parameters that
- * are not known are passed over. Pure. */
+ * A router that has seen the prompt sent there names it; the tier of peers asks it. Where the
+ * source has computed a part for this very request, `computed` has its length: bringing it is no
+ * hit. Parameters that are not known are passed over. Pure. */
 #ifndef WORKER_KV_TIERS_TIER_SOURCE_H
 #define WORKER_KV_TIERS_TIER_SOURCE_H
 
@@ -16,6 +17,7 @@
 struct tier_source {
     char authority[TIER_SOURCE_MAX]; /* "10.0.0.7:31000"; "": none is named */
     uint32_t n_tokens;               /* that it has, from the prompt's first on */
+    uint32_t n_computed;             /* of these, the last, computed for this request */
 };
 
 /* ST_INVALID: err has the form that is expected. */

@@ -1,4 +1,6 @@
 /* tests/unit/router/registry/test_worker_part.c - labels win, then what the engine publishes. */
+#include <stdio.h>
+
 #include "router/registry/worker_part.h"
 #include "tests/support/cm.h"
 
@@ -51,10 +53,31 @@ static void a_connector_of_all_is_that_of_vllm_workers_with_a_role(void **state)
         HANDOVER_BOOTSTRAP);
 }
 
+static struct worker_part published(const char *role, const char *fingerprint) {
+    struct wire_server_info info = {0};
+
+    snprintf(info.role, sizeof(info.role), "%s", role);
+    snprintf(info.kv_peer.fingerprint, sizeof(info.kv_peer.fingerprint), "%s", fingerprint);
+    return worker_part_published(&info);
+}
+
+static void workers_of_ours_publish_a_role_and_exchange_blocks(void **state) {
+    (void)state;
+    assert_part(WORKER_OURS, "", published("prefill", "aa"), PART(PREFILL, PEER, 8998));
+    assert_part(WORKER_OURS, "", published("both", "aa"), PART(BOTH, NONE, 8998));
+    assert_part(WORKER_OURS, "role=decode", published("both", "aa"), PART(DECODE, PEER, 8998));
+    assert_part(WORKER_OURS, "kv_connector=none", published("decode", "aa"),
+                PART(DECODE, NONE, 8998));
+    assert_part(WORKER_OURS, "", published("prefill", ""), PART(PREFILL, NONE, 8998));
+    assert_part(WORKER_OURS, "role=prefill", published("", "aa"), PART(PREFILL, NONE, 8998));
+    assert_part(WORKER_OURS, "", published("else", "aa"), PART(BOTH, NONE, 8998));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(labels_win_over_what_the_engine_publishes),
         cmocka_unit_test(a_connector_of_all_is_that_of_vllm_workers_with_a_role),
+        cmocka_unit_test(workers_of_ours_publish_a_role_and_exchange_blocks),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -11,6 +11,24 @@ static void assert_text(struct buf *b, const char *want) {
     buf_clear(b);
 }
 
+/* The first leg's body. */
+static void put_first(const struct handover_ops *ops, const struct handover *h, struct buf *out) {
+    struct str cuts[HANDOVER_CUTS_MAX], rest = h->body;
+    uint32_t n = ops->first_dropped ? handover_cuts(h->body, ops->first_dropped, cuts) : 0;
+    size_t n_open;
+
+    for (uint32_t i = 0; i < n; i++) {
+        assert_true(cuts[i].len > 0 && cuts[i].ptr >= rest.ptr);
+        buf_append(out, rest.ptr, (size_t)(cuts[i].ptr - rest.ptr));
+        rest.len -= (size_t)(cuts[i].ptr + cuts[i].len - rest.ptr);
+        rest.ptr = cuts[i].ptr + cuts[i].len;
+    }
+    n_open = handover_open_len(rest);
+    buf_append(out, rest.ptr, n_open);
+    if (ops->first_members) ops->first_members(h, out);
+    buf_append(out, rest.ptr + n_open, rest.len - n_open);
+}
+
 static void a_first_leg_has_one_token_and_no_stream(void **state) {
     struct handover h = {
         .body = STR(" { \"stream\" : true, \"a\":[1, {\"max_tokens\":9}],"
@@ -19,14 +37,34 @@ static void a_first_leg_has_one_token_and_no_stream(void **state) {
 
     (void)state;
     buf_init(&out, 0);
-    handover_nixl.first_body(&h, &out);
-    assert_text(&out, "{\"a\":[1, {\"max_tokens\":9}],\"max_tokens\":1,\"min_tokens\":1,"
+    put_first(&handover_nixl, &h, &out);
+    assert_text(&out, " { \"a\":[1, {\"max_tokens\":9}] ,\"max_tokens\":1,\"min_tokens\":1,"
                       "\"stream\":false,\"kv_transfer_params\":{\"do_remote_decode\":true,"
                       "\"do_remote_prefill\":false,\"remote_engine_id\":null,"
                       "\"remote_block_ids\":null,\"remote_host\":null,\"remote_port\":null}}");
-    h.body = STR("{}");
-    handover_rewrite(h.body, (const char *const[]){NULL}, STR(",\"x\":1"), &out);
-    assert_text(&out, "{\"x\":1}");
+    buf_fini(&out);
+}
+
+static void what_is_cut_leaves_the_other_members_and_their_commas(void **state) {
+    static const char *const dropped[] = {"x", "y", NULL};
+    static const struct {
+        const char *body, *want;
+    } rows[] = {{"{\"a\":1}", "{\"a\":1}"},
+                {"{\"x\":1,\"a\":1}", "{\"a\":1}"},
+                {"{\"a\":1,\"x\":1}", "{\"a\":1}"},
+                {"{ \"x\" : [1] , \"y\":{} , \"a\":1 }", "{ \"a\":1 }"},
+                {"{\"a\":1, \"x\":1, \"y\":2, \"b\":2}", "{\"a\":1, \"b\":2}"},
+                {"{\"x\":1,\"a\":1,\"y\":2}", "{\"a\":1}"},
+                {"{\"a\":1,\"x\":1,\"b\":2,\"y\":2,\"c\":3}", "{\"a\":1,\"b\":2,\"c\":3}"}};
+    struct handover_ops ops = {.first_dropped = dropped};
+    struct buf out;
+
+    (void)state;
+    buf_init(&out, 0);
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        put_first(&ops, &(struct handover){.body = str_of(rows[i].body)}, &out);
+        assert_text(&out, rows[i].want);
+    }
     buf_fini(&out);
 }
 
@@ -100,6 +138,7 @@ static void what_cannot_be_split_is_found(void **state) {
     assert_true(handover_nixl.fits(STR("/v1/completions"), STR("{\"prompt\":\"a\"}")));
     assert_false(handover_nixl.fits(STR("/v1/completions"), STR("{\"prompt\":[\"a\",\"b\"]}")));
     assert_false(handover_nixl.fits(STR("/v1/messages"), STR("{\"messages\":[]}")));
+    assert_false(handover_nixl.fits(CHAT, STR("{\"stream\":true}")));
 }
 
 static void both_legs_of_mooncake_have_one_transfer_id(void **state) {
@@ -112,7 +151,7 @@ static void both_legs_of_mooncake_have_one_transfer_id(void **state) {
 
     (void)state;
     buf_init(&out, 0);
-    handover_mooncake.first_body(&h, &out);
+    put_first(&handover_mooncake, &h, &out);
     assert_text(&out,
                 "{\"prompt\":\"a\",\"max_tokens\":1,\"stream\":false,\"kv_transfer_params\":{"
                 "\"do_remote_decode\":true,\"do_remote_prefill\":false,\"transfer_id\":\"t\"}}");
@@ -130,7 +169,33 @@ static void both_legs_of_mooncake_have_one_transfer_id(void **state) {
     buf_fini(&out);
 }
 
-static void a_batch_has_rooms_that_wrap_below_2_63(void **state) {
+static void what_our_workers_take_apart(void **state) {
+    static const struct {
+        const char *path, *body;
+        bool fits;
+    } rows[] = {{"/v1/chat/completions", "{\"max_tokens\":1,\"tool_choice\":\"required\"}", true},
+                {"/v1/messages", "{}", true},
+                {"/v1/responses", "{}", true},
+                {"/v1/completions", "{\"prompt\":\"a\"}", true},
+                {"/v1/completions", "{\"prompt\":[ 1,2]}", true},
+                {"/v1/completions", "{\"prompt\":[\"a\",\"b\"]}", false},
+                {"/v1/completions", "{\"prompt\":[[1],[2]]}", false},
+                {"/v1/completions", "{\"prompt\":[]}", false},
+                {"/v1/completions", "{}", false},
+                {"/generate", "{\"text\":\"a\"}", false},
+                {"/v1/chat/completions", "{\"n\":2}", false},
+                {"/v1/chat/completions", "{\"best_of\":2}", false},
+                {"/v1/chat/completions", "{\"use_beam_search\":true}", false},
+                {"/v1/chat/completions", "{\"prompt_logprobs\":0}", false},
+                {"/v1/completions", "{\"prompt\":\"a\",\"echo\":true}", false}};
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++)
+        assert_int_equal(handover_peer.fits(str_of(rows[i].path), str_of(rows[i].body)),
+                         rows[i].fits);
+}
+
+static void a_batch_has_ids_and_rooms_that_wrap_below_2_63(void **state) {
     struct handover h = {.body = STR("{\"text\":[\"a\",\"b\"]} "),
                          .host = STR("p"),
                          .bootstrap_port = 8998,
@@ -140,12 +205,12 @@ static void a_batch_has_rooms_that_wrap_below_2_63(void **state) {
 
     (void)state;
     buf_init(&out, 0);
-    handover_bootstrap.first_body(&h, &out);
+    put_first(&handover_bootstrap, &h, &out);
     assert_text(&out, "{\"text\":[\"a\",\"b\"],\"bootstrap_host\":[\"p\",\"p\"],"
                       "\"bootstrap_port\":[8998,8998],"
-                      "\"bootstrap_room\":[9223372036854775807,0]}");
+                      "\"bootstrap_room\":[9223372036854775807,0],\"rid\":[\"r-0\",\"r-1\"]} ");
     h.body = STR("{\"input_ids\":[1,2]}");
-    handover_bootstrap.first_body(&h, &out);
+    put_first(&handover_bootstrap, &h, &out);
     assert_text(&out, "{\"input_ids\":[1,2],\"bootstrap_host\":\"p\",\"bootstrap_port\":8998,"
                       "\"bootstrap_room\":9223372036854775807,\"rid\":\"r\"}");
     handover_bootstrap.abort_body(&h, &out);
@@ -164,7 +229,7 @@ static void a_clients_own_rid_ends_nothing(void **state) {
 
     (void)state;
     buf_init(&out, 0);
-    handover_bootstrap.first_body(&h, &out);
+    put_first(&handover_bootstrap, &h, &out);
     assert_text(&out, "{\"text\":\"a\",\"rid\":\"incipit-\",\"bootstrap_host\":\"p\","
                       "\"bootstrap_port\":8998,\"bootstrap_room\":7,\"rid\":\"r\"}");
     handover_bootstrap.abort_body(&h, &out);
@@ -175,11 +240,13 @@ static void a_clients_own_rid_ends_nothing(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_first_leg_has_one_token_and_no_stream),
+        cmocka_unit_test(what_is_cut_leaves_the_other_members_and_their_commas),
+        cmocka_unit_test(what_our_workers_take_apart),
         cmocka_unit_test(what_is_handed_over_is_relayed_as_it_came),
         cmocka_unit_test(an_answer_that_hands_nothing_over_is_found),
         cmocka_unit_test(what_cannot_be_split_is_found),
         cmocka_unit_test(both_legs_of_mooncake_have_one_transfer_id),
-        cmocka_unit_test(a_batch_has_rooms_that_wrap_below_2_63),
+        cmocka_unit_test(a_batch_has_ids_and_rooms_that_wrap_below_2_63),
         cmocka_unit_test(a_clients_own_rid_ends_nothing),
     };
 
