@@ -112,7 +112,7 @@ static void on_request(struct http_request *req, void *arg) {
         http_route_request(calls, req, f);
     } else if (req->method == HTTP_POST && is_forwarded(f, req->path)) {
         proxy_start(f->proxy, req);
-    } else if (holds_serves(req)) {
+    } else if (holds_serves(req->path)) {
         holds_take(f->holds, req, f->held);
     } else if (req->method == HTTP_POST && str_starts(req->path, STR("/v1/"))) {
         proxy_start(f->proxy, req);

@@ -338,6 +338,7 @@ static enum status build_holds(struct router *r, const struct proxy_config *prox
         .max_prefix_blocks = proxy->max_prefix_blocks,
         .max_workers = r->options->max_workers,
         .hash_secret = proxy->hash_secret,
+        .poison = r->poison,
         .timeout_ms = (uint32_t)MIN(proxy->request_timeout_us / 1000, UINT32_MAX),
     };
 

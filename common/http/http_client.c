@@ -108,13 +108,15 @@ static void finish(struct http_call *call, CURLcode code) {
     struct http_client_response r = {.status = status_of(call, code), .message = ""};
     curl_off_t elapsed_us = 0, retry_after_s = 0;
     const char *content_type = NULL;
-    long http_code = 0;
+    long http_code = 0, request_bytes = 0;
 
     curl_easy_getinfo(call->easy, CURLINFO_RESPONSE_CODE, &http_code);
     curl_easy_getinfo(call->easy, CURLINFO_TOTAL_TIME_T, &elapsed_us);
     curl_easy_getinfo(call->easy, CURLINFO_CONTENT_TYPE, &content_type);
     r.code = (int)http_code;
     curl_easy_getinfo(call->easy, CURLINFO_RETRY_AFTER, &retry_after_s);
+    curl_easy_getinfo(call->easy, CURLINFO_REQUEST_SIZE, &request_bytes);
+    r.was_sent = request_bytes > 0;
     r.elapsed_us = (uint64_t)elapsed_us;
     r.retry_after_s = (uint32_t)MIN(MAX(retry_after_s, 0), UINT32_MAX);
     r.content_type = content_type ? str_of(content_type) : STR("");
@@ -458,6 +460,7 @@ static CURLcode set_options(struct http_call *call, const struct http_client_req
     SET(call, rc, CURLOPT_ERRORBUFFER, call->message);
     SET(call, rc, CURLOPT_WRITEFUNCTION, take_answer);
     SET(call, rc, CURLOPT_WRITEDATA, call);
+    SET(call, rc, CURLOPT_FRESH_CONNECT, r->is_sent_once ? 1L : 0L);
     SET(call, rc, CURLOPT_NOSIGNAL, 1L);
     SET(call, rc, CURLOPT_QUICK_EXIT, 1L); /* a lookup that is given up is not waited for */
     SET(call, rc, CURLOPT_PROXY, "");

@@ -48,7 +48,9 @@ struct http_client_request {
     uint32_t timeout_ms;         /* the whole call; 0: 5000 */
     uint32_t connect_timeout_ms; /* 0: 250; the whole call for https, whose handshake counts in */
     size_t max_body_bytes;       /* 0: HTTP_CLIENT_MAX_BODY_BYTES */
-    bool is_probed; /* by the kernel, if it opens a connection that streams may use later */
+    bool is_sent_once; /* over a new connection: on one in use the library sends a request again
+                          * that the server dropped */
+    bool is_probed;    /* by the kernel, if it opens a connection that streams may use later */
 
     /* Not NULL: a stream. The answer has no body at its end, max_body_bytes bounds one piece, and
      * timeout_ms 0 is no limit. */
@@ -62,6 +64,7 @@ struct http_client_response {
     struct str content_type, body; /* valid during the callback */
     uint64_t elapsed_us;
     uint32_t retry_after_s; /* of a Retry-After header; 0: none */
+    bool was_sent;          /* the server had the request, or a part of it */
     const char *message;    /* when not ST_OK: what failed, for a person */
 };
 

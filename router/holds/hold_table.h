@@ -34,9 +34,10 @@ struct hold_entry {
     uint64_t id, owner;
     uint64_t tenant; /* 0: no tenant's */
     char tenant_name[KEY_TENANT_MAX + 1];
-    char holder[KEY_NAME_MAX];  /* for people */
-    char model[WIRE_MODEL_MAX]; /* as the request named it; "": it did not */
-    char *body;                 /* (body_len) owned; its ttl is the hold's */
+    char holder[KEY_NAME_MAX];   /* for people */
+    char model[WIRE_MODEL_MAX];  /* as the request named it; "": it did not */
+    char served[WIRE_MODEL_MAX]; /* as its worker named it */
+    char *body;                  /* (body_len) owned; its ttl is the hold's */
     size_t body_len;
     uint32_t ttl_s;
     uint64_t expires_us;

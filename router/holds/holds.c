@@ -1,5 +1,5 @@
-/* router/holds/holds.c - the way there and back, what each call does, and what is done on its own:
- * expiring, asking workers, repeating elsewhere. */
+/* router/holds/holds.c - what each call does, and what is done on its own: expiring, repeating
+ * elsewhere, asking workers. */
 #include "router/holds/holds.h"
 
 #include <assert.h>
@@ -8,63 +8,37 @@
 
 #include "common/base/hash.h"
 #include "common/base/mem.h"
-#include "common/http/http_server.h"
-#include "common/protocol/openai.h"
 #include "common/telemetry/log.h"
 #include "common/text/json.h"
 #include "router/holds/holds_internal.h"
+#include "router/proxy/poison.h"
 
 #define BODY_MAX        (4u << 20) /* parsed and kept; a million tokens of text */
 #define TENANT_SEED     5
 #define DEFAULT_S       3600u
 #define REPEATS_MAX     4u /* at a time */
 #define REPEAT_AGAIN_US (30u * 1000 * 1000)
-#define BYTES_PER_TOKEN 4.0
+#define CODE_LEFT       499 /* for the log: the client did not wait for the answer */
 
-static const struct {
-    enum http_method method;
-    struct str path;
-    enum holds_op op;
-} paths[] = {
-    {HTTP_POST, STR("/cache/hold"), HOLDS_HOLD},
-    {HTTP_POST, STR("/cache/release"), HOLDS_RELEASE},
-    {HTTP_POST, STR("/cache/prewarm"), HOLDS_PREWARM},
-    {HTTP_GET, STR("/cache"), HOLDS_LIST},
-};
-
-static const char *const op_names[] = {"hold", "release", "prewarm", "list", "repeat", "poll"};
-
-static bool find_op(const struct http_request *req, enum holds_op *op) {
-    for (size_t i = 0; i < ARRAY_LEN(paths); i++) {
-        if (req->method != paths[i].method || !str_eq(req->path, paths[i].path)) continue;
-        *op = paths[i].op;
-        return true;
-    }
-    return false;
-}
-
-bool holds_serves(const struct http_request *req) {
-    enum holds_op op;
-
-    return find_op(req, &op);
-}
+const char *const holds_op_names[] = {"hold", "release", "prewarm", "list", "repeat", "poll"};
 
 /* --- a call's life ---------------------------------------------------------------------------- */
 
-static struct holds_call *call_create(struct holds *h, enum holds_op op) {
+struct holds_call *holds_call_create(struct holds *h, enum holds_op op) {
     struct holds_call *c = mem_zalloc(sizeof(*c));
 
     c->holds = h;
     c->op = op;
+    c->n_refs = 1;
+    c->max_lost = POISON_LOST;
     buf_init(&c->body, 0);
     buf_init(&c->sent, 0);
     buf_init(&c->answer, 0);
     return c;
 }
 
-static void call_free(struct holds_call *c) {
-    if (c->key.key) keys_leave(c->holds->config.keys, &c->key, -1);
-    if (c->home) atomic_fetch_sub(&c->holds->n_calls, 1);
+static void call_unref(struct holds_call *c) {
+    if (atomic_fetch_sub(&c->n_refs, 1) > 1) return;
     buf_fini(&c->body);
     buf_fini(&c->sent);
     buf_fini(&c->answer);
@@ -73,13 +47,25 @@ static void call_free(struct holds_call *c) {
     mem_free(c);
 }
 
+void holds_call_free(struct holds_call *c) {
+    if (c->key.key) keys_leave(c->holds->config.keys, &c->key, -1);
+    if (c->home) atomic_fetch_sub(&c->holds->n_calls, 1);
+    call_unref(c);
+}
+
+static void begin_call(struct holds_call *c) {
+    list_push_back(&c->holds->calls, &c->link);
+    c->is_under_way = true;
+}
+
 void holds_call_done(struct holds_call *c, int code) {
     c->code = code;
+    c->is_under_way = false;
     list_remove(&c->link);
     if (c->home) {
         mailbox_push(c->home, &c->mail);
     } else {
-        call_free(c);
+        holds_call_free(c);
     }
 }
 
@@ -144,6 +130,16 @@ static void start_prompts(struct holds_call *c) {
     fail(c);
 }
 
+/* Two workers were lost on it: not a third, and for a while not again. */
+static bool is_poison(struct holds_call *c) {
+    if (c->n_lost < c->max_lost) return false;
+    poison_add(c->holds->config.poison, str_of(c->client), buf_str(&c->body), holds_now_us(c));
+    log_event(c->holds->config.log, LOG_ERROR, "poison_suspected",
+              log_z("id", holds_op_names[c->op]), log_u64("body_bytes", buf_len(&c->body)),
+              log_u64("lost", c->n_lost));
+    return true;
+}
+
 static const struct holds_leg *first_ok(const struct holds_call *c) {
     for (uint32_t i = 0; i < c->n_legs; i++)
         if (c->legs[i].is_ok) return &c->legs[i];
@@ -158,8 +154,7 @@ static void add_copies(const struct holds_call *c, struct hold_entry *e) {
 /* The entry of a hold that was made: a new one, or the one that has its copies already. */
 static struct hold_entry *remember(struct holds_call *c) {
     struct hold_table *table = c->holds->table;
-    struct hold_entry like = {.id = rng_u64(&c->holds->rng),
-                              .owner = c->owner,
+    struct hold_entry like = {.owner = c->owner,
                               .tenant = holds_tenant_of(c),
                               .body = buf_ptr(&c->body),
                               .body_len = buf_len(&c->body)};
@@ -171,6 +166,8 @@ static struct hold_entry *remember(struct holds_call *c) {
         snprintf(like.holder, sizeof(like.holder), "%s", c->holder);
         snprintf(like.model, sizeof(like.model), STR_FMT, STR_ARG(c->scan.model));
         snprintf(like.tenant_name, sizeof(like.tenant_name), "%s", c->tenant);
+        snprintf(like.served, sizeof(like.served), "%s", first_ok(c)->model);
+        hash_random(&like.id, sizeof(like.id)); /* not to be guessed from others */
         if (hold_table_check_room(table, like.tenant, like.body_len, &c->err) != ST_OK) return NULL;
         if (hold_table_insert(table, &like, &e) != ST_OK) {
             error_set(&c->err, ST_NOMEM, "out of memory for the body of a hold: retry later");
@@ -186,6 +183,11 @@ static struct hold_entry *remember(struct holds_call *c) {
 
 /* No worker did it: the first one's answer goes to the client as it is. */
 static void pass_on(struct holds_call *c) {
+    if (is_poison(c)) {
+        error_set(&c->err, ST_UNAVAILABLE, "%s", POISON_MESSAGE);
+        fail(c);
+        return;
+    }
     if (c->code) {
         holds_call_done(c, c->code);
         return;
@@ -277,6 +279,8 @@ static void end_repeat(struct holds_call *c) {
     struct log *log = c->holds->config.log;
 
     if (e) {
+        bool is_over = !first_ok(c) && is_poison(c);
+
         e->is_repeating = false;
         e->repeat_us = holds_now_us(c) + (first_ok(c) ? 0 : REPEAT_AGAIN_US);
         add_copies(c, e);
@@ -288,18 +292,20 @@ static void end_repeat(struct holds_call *c) {
             log_event(log, LOG_WARN, "hold_not_repeated", log_z("holder", e->holder),
                       log_z("model", e->model), log_u64("copies", e->n_copies),
                       log_u64("wanted", e->n_wanted));
+        if (is_over) hold_table_erase(c->holds->table, e);
     }
     holds_call_done(c, 200);
 }
 
 static void start_repeat(struct holds *h, struct hold_entry *e) {
-    struct holds_call *c = call_create(h, HOLDS_REPEAT);
+    struct holds_call *c = holds_call_create(h, HOLDS_REPEAT);
 
-    list_push_back(&h->calls, &c->link);
+    begin_call(c);
     c->id = e->id;
     e->is_repeating = true;
     buf_append_str(&c->body, (struct str){e->body, e->body_len});
     snprintf(c->tenant, sizeof(c->tenant), "%s", e->tenant_name);
+    snprintf(c->client, sizeof(c->client), "%s", e->tenant_name);
     if (holds_prepare(c) == ST_OK) {
         for (uint32_t i = 0; i < e->n_copies; i++)
             c->tried[c->n_tried++] = e->copies[i].worker;
@@ -359,8 +365,8 @@ static void poll_workers(struct holds *h, uint64_t now_us) {
         return;
     h->polled_us = now_us;
     h->is_polling = true;
-    c = call_create(h, HOLDS_POLL);
-    list_push_back(&h->calls, &c->link);
+    c = holds_call_create(h, HOLDS_POLL);
+    begin_call(c);
     holds_start_polls(c);
     if (c->n_open == 0) end_poll(c);
 }
@@ -399,9 +405,13 @@ void holds_call_ended(struct holds_call *c) {
 
 static void on_mail(struct mail *mail, void *arg) {
     struct holds_call *c = CONTAINER_OF(mail, struct holds_call, mail);
-    struct holds *h = arg;
 
-    list_push_back(&h->calls, &c->link);
+    (void)arg;
+    begin_call(c);
+    if (c->has_left) {
+        holds_call_done(c, CODE_LEFT);
+        return;
+    }
     switch (c->op) {
     case HOLDS_HOLD:
     case HOLDS_PREWARM: start_prompts(c); return;
@@ -416,102 +426,19 @@ static void on_mail(struct mail *mail, void *arg) {
     assert(!"a call of a client");
 }
 
-static void on_abort(struct http_request *req) {
-    ((struct holds_call *)req->user)->req = NULL;
-}
+/* No client waits for it: workers see that, and end what they compute. What one has made already is
+ * remembered. */
+static void on_left(struct mail *mail, void *arg) {
+    struct holds_call *c = CONTAINER_OF(mail, struct holds_call, leave);
 
-static enum status read_tenant(struct holds_call *c, const struct http_request *req,
-                               struct error *err) {
-    const char *name = c->holds->config.tenant_header;
-    struct str value = name ? http_request_header(req, str_of(name)) : STR_NULL;
-    uint32_t n = 0;
-
-    for (uint16_t i = 0; name && i < req->n_headers; i++)
-        n += str_eq_nocase(http_request_header_at(req, i).name, str_of(name));
-    if (n > 1)
-        return error_set(err, ST_INVALID, "header %s appears more than once: send it once", name);
-    if (value.len > KEY_TENANT_MAX)
-        return error_set(err, ST_INVALID,
-                         "header %s has %zu bytes: use at most %d for a tenant's name", name,
-                         value.len, KEY_TENANT_MAX);
-    snprintf(c->tenant, sizeof(c->tenant), STR_FMT, STR_ARG(value));
-    snprintf(c->holder, sizeof(c->holder), STR_FMT, STR_ARG(value));
-    return ST_OK;
-}
-
-/* Charges the key, as for any prompt. */
-static enum status admit(struct holds_call *c, struct http_request *req, struct error *err) {
-    struct keys *keys = c->holds->config.keys;
-    struct str key = keys_from_headers(http_request_header(req, STR("authorization")),
-                                       http_request_header(req, STR("x-api-key")));
-    uint64_t wait_us = 0;
-    enum status st;
-
-    if (http_is_from_another_page(req) && req->method != HTTP_GET)
-        return error_set(err, ST_FORBIDDEN,
-                         STR_FMT " is not accepted from a web page of another origin: send the "
-                                 "request without the header Origin",
-                         STR_ARG(req->path));
-    if (!keys_are_needed(keys)) return read_tenant(c, req, err);
-    st = keys_enter(keys, key, (double)req->body.len / BYTES_PER_TOKEN,
-                    loop_now_us(http_request_loop(req)), &c->key, &wait_us, err);
-    if (st != ST_OK) return st;
-    snprintf(c->tenant, sizeof(c->tenant), STR_FMT, STR_ARG(key_tenant(c->key.key)));
-    keys_name(keys, key, c->holder);
-    return ST_OK;
-}
-
-static void reply_error(struct http_request *req, const struct error *err) {
-    if (err->status == ST_BUSY || err->status == ST_UNAVAILABLE)
-        http_add_header(req, STR("retry-after"), STR("1"));
-    http_reply_error(req, err->status, err);
-}
-
-void holds_take(struct holds *h, struct http_request *req, struct mailbox *home) {
-    struct error err = {0};
-    struct holds_call *c;
-    enum holds_op op;
-
-    if (!find_op(req, &op)) return;
-    c = call_create(h, op);
-    c->home = home;
-    if (atomic_fetch_add(&h->n_calls, 1) >= HOLDS_CALLS_MAX) {
-        error_set(&err, ST_BUSY, "%u calls of /cache are open, the most of a router: retry later",
-                  HOLDS_CALLS_MAX);
-    } else if (admit(c, req, &err) == ST_OK) {
-        buf_append_str(&c->body, req->body);
-        if (buf_status(&c->body) != ST_OK)
-            error_set(&err, ST_NOMEM, "out of memory for the body: retry later");
+    (void)arg;
+    c->has_left = true;
+    if (c->is_under_way && c->op != HOLDS_RELEASE) {
+        holds_cancel(c);
+        c->code = CODE_LEFT;
+        holds_call_ended(c);
     }
-    if (err.status != ST_OK) {
-        call_free(c);
-        reply_error(req, &err);
-        return;
-    }
-    c->req = req;
-    req->user = c;
-    req->on_abort = on_abort;
-    mailbox_push(h->box, &c->mail);
-}
-
-void holds_reply(struct mail *mail) {
-    struct holds_call *c = CONTAINER_OF(mail, struct holds_call, mail);
-    struct http_request *req = c->req;
-
-    if (req && !c->code) {
-        reply_error(req, &c->err);
-    } else if (req) {
-        if (c->code == 429 || c->code == 503) http_add_header(req, STR("retry-after"), STR("1"));
-        http_reply(req, c->code, OPENAI_JSON, buf_str(&c->answer));
-    }
-    log_event(c->holds->config.log, LOG_INFO, "cache_call", log_z("call", op_names[c->op]),
-              log_z("holder", c->holder),
-              log_i64("code", c->code ? c->code : status_http_code(c->err.status)));
-    call_free(c);
-}
-
-void holds_drop(struct mail *mail) {
-    call_free(CONTAINER_OF(mail, struct holds_call, mail));
+    call_unref(c);
 }
 
 /* --- life ------------------------------------------------------------------------------------- */
@@ -519,9 +446,10 @@ void holds_drop(struct mail *mail) {
 enum status holds_create(struct holds **out, const struct holds_config *config, struct error *err) {
     struct holds *h = mem_zalloc(sizeof(*h));
     enum status st = mailbox_open(&h->box, config->loop, on_mail, h, err);
-    uint64_t seed;
 
+    if (st == ST_OK) st = mailbox_open(&h->left, config->loop, on_left, h, err);
     if (st != ST_OK) {
+        mailbox_close(h->box);
         mem_free(h);
         return st;
     }
@@ -529,8 +457,6 @@ enum status holds_create(struct holds **out, const struct holds_config *config, 
     h->table = hold_table_create();
     h->candidates = mem_calloc(config->max_workers, sizeof(*h->candidates));
     list_init(&h->calls);
-    hash_random(&seed, sizeof(seed));
-    rng_seed(&h->rng, seed);
     loop_timer_init(&h->look, config->loop, on_look, h);
     loop_timer_start(&h->look, HOLDS_LOOK_US);
     *out = h;
@@ -542,6 +468,9 @@ void holds_destroy(struct holds *h) {
 
     if (!h) return;
     list_init(&unread);
+    mailbox_take(h->left, &unread);
+    while ((link = list_pop_front(&unread)) != NULL)
+        call_unref(CONTAINER_OF(mail_of(link), struct holds_call, leave));
     mailbox_take(h->box, &unread);
     while ((link = list_pop_front(&unread)) != NULL)
         holds_drop(mail_of(link));
@@ -549,9 +478,10 @@ void holds_destroy(struct holds *h) {
         struct holds_call *c = LIST_ENTRY(link, struct holds_call, link);
 
         holds_cancel(c);
-        call_free(c);
+        holds_call_free(c);
     }
     mailbox_close(h->box);
+    mailbox_close(h->left);
     loop_timer_fini(&h->look);
     hold_table_destroy(h->table);
     mem_free(h->candidates);

@@ -12,12 +12,16 @@
  * owner alone: the tenant of a key, of one cache_salt. When a worker of a hold leaves, has
  * restarted, or is out of service for HOLDS_MISSED looks, another one gets the hold.
  *
+ * A prompt on which two workers were lost is not sent to a third (router/proxy/poison.h), and a
+ * hold that costs two workers is not repeated again. The call of a client that leaves ends.
+ *
  * LIMITS. The memory is this process's: a successor knows none of it, and several routers have each
  * their own. A call goes to workers of ours alone. */
 #ifndef ROUTER_HOLDS_HOLDS_H
 #define ROUTER_HOLDS_HOLDS_H
 
 #include "common/base/base.h"
+#include "common/base/buf.h"
 #include "common/base/status.h"
 
 struct holds;
@@ -29,6 +33,7 @@ struct log;
 struct loop;
 struct mail;
 struct mailbox;
+struct poison;
 struct registry;
 
 #define HOLDS_LOOK_US   1000000u /* between two looks at the workers of all holds */
@@ -46,7 +51,8 @@ struct holds_config {
     const char *tenant_header;         /* names the tenant of a request without a key; NULL: none */
     uint32_t prefix_block_bytes, max_prefix_blocks, max_workers;
     uint64_t hash_secret;
-    uint32_t timeout_ms; /* of a call that computes a prompt */
+    struct poison *poison; /* NULL: no request is remembered that killed workers */
+    uint32_t timeout_ms;   /* of a call that computes a prompt */
 };
 
 MUST_USE enum status holds_create(struct holds **out, const struct holds_config *config,
@@ -54,11 +60,11 @@ MUST_USE enum status holds_create(struct holds **out, const struct holds_config 
 /* No loop takes requests any more; before the client's end. NULL is fine. */
 void holds_destroy(struct holds *h);
 
-/* Is it one of the paths above, with its method? */
-bool holds_serves(const struct http_request *req);
+/* Is it one of the paths above? */
+bool holds_serves(struct str path);
 
-/* Any loop: answers the request. `home`: mailbox of this loop, each of whose mails is given to
- * holds_reply, or at its end to holds_drop. */
+/* Any loop: answers the request, with 405 if its path has another method. `home`: mailbox of this
+ * loop, each of whose mails is given to holds_reply, or at its end to holds_drop. */
 void holds_take(struct holds *h, struct http_request *req, struct mailbox *home);
 void holds_reply(struct mail *mail);
 void holds_drop(struct mail *mail);

@@ -26,7 +26,7 @@ static void put_entry(struct json_writer *w, const struct hold_entry *e, uint64_
     for (uint32_t i = 0; i < e->n_copies; i++)
         bytes += e->copies[i].bytes;
     put_id(w, e->id);
-    json_field_z(w, "model", e->model);
+    json_field_z(w, "model", e->model[0] ? e->model : e->served);
     json_field_u64(w, "copies", e->n_copies);
     json_field_u64(w, "tokens", e->n_copies ? largest(e)->tokens : 0);
     json_field_u64(w, "bytes", bytes);
@@ -60,16 +60,19 @@ void holds_put_hold(struct holds_call *c, const struct hold_entry *e) {
 }
 
 void holds_put_prewarm(struct holds_call *c) {
+    const char *model = "";
     uint32_t n = 0;
     struct json_writer w;
 
-    for (uint32_t i = 0; i < c->n_legs; i++)
+    for (uint32_t i = 0; i < c->n_legs; i++) {
         n += c->legs[i].is_ok;
+        if (c->legs[i].is_ok && !model[0]) model = c->legs[i].model;
+    }
     buf_clear(&c->answer);
     json_writer_init(&w, &c->answer);
     json_begin_object(&w);
     json_field_z(&w, "object", "cache.prewarm");
-    json_field_str(&w, "model", c->scan.model);
+    json_field_str(&w, "model", c->scan.model.len ? c->scan.model : str_of(model));
     json_field_u64(&w, "workers", n);
     put_computed(&w, c);
     json_field_u64(&w, "ttl_s", c->ttl_s);

@@ -5,7 +5,6 @@
 #include <stdatomic.h>
 
 #include "common/base/list.h"
-#include "common/base/rng.h"
 #include "common/http/http_client.h"
 #include "common/net/loop.h"
 #include "common/net/mailbox.h"
@@ -16,17 +15,17 @@
 #include "router/registry/registry_view.h"
 
 #define HOLDS_TRIED_MAX 16u
+#define HOLDS_ATTEMPTS  3u /* workers that one call is sent to, one after the other */
 
 struct holds {
     struct holds_config config;
     struct hold_table *table;
-    struct mailbox *box;
-    struct list calls; /* those of clients, and its own: repeating, asking */
+    struct mailbox *box, *left; /* calls; those whose clients have left */
+    struct list calls;          /* those of clients, and its own: repeating, asking */
     struct loop_timer look;
     struct registry_candidate *candidates; /* (max_workers) */
     uint64_t polled_us;
     bool is_polling;
-    struct rng rng;
     atomic_uint n_calls; /* of clients */
 };
 
@@ -47,24 +46,30 @@ struct holds_leg {
     bool is_routed; /* its ticket is open */
     struct route_ticket ticket;
     struct registry_target target;
+    uint32_t n_attempts;
     bool is_ok;
-    struct hold_copy copy; /* what the worker answered */
+    char model[WIRE_MODEL_MAX]; /* as the worker answered */
+    struct hold_copy copy;      /* what the worker answered */
     uint64_t prompt_tokens, cached_tokens, restored_tokens, restore_us;
 };
 
 struct holds_call {
-    struct mail mail;
+    struct mail mail, leave;
+    atomic_uint n_refs; /* of who has `mail`, and of who has `leave` */
     struct holds *holds;
     struct mailbox *home;     /* NULL: our own */
     struct http_request *req; /* the home loop's; NULL once the client has gone */
     struct list link;         /* on holds->calls */
+    bool is_under_way;        /* it is there */
+    bool has_left;            /* its client, as far as the control loop knows */
     enum holds_op op;
 
     /* Asked. */
     struct buf body;
     struct key_use key;
     char tenant[KEY_TENANT_MAX + 1], holder[KEY_NAME_MAX];
-    uint64_t owner; /* who may see and release it */
+    char client[KEY_TENANT_MAX + 1]; /* its tenant's name, or its address */
+    uint64_t owner;                  /* who may see and release it */
     struct body_scan scan;
     char salt[ISOLATION_SALT_CHARS + 1];
     struct buf sent; /* the body for workers that do not trust this router: with the salt */
@@ -75,9 +80,9 @@ struct holds_call {
     uint64_t *chain;
     struct route_request rq;
     uint32_t tried[HOLDS_TRIED_MAX], n_tried;
-    struct holds_leg *legs; /* (n_legs) */
-    uint32_t n_legs, n_open;
-    uint32_t n_later; /* prompts yet to be sent: when the first worker has it */
+    uint32_t n_lost, max_lost; /* workers that died on it; at max_lost it is taken for poison */
+    struct holds_leg *legs;    /* (n_legs) */
+    uint32_t n_legs, n_open, n_max_legs;
     uint64_t asked_us; /* workers what they hold: nothing of what was made since */
 
     /* Answered. */
@@ -86,7 +91,11 @@ struct holds_call {
     struct buf answer;
 };
 
+extern const char *const holds_op_names[];
+
 /* holds.c */
+struct holds_call *holds_call_create(struct holds *h, enum holds_op op);
+void holds_call_free(struct holds_call *c);           /* it is over */
 uint64_t holds_tenant_of(const struct holds_call *c); /* 0: no tenant's */
 void holds_call_ended(struct holds_call *c);          /* the last leg is over */
 void holds_call_done(struct holds_call *c, int code); /* answered: 0: c->err */

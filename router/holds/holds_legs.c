@@ -3,8 +3,9 @@
  * A prompt that is to be computed is routed like a request, with a ticket, so that its worker's
  * load counts it and the index learns that this worker has it. Where fetching its beginning from
  * another worker is sooner, the call names that one. Of several workers the first is the policy's
- * choice; for each further one all but the first by rendezvous are excluded. Workers that exchange
- * KV get it one after the other's first: one computes it, and the others fetch it. */
+ * choice; for each further one all but the first by rendezvous are excluded. Further ones are asked
+ * when the first has answered: a prompt that kills workers is known before, and those that exchange
+ * KV fetch it. */
 #include <stdio.h>
 #include <string.h>
 
@@ -94,15 +95,10 @@ static void end_ticket(struct holds_leg *leg, enum registry_outcome outcome) {
     registry_ended(leg->call->holds->config.registry, &leg->target, &leg->ticket, &end, outcome);
 }
 
-static void start_legs(struct holds_call *c, uint32_t n);
-
 static void end_leg(struct holds_leg *leg) {
     struct holds_call *c = leg->call;
-    uint32_t n_later = c->n_later;
 
     leg->http = NULL;
-    c->n_later = 0;
-    start_legs(c, n_later);
     if (--c->n_open == 0) holds_call_ended(c);
 }
 
@@ -119,6 +115,7 @@ static bool ask(struct holds_leg *leg, const char *method, const char *path, str
                                           .headers = headers,
                                           .body = body,
                                           .timeout_ms = timeout_ms,
+                                          .is_sent_once = body.len > 0,
                                           .max_body_bytes = ANSWER_MAX};
 
     snprintf(url, sizeof(url), "%s%s", leg->view.url, path);
@@ -137,16 +134,19 @@ static bool ask(struct holds_leg *leg, const char *method, const char *path, str
 /* --- hold and prewarm ------------------------------------------------------------------------- */
 
 static bool start_prompt(struct holds_leg *leg, bool is_first);
+static void start_others(struct holds_call *c);
 
 /* Numbers that are not there stay 0. */
 static bool read_copy(struct holds_leg *leg, const struct http_client_response *r) {
     const struct json_limits limits = {.max_bytes = ANSWER_MAX, .max_depth = 8};
-    struct str id = STR_NULL;
+    struct str id = STR_NULL, model = STR_NULL;
     struct json *root = NULL;
     enum status st = json_parse(&root, r->body, &limits, NULL);
 
     if (st == ST_OK) st = json_get_str(root, "id", HOLD_ID_MAX - 1, &id, NULL, NULL);
+    (void)!json_get_str(root, "model", WIRE_MODEL_MAX - 1, &model, NULL, NULL);
     if (st == ST_OK) {
+        snprintf(leg->model, sizeof(leg->model), STR_FMT, STR_ARG(model));
         (void)!json_to_u64(json_get(root, "tokens"), &leg->copy.tokens);
         (void)!json_to_u64(json_get(root, "bytes"), &leg->copy.bytes);
         (void)!json_to_u64(json_get(root, "prompt_tokens"), &leg->prompt_tokens);
@@ -165,23 +165,28 @@ static bool read_copy(struct holds_leg *leg, const struct http_client_response *
 
 /* Kept for a client whose hold no worker made: the first worker's refusal, as it is. */
 static void note_refusal(struct holds_call *c, const struct http_client_response *r) {
-    if (c->code || r->status != ST_OK) return;
+    if (c->code || r->status != ST_OK || r->code < 400) return;
     c->code = r->code;
     buf_append_str(&c->answer, r->body);
 }
 
 static void on_prompt(const struct http_client_response *r, void *arg) {
     struct holds_leg *leg = arg;
+    struct holds_call *c = leg->call;
     bool is_down = r->status != ST_OK || r->code == 503 || r->code == 502;
 
     leg->http = NULL;
+    c->n_lost += r->status == ST_IO && r->was_sent;
     leg->is_ok = r->status == ST_OK && r->code == 200 && read_copy(leg, r);
     end_ticket(leg, leg->is_ok           ? OUTCOME_OK
                     : r->status != ST_OK ? OUTCOME_FAILED
-                    : r->code / 100 == 5 ? OUTCOME_ERROR
+                    : r->code / 100 != 4 ? OUTCOME_ERROR
                                          : OUTCOME_REFUSED);
-    if (is_down && start_prompt(leg, true)) return; /* another worker, in its place */
-    if (!leg->is_ok) note_refusal(leg->call, r);
+    if (is_down && leg->n_attempts < HOLDS_ATTEMPTS && c->n_lost < c->max_lost &&
+        start_prompt(leg, true))
+        return; /* another worker, in its place */
+    if (!leg->is_ok) note_refusal(c, r);
+    start_others(c);
     end_leg(leg);
 }
 
@@ -254,6 +259,7 @@ static bool start_prompt(struct holds_leg *leg, bool is_first) {
             registry_get(c->holds->config.registry, leg->target.worker, &leg->view) &&
             leg->view.incarnation == leg->target.incarnation) {
             if (c->salt[0] && !leg->view.info.trusts_router) body = buf_str(&c->sent);
+            leg->n_attempts++;
             if (ask(leg, "POST", path, body, c->holds->config.timeout_ms, on_prompt)) return true;
         }
         end_ticket(leg, OUTCOME_UNKNOWN);
@@ -267,25 +273,25 @@ static void make_legs(struct holds_call *c, uint32_t n) {
         c->legs[i].call = c;
 }
 
-/* n more. */
-static void start_legs(struct holds_call *c, uint32_t n) {
-    for (; n > 0; n--, c->n_legs++, c->n_open++)
-        if (!start_prompt(&c->legs[c->n_legs], c->n_legs == 0 && c->op != HOLDS_REPEAT)) return;
-}
-
-/* Nobody has it yet, and what the first worker computes the others can fetch. */
-static bool is_to_be_copied(const struct holds_leg *first) {
-    return first->view.info.kv_peer.fingerprint[0] && !first->target.source_len;
+static void start_leg(struct holds_call *c) {
+    if (!start_prompt(&c->legs[c->n_legs], c->n_legs == 0 && c->op != HOLDS_REPEAT)) return;
+    c->n_legs++;
+    c->n_open++;
 }
 
 void holds_start_prompts(struct holds_call *c, uint32_t n) {
     make_legs(c, n);
-    start_legs(c, 1);
-    if (c->n_legs == 0) return;
-    if (is_to_be_copied(&c->legs[0]))
-        c->n_later = n - 1;
-    else
-        start_legs(c, n - 1);
+    c->n_max_legs = n;
+    start_leg(c);
+}
+
+/* Once the first worker shows that the prompt kills none, or if it did not compute it. */
+static void start_others(struct holds_call *c) {
+    uint32_t n = c->n_legs;
+
+    if (n > 1 || (c->n_lost > 0 && !c->legs[0].is_ok)) return;
+    for (; n < c->n_max_legs && c->n_legs == n; n++)
+        start_leg(c);
 }
 
 /* --- release ---------------------------------------------------------------------------------- */
@@ -425,6 +431,7 @@ void holds_start_polls(struct holds_call *c) {
 void holds_cancel(struct holds_call *c) {
     for (uint32_t i = 0; i < c->n_legs; i++) {
         http_call_cancel(c->legs[i].http);
+        c->legs[i].http = NULL;
         end_ticket(&c->legs[i], OUTCOME_UNKNOWN);
     }
 }

@@ -24,6 +24,11 @@
 #define POISON_MAX  256
 #define POISON_LOST 2 /* workers that a request may lose */
 
+/* To the client whose request is refused for that. */
+#define POISON_MESSAGE                                                                             \
+    "Workers were lost while they computed this request: it is not retried, and is refused for "   \
+    "--poison-memory. Change the request, or check the workers' logs."
+
 struct poison;
 
 enum poison_verdict { POISON_UNKNOWN, POISON_SEEN_ELSEWHERE, POISON_SUSPECT };

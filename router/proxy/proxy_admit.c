@@ -111,10 +111,6 @@ bool proxy_is_poison(struct exchange *x) {
     return verdict == POISON_SUSPECT;
 }
 
-#define POISON_MESSAGE                                                                             \
-    "Workers were lost while they computed this request: it is not retried, and is refused for "   \
-    "--poison-memory. Change the request, or check the workers' logs."
-
 void proxy_fail_poison(struct exchange *x, bool is_found) {
     struct str body = STR("{\"error\":{\"message\":\"" POISON_MESSAGE
                           "\",\"type\":\"ServiceUnavailableError\",\"param\":null,\"code\":"

@@ -1,7 +1,11 @@
 """Holding and prewarming through a router: one worker or several, owners, and what happens when a worker goes."""
+import json
+import socket
+
 import pytest
 
 from conftest import ROOT, Router, Worker, http, wait_for
+from test_hold import PATIENT, slow  # noqa: F401
 
 PROMPT = "The quick brown fox jumps over the lazy dog, and then it does so again. " * 12
 
@@ -140,5 +144,67 @@ def test_refusals_of_workers_reach_the_client(programs):
     assert fleet.call("/cache/hold", {"prompt": PROMPT, "model": "other"}).code == 404
     assert fleet.call("/cache/release", {"id": "hold-1"}).json["error"]["param"] == "id"
     assert fleet.call("/cache/hold", {"prompt": PROMPT}, origin="http://elsewhere.example").code == 403
-    assert fleet.call("/cache/hold", None).code in (404, 405)
+    assert fleet.call("/cache/hold", None).code == 405
     assert fleet.call("/cache").json["holds"] == []
+
+
+def test_answers_name_the_model_and_wrong_methods_are_told_the_right_ones(programs):
+    fleet = Fleet(programs, 1)
+    model = fleet.call("/v1/models").json["data"][0]["id"]
+    assert fleet.hold()["model"] == model == fleet.call("/cache/prewarm", {"prompt": PROMPT}).json["model"]
+    assert fleet.call("/cache").json["holds"][0]["model"] == model
+    for path, method, allow in (("/cache/hold", "GET", "POST"), ("/cache/prewarm", "PUT", "POST"), ("/cache", "DELETE", "GET, HEAD")):
+        answer = http(fleet.router.url + path, method=method)
+        assert (answer.code, {k.lower(): v for k, v in answer.headers.items()}["allow"]) == (405, allow)
+
+
+def test_using_a_hold_again_by_prewarming_or_holding_is_no_hit(programs):
+    fleet = Fleet(programs, 1)
+    fleet.hold()
+    fleet.hold()
+    assert fleet.call("/cache/prewarm", {"prompt": PROMPT}).code == 200
+    assert fleet.call("/cache").json["holds"][0]["hits"] == 0
+    assert fleet.call("/v1/completions", {"prompt": PROMPT, "max_tokens": 1}).code == 200
+    assert fleet.call("/cache").json["holds"][0]["hits"] == 1
+
+
+def ask(router, path, **fields):
+    return http(router.url + path, {"model": "m", "prompt": PROMPT, **fields})
+
+
+@pytest.mark.parametrize("path", ["/cache/hold", "/cache/prewarm"])
+def test_prompt_that_kills_workers_is_sent_to_two(programs, slow, path):
+    workers = [slow() for _ in range(4)]
+    for worker in workers:
+        worker.broken.add("bad")
+        worker.release("bad")
+    router = programs(Router, "--worker-urls", *(w.url for w in workers), *PATIENT).ready(4)
+    for _ in range(2):  # and is refused at once when its client sends it again
+        answer = ask(router, path, user="bad", copies=3, workers=3)
+        assert answer.code == 503 and "Workers were lost" in answer.json["error"]["message"]
+    assert sum(w.started.count("bad") for w in workers) == 2
+
+
+def test_answer_without_a_hold_is_a_bad_gateway(programs, slow):
+    worker = slow()
+    worker.release("odd")
+    router = programs(Router, "--worker-urls", worker.url, *PATIENT).ready(1)
+    answer = ask(router, "/cache/hold", user="odd")
+    assert answer.code == 502 and "no worker answered" in answer.json["error"]["message"]
+
+
+def test_clients_that_left_keep_no_call(programs, slow):
+    worker = slow()
+    router = programs(Router, "--worker-urls", worker.url, *PATIENT).ready(1)
+    host, port = router.url.split("//")[1].split(":")
+    body = json.dumps({"model": "m", "prompt": PROMPT, "user": "long"})
+    clients = [socket.create_connection((host, int(port))) for _ in range(64)]
+    for client in clients:
+        client.sendall(f"POST /cache/hold HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
+    wait_for(lambda: len(worker.started) == 64, "all calls to be with the worker")
+    assert http(router.url + "/cache").code == 429
+    for client in clients:
+        client.close()
+    wait_for(lambda: http(router.url + "/cache").code == 200, "room for a call")
+    worker.release("long")
+    assert http(router.url + "/cache").json["holds"] == []

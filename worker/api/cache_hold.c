@@ -52,6 +52,7 @@ static const struct call_shape prewarm_shape = {
 /* One token of the most likely answer, and nothing else that an answer could have. */
 static void set_params(struct call *c, uint32_t ttl_s) {
     call_show_nothing(c);
+    c->params.request.is_for_cache = true;
     if (engine_info(c->api->engine)->is_by_priority) c->params.request.priority = INT32_MAX;
     c->keep[0] = (struct call_keep){SIZE_MAX, ttl_s};
     c->n_keep = retention_of_seconds(ttl_s) != RETAIN_NONE;

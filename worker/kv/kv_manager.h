@@ -113,8 +113,9 @@ struct kv_seq {
     uint16_t kind;          /* of its prompt, with FREE_ORDER_REUSE; from its first admission on */
     bool has_kind, has_ended; /* its end is remembered */
     uint32_t n_prompt_blocks; /* full ones; with a kind */
-    bool has_used_holds;      /* its first admission has counted for the holds that it used */
-    bool is_explained;        /* why it found no more was counted, at its first admission */
+    bool has_used_holds; /* its first admission has counted for the holds that it used; set after
+                          * init: it does not count */
+    bool is_explained;   /* why it found no more was counted, at its first admission */
     struct kv_explanation *explanation; /* set after init: filled in then; NULL: not wanted */
     block_id *host_ids;        /* (n_groups, table capacity) while it is swapped out, else not
                                  * read; BLOCK_NONE where the table had a null block */

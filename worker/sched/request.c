@@ -262,6 +262,7 @@ enum status request_create(struct request **out, const struct request_params *pa
     r->kv.n_retain = params->n_retain;
     r->kv.tenant = params->tenant;
     r->kv.prefix_tokens = params->prefix_tokens;
+    r->kv.has_used_holds = params->is_for_cache;
     *out = r;
     return ST_OK;
 }

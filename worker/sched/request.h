@@ -82,6 +82,7 @@ struct request_params {
     uint32_t n_retain;
     uint32_t prefix_tokens; /* of the prompt, that others share: what is behind is not written to
                              * tiers below host memory; 0: unknown */
+    bool is_for_cache;      /* its prompt alone: what it hits is no use of a hold */
     bool explains_cache;    /* fill in `explanation` when it is admitted */
     struct tier_source kv_source; /* who has KV of the prompt, for the tier that asks it */
 };
