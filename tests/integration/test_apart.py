@@ -324,7 +324,8 @@ def test_a_prompt_is_computed_and_not_answered(sim, path, more):
     body = {"model": "synthetic", **more}
     leg = sim.post(path, body, headers={PREFILL: "1"})
     n = int(leg.headers["x-incipit-prompt-tokens"])
-    assert leg.code == 200 and leg.json == {"object": "prefill", "model": "synthetic", "prompt_tokens": n, "cached_tokens": 0}
+    assert leg.code == 200 and leg.json == {"object": "prefill", "model": "synthetic", "prompt_tokens": n, "cached_tokens": 0,
+                                            "restored_tokens": 0, "restore_us": 0}
     again = sim.post(path, body, headers={PREFILL: "1"})
     assert again.json["cached_tokens"] >= n - 32 and again.headers["x-incipit-cached-tokens"] == str(again.json["cached_tokens"])
     assert sim.get("/metrics").code == 200 and sim.metric("incipit_responses_stored") == 0

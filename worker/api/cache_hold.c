@@ -92,7 +92,7 @@ struct hold_call {
     struct engine_hold_call engine;
     struct api *api;
     struct http_request *req; /* NULL when the client left */
-    struct call_usage usage; /* of its prompt */
+    struct call_usage usage;  /* of its prompt */
 };
 
 static uint64_t owner_of(const struct api *api, const struct http_request *req, const char *salt,
