@@ -115,21 +115,19 @@ static double seconds_until(uint64_t then_us, uint64_t now_us) {
     return then_us > now_us ? (double)(int64_t)(then_us - now_us) * 1e-6 : 0;
 }
 
-/* Of so many blocks at s: what a sink saves by each path, less what depends on the sink. */
-static void value(const struct fetch *f, const struct policy_view *view, uint32_t s,
-                  uint32_t n_blocks, struct fetch_source by_path[FETCH_N_PATHS]) {
-    const struct fetch_worker *k = &f->workers[s];
-    double tokens = policy_whole_tokens(view, s, n_blocks);
-    double saved_s = load_prefill_s(&view->load->workers[s], 0, tokens) -
-                     seconds_until(k->busy_until_us, f->now_us);
-
-    for (int p = 0; p < FETCH_N_PATHS; p++)
-        by_path[p] = (struct fetch_source){
-            s, tokens, saved_s - tokens * k->peer.bytes_per_token * f->rates[p].s_per_byte};
+/* What a sink that holds nothing saves by so many tokens at s, less what depends on the sink. */
+static double worth_s(const struct fetch *f, const struct policy_view *view, uint32_t s,
+                      double tokens, enum fetch_path path) {
+    return load_prefill_s(&view->load->workers[s], 0, tokens) -
+           tokens * f->workers[s].peer.bytes_per_token * f->rates[path].s_per_byte;
 }
 
-static void offer(struct fetch_source *best, const struct fetch_source *source) {
-    if (source->value_s > best->value_s) *best = *source;
+static struct fetch_source source_of(const struct fetch *f, const struct policy_view *view,
+                                     uint32_t s, uint32_t n_blocks, enum fetch_path path) {
+    double tokens = policy_whole_tokens(view, s, n_blocks);
+    double queue_s = seconds_until(f->workers[s].busy_until_us, f->now_us);
+
+    return (struct fetch_source){s, tokens, worth_s(f, view, s, tokens, path) - queue_s};
 }
 
 /* Blocks that each sink has on its device: a source of no more is of use to none. */
@@ -137,43 +135,55 @@ static uint32_t held_by_all(const struct fetch *f, const struct policy_view *vie
     const uint32_t *held = view->device_blocks ? view->device_blocks : view->matched_blocks;
     uint32_t least = UINT32_MAX;
 
-    for (uint32_t i = 0; i < view->load->n_words; i++) {
-        for (uint64_t sinks = view->candidates[i] & f->peers.words[i]; sinks; sinks &= sinks - 1)
-            least = MIN(least, held[i * 64 + (uint32_t)__builtin_ctzll(sinks)]);
+    WORKER_MASK_FOR_EACH(w, view->candidates, view->load->n_words) {
+        if (worker_mask_has(f->peers.words, w)) least = MIN(least, held[w]);
     }
     return least;
 }
 
+/* What a search is for. */
+struct search {
+    const struct policy_view *view;
+    uint32_t n_held; /* blocks that each sink has */
+    fetch_ready_fn *ready;
+    const void *ctx;
+};
+
+/* Makes s the source of its group, if none there is worth more. What it has to transfer before may
+ * take longer than the sinks save: then it is none, though a sink may wait for its turn as long. */
+static void offer(struct fetch *f, const struct search *q, uint32_t s, enum fetch_path path,
+                  struct fetch_source *best) {
+    uint32_t n = q->view->matched_blocks[s];
+    struct fetch_source source = source_of(f, q->view, s, n, path);
+    double least_s = worth_s(f, q->view, s, policy_whole_tokens(q->view, s, q->n_held), path);
+
+    least_s = MAX(least_s, best->value_s);
+    if (source.value_s <= least_s) return;
+    if (q->view->load->workers[s].n_pending) {
+        n = q->ready(q->ctx, s, n);
+        source = source_of(f, q->view, s, n, path);
+        if (n <= q->n_held || source.value_s <= least_s) return;
+    }
+    *best = source;
+    worker_mask_add(f->found.words, s);
+}
+
 bool fetch_find(struct fetch *f, const struct policy_view *view, const uint64_t *mask,
                 fetch_ready_fn *ready, const void *ctx, uint64_t now_us) {
-    const struct load *load = view->load;
-    uint32_t n_useless = held_by_all(f, view);
-    bool is_any = false;
+    const struct search q = {view, held_by_all(f, view), ready, ctx};
 
     f->now_us = now_us;
     for (int p = 0; p < FETCH_N_PATHS; p++)
         fetch_rate_forget(&f->rates[p], now_us);
     forget_sources(f);
-    WORKER_MASK_FOR_EACH(s, mask, load->n_words) {
+    WORKER_MASK_FOR_EACH(s, mask, view->load->n_words) {
         const struct fetch_worker *k = &f->workers[s];
-        struct fetch_source *of_host = &f->of_host[k->host_id];
-        struct fetch_source *of_fabric = &f->of_fabric[k->fabric_id], at[FETCH_N_PATHS];
-        uint32_t n = view->matched_blocks[s];
 
-        if (n <= n_useless || k->away_until_us > now_us) continue;
-        value(f, view, s, n, at);
-        if (at[FETCH_SAME_HOST].value_s <= of_host->value_s &&
-            at[FETCH_APART].value_s <= of_fabric->value_s)
-            continue;
-        if (load->workers[s].n_pending) n = ready(ctx, s, n);
-        if (n <= n_useless) continue;
-        if (n < view->matched_blocks[s]) value(f, view, s, n, at);
-        offer(of_host, &at[FETCH_SAME_HOST]);
-        offer(of_fabric, &at[FETCH_APART]);
-        worker_mask_add(f->found.words, s);
-        is_any = true;
+        if (view->matched_blocks[s] <= q.n_held || k->away_until_us > now_us) continue;
+        offer(f, &q, s, FETCH_SAME_HOST, &f->of_host[k->host_id]);
+        offer(f, &q, s, FETCH_APART, &f->of_fabric[k->fabric_id]);
     }
-    return is_any;
+    return !worker_mask_is_empty(f->found.words, view->load->n_words);
 }
 
 static bool is_usable(const struct fetch *f, enum fetch_path path) {

@@ -68,9 +68,12 @@ static inline uint32_t worker_mask_next(const uint64_t *words, uint32_t n_words,
     return i * 64 + (uint32_t)__builtin_ctzll(bits);
 }
 
-/* Visits each member in ascending order. */
+/* Visits each member in ascending order. The body may drop the member that it visits. It is left by
+ * return alone: a break would leave one word of the mask. */
 #define WORKER_MASK_FOR_EACH(w, words, n_words)                                                    \
-    for (uint32_t w = worker_mask_next(words, n_words, 0); w != WORKER_NONE;                       \
-         w = worker_mask_next(words, n_words, w + 1))
+    for (uint32_t w##_word = 0, w; w##_word < (n_words); w##_word++)                               \
+        for (uint64_t w##_rest = (words)[w##_word];                                                \
+             w##_rest && (w = w##_word * 64 + (uint32_t)__builtin_ctzll(w##_rest), true);          \
+             w##_rest &= w##_rest - 1)
 
 #endif
