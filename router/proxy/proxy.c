@@ -37,8 +37,9 @@
 #include "router/proxy/poison.h"
 #include "router/proxy/proxy_internal.h"
 
-#define RETRY_PAUSE_US 20000 /* between two looks at the retry budget */
-#define RETRY_PAUSES   50    /* then the request fails with Retry-After */
+#define RETRY_PAUSE_US 20000  /* between two looks at the retry budget */
+#define RETRY_PAUSES   50     /* then the request fails with Retry-After */
+#define PAIR_PAUSE_US  100000 /* between two looks for a worker that prefills */
 /* The retry budget, in unanswered retries: one open exchange in five, or 1.5 times the fair share
  * of one worker, so that a fleet of two or more can take over all that it had; and RETRY_MIN
  * more. */
@@ -522,6 +523,22 @@ static void append_small_body(struct exchange *x) {
         buf_append(&x->out, pieces[i].iov_base, pieces[i].iov_len);
 }
 
+/* No worker prefills for the one that answers, which cannot do so alone: the last may have been
+ * lost just now, before it is found to be out of service and requests wait in the queue for it. So
+ * the request is routed again after a pause, to workers that it has tried too. */
+static void pause_for_pair(struct exchange *x, const struct error *err) {
+    if (x->n_pauses++ >= RETRY_PAUSES) {
+        proxy_fail(x, err->status, err);
+        return;
+    }
+    proxy_account(x, true, OUTCOME_UNKNOWN);
+    x->failure = "no_prefill_worker";
+    x->n_attempts--;
+    x->n_tried = 0;
+    exchange_move(x, EXCHANGE_PAUSED);
+    loop_timer_start(&x->retry, PAIR_PAUSE_US);
+}
+
 void proxy_attempt(struct exchange *x, bool is_fresh) {
     struct error err;
     enum status st;
@@ -536,6 +553,10 @@ void proxy_attempt(struct exchange *x, bool is_fresh) {
     }
     if (!is_fresh) st = proxy_pair(x, &err);
     if (st == ST_AGAIN) return;
+    if (st == ST_BUSY) {
+        pause_for_pair(x, &err);
+        return;
+    }
     if (st != ST_OK) {
         proxy_fail(x, st, &err);
         return;

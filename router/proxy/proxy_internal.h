@@ -153,7 +153,8 @@ void proxy_log_failure(const struct exchange *x, const char *reason); /* of the 
 /* --- proxy_prefill.c -------------------------------------------------------------------------- */
 
 /* Before an attempt is sent. ST_OK: send it. ST_AGAIN: its first leg comes first, and goes on with
- * it. ST_NOT_FOUND, ST_UNAVAILABLE: this worker cannot serve it alone. */
+ * it. ST_NOT_FOUND, ST_UNAVAILABLE: this worker cannot serve it alone. ST_BUSY: nor can it now,
+ * since no worker prefills for it; err is for when none comes. */
 MUST_USE enum status proxy_pair(struct exchange *x, struct error *err);
 void proxy_leg_failed(struct exchange *x, const char *reason, enum registry_outcome outcome);
 void proxy_drop_leg(struct exchange *x);         /* the attempt is over; twice is fine */

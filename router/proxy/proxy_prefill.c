@@ -537,8 +537,9 @@ enum status proxy_pair(struct exchange *x, struct error *err) {
     x->has_price = st == ST_OK || st == ST_AGAIN;
     if (st == ST_OK) return begin_leg(x, err);
     if (is_required) {
-        return error_set(err, ST_UNAVAILABLE,
-                         "no worker that prefills can take the request now: send it again later");
+        error_set(err, ST_UNAVAILABLE,
+                  "no worker that prefills can take the request now: send it again later");
+        return ST_BUSY;
     }
     if (st == ST_AGAIN) count_choice(x, "together");
     return ST_OK;

@@ -321,7 +321,7 @@ def test_a_batch_has_a_room_for_each_prompt(pd):
     answer = pd.router.post("/v1/completions", {"model": "m", "prompt": ["a", "b", "c"]})
     assert answer.code == 200
     (first, _), = pd["prefill0"].seen
-    assert len(set(first["bootstrap_room"])) == 3 and first["bootstrap_host"] == ["127.0.0.1"] * 3
+    assert len(set(first["bootstrap_room"])) == len(set(first["rid"])) == 3 and first["bootstrap_host"] == ["127.0.0.1"] * 3
     assert first == pd["decode0"].seen[0][0]
     pd.assert_idle()
 
@@ -349,6 +349,19 @@ def test_a_refusal_of_both_reaches_the_client(pd):
     pd["prefill0"].faults.add("400")
     pd["decode0"].faults.add("400")
     assert pd.ask("x").code == 400
+    pd.assert_idle()
+
+
+def test_a_lone_prefill_worker_that_comes_back_costs_no_answer(pd):
+    """Requests wait for it: before probes find that it is gone, and afterwards."""
+    pd.start("sglang", 1, 1, "--probe-interval", "200ms")
+    assert pd.ask("before").code == 200
+    gone = pd["prefill0"]
+    gone.stop()
+    answers = [pd.pool.submit(pd.ask, f"prompt {i}") for i in range(4)]
+    wait_for(lambda: pd.count("prefill_legs_total", outcome="failed") > 0, "a leg that fails")
+    pd.engines["prefill0"] = Engine(pd.fleet, "prefill0", "sglang", "prefill", port=gone.port)
+    assert [a.result().code for a in answers] == [200] * 4
     pd.assert_idle()
 
 

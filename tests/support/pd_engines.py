@@ -31,7 +31,7 @@ def prompt_of(body):
 
 
 class Engine:
-    def __init__(self, fleet, name, kind, mode="both", host="127.0.0.1"):
+    def __init__(self, fleet, name, kind, mode="both", host="127.0.0.1", port=0):
         self.fleet, self.name, self.kind, self.mode, self.host = fleet, name, kind, mode, host
         self.faults, self.seen, self.aborted, self.left = set(), [], [], 0
         self.gate = threading.Event()  # answers of clients that ask for "hold" wait for it
@@ -60,7 +60,7 @@ class Engine:
             def handle_error(self, *_):
                 pass
 
-        self.server = Server((host, 0), Handler)
+        self.server = Server((host, port), Handler)
         self.port = self.server.server_address[1]
         self.url = f"http://{host}:{self.port}"
         threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
@@ -116,7 +116,7 @@ class Engine:
 
     def post(self, handler, body):
         if handler.path == "/abort_request":
-            self.aborted.append(body["rid"])
+            self.aborted.append(body["rid"])  # and all whose ids begin so
             self.reply(handler, 200, {})
             return
         self.seen.append((body, dict((k.lower(), v) for k, v in handler.headers.items())))
@@ -211,7 +211,8 @@ class Engine:
             self.error(handler, 400, "Disaggregated request received without bootstrap room id")
             return
         rooms = body["bootstrap_room"] if isinstance(body["bootstrap_room"], list) else [body["bootstrap_room"]]
-        rid = body.get("rid")
+        rids = body["rid"] if isinstance(body["bootstrap_room"], list) else [body.get("rid")]
+        assert len(rids) == len(rooms), "a batch has an id for each prompt"
         if self.mode == "prefill":
             with self.fleet.lock:
                 for room in rooms:
@@ -219,11 +220,14 @@ class Engine:
                     self.fleet.rooms[room] = prompt_of(body)
             self.answer(handler, body, 8)
             return
-        self.wait(handler, lambda: all(r in self.fleet.rooms for r in rooms) or rid in self.aborted)
-        if rid in self.aborted:
+        self.wait(handler, lambda: all(r in self.fleet.rooms for r in rooms) or self.is_aborted(rids))
+        if self.is_aborted(rids):
             self.error(handler, 500, "aborted")
             return
         self.answer(handler, body, 40)
+
+    def is_aborted(self, rids):
+        return any(rid and rid.startswith(start) for rid in rids for start in self.aborted)
 
     # --- answers ---
 

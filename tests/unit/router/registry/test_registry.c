@@ -754,8 +754,29 @@ static void a_stored_response_is_read_where_it_is(void **state) {
     registry_destroy(r);
 }
 
+static void impossible_counts_of_tokens_are_none(void **state) {
+    static const struct {
+        uint32_t max_model_len;
+        int64_t prompt, cached, want_prompt, want_cached;
+    } rows[] = {{100, 100, 100, 100, 100}, {100, 101, 0, -1, -1},    {100, 50, 51, -1, -1},
+                {100, -1, 7, -1, 7},       {100, 7, -1, 7, -1},      {0, 1 << 20, 0, 1 << 20, 0},
+                {0, INT64_MAX, 0, -1, -1}, {0, 5, INT64_MAX, -1, -1}};
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        struct registry_target target = {.max_model_len = rows[i].max_model_len};
+        struct route_feedback f = {.prompt_tokens = rows[i].prompt,
+                                   .cached_tokens = rows[i].cached};
+
+        f = registry_bound_usage(&target, f);
+        assert_int_equal(f.prompt_tokens, rows[i].want_prompt);
+        assert_int_equal(f.cached_tokens, rows[i].want_cached);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(impossible_counts_of_tokens_are_none),
         cmocka_unit_test(a_worker_is_picked_once_it_is_identified),
         cmocka_unit_test(responses_are_found_by_their_mark),
         cmocka_unit_test(a_light_request_is_open_until_it_ends),
