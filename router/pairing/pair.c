@@ -46,7 +46,7 @@ double pair_together_s(const struct pair_price *p) {
 }
 
 double pair_apart_s(const struct pair_price *p) {
-    return p->wait_p_s + p->work_p_s + p->fetch_s;
+    return p->wait_p_s + p->work_p_s + p->work_p_s * p->decodes_p * p->delta + p->fetch_s;
 }
 
 bool pair_pays(const struct pair_price *p) {

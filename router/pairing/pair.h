@@ -4,7 +4,8 @@
  * decodes there meanwhile is held up by a share `delta` of that time. Apart, p computes it and d
  * fetches its KV:
  *
- *      wait(d) + u(d) + u(d) x decodes(d) x delta   >   wait(p) + u(p) + fetch(n)
+ *      wait(d) + u(d) + u(d) x decodes(d) x delta   >
+ *                                wait(p) + u(p) + u(p) x decodes(p) x delta + fetch(n)
  *
  * u is the prefill of what each lacks of the prompt, so a short or cached prompt stays together: a
  * fetch takes longer than it holds others up. A fetch that takes half of u(d) or more is never
@@ -32,8 +33,8 @@ double pair_fetch_s(const struct pair_fetch *f, double tokens, uint64_t now_us);
 void pair_fetch_learn(struct pair_fetch *f, double tokens, double seconds, uint64_t now_us);
 
 struct pair_price {
-    double wait_d_s, work_d_s, decodes, delta; /* together */
-    double wait_p_s, work_p_s, fetch_s;        /* apart */
+    double wait_d_s, work_d_s, decodes, delta;     /* together */
+    double wait_p_s, work_p_s, decodes_p, fetch_s; /* apart */
 };
 
 double pair_together_s(const struct pair_price *p);

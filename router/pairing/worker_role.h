@@ -8,8 +8,10 @@
  *      both       yes                                      if its engine has a handover
  *      decode     yes; with a required handover only        no
  *                 while some worker prefills for it
- *      prefill    only while no other worker can, and       yes
- *                 never with a required handover
+ *      prefill    only while no other worker can; ours,     yes
+ *                 while it gets few prompts of others too
+ *                 (load_note_leg); never with a required
+ *                 handover
  *
  * Two workers make a pair when they have the same handover, and for HANDOVER_PEER blocks that the
  * other can use (fetch.h). */

@@ -16,6 +16,7 @@ enum status registry_pair(struct registry *r, const struct registry_target *d,
     if (st == ST_OK && !handover_is_required(d->part.handover) && !pair_pays(price)) st = ST_AGAIN;
     if (st == ST_OK) {
         routing_accept(d->routing, &first, leg);
+        routing_note_leg(d->routing, leg, rq->now_us);
         leg->is_leg = true;
         r->n_legs++;
         registry_fill_target(r, d->routing, leg, p);

@@ -74,6 +74,7 @@ void load_init(struct load *l, uint32_t n_workers) {
         .in_flight = mem_calloc(ALIGN_UP(n_workers, 64), sizeof(*l->in_flight)),
         .tokens_per_s = mem_calloc(ALIGN_UP(n_workers, 64), sizeof(*l->tokens_per_s)),
         .sorted = mem_calloc(n_workers, sizeof(*l->sorted)),
+        .legs = mem_calloc(n_workers, sizeof(*l->legs)),
         .hold_s = mem_calloc(n_workers, sizeof(*l->hold_s)),
         .n_workers = n_workers,
         .mean_output_tokens = FIRST_MEAN_OUTPUT_TOKENS,
@@ -95,6 +96,7 @@ void load_init(struct load *l, uint32_t n_workers) {
 void load_fini(struct load *l) {
     mem_free(l->workers);
     mem_free(l->in_flight);
+    mem_free(l->legs);
     mem_free(l->hold_s);
     mem_free(l->tokens_per_s);
     mem_free(l->sorted);
@@ -112,8 +114,12 @@ static bool can_prefill(const struct load_worker *k) {
 }
 
 /* `is_fed`: some worker prefills for those that need it. */
-static bool is_alone(const struct load_worker *k, bool is_fed) {
-    if (k->reasons || k->spec.role == WORKER_PREFILL) return false;
+static bool is_alone(const struct load *l, uint32_t w, bool is_fed) {
+    const struct load_worker *k = &l->workers[w];
+
+    if (k->reasons) return false;
+    if (k->spec.role == WORKER_PREFILL)
+        return k->spec.handover == HANDOVER_PEER && !l->legs[w].is_reserved;
     return is_fed || k->spec.role == WORKER_BOTH || !handover_is_required(k->spec.handover);
 }
 
@@ -133,7 +139,7 @@ static void collect(struct load *l, uint32_t n, struct worker_mask *alone,
         is_fed = is_fed || handover_is_required(l->workers[w].spec.handover);
     }
     for (uint32_t w = 0; w < n; w++) {
-        if (is_alone(&l->workers[w], is_fed)) worker_mask_add(alone->words, w);
+        if (is_alone(l, w, is_fed)) worker_mask_add(alone->words, w);
         if (is_spare(&l->workers[w])) worker_mask_add(spare->words, w);
     }
 }
@@ -160,6 +166,43 @@ void load_set_reason(struct load *l, uint32_t w, uint32_t reasons, bool is_set) 
     assert(w < l->n_workers);
     k->reasons = is_set ? k->reasons | reasons : k->reasons & ~reasons;
     if (was_usable != !k->reasons) note_role(l, w);
+}
+
+static void decay_legs(struct load_legs *legs, uint64_t now_us) {
+    if (legs->as_of_us && now_us > legs->as_of_us)
+        legs->work_s *=
+            exp2(-1e-6 * (double)(int64_t)(now_us - legs->as_of_us) / LOAD_LEG_HALF_LIFE_S);
+    legs->as_of_us = MAX(legs->as_of_us, now_us);
+}
+
+static void settle_reserved(struct load *l, uint32_t w) {
+    bool is_reserved = l->legs[w].work_s >= LOAD_LEG_LEAST_S;
+
+    if (l->legs[w].is_reserved == is_reserved) return;
+    l->legs[w].is_reserved = is_reserved;
+    note_role(l, w);
+}
+
+void load_note_leg(struct load *l, uint32_t w, double work_s, uint64_t now_us) {
+    decay_legs(&l->legs[w], now_us);
+    if (work_s >= LOAD_LEG_LEAST_S) l->legs[w].work_s += work_s;
+    settle_reserved(l, w);
+}
+
+double load_held_up(const struct load *l, uint32_t w, double work_s) {
+    const struct load_worker *k = &l->workers[w];
+    bool is_reserved = l->legs[w].is_reserved || work_s >= LOAD_LEG_LEAST_S;
+
+    return k->spec.role == WORKER_PREFILL && is_reserved ? 0 : k->in_flight - k->n_pending;
+}
+
+void load_look_at_legs(struct load *l, uint64_t now_us) {
+    struct worker_mask prefills = l->prefills; /* which settling writes again */
+
+    WORKER_MASK_FOR_EACH(w, prefills.words, l->n_words) {
+        decay_legs(&l->legs[w], now_us);
+        settle_reserved(l, w);
+    }
 }
 
 /* --- what they have --------------------------------------------------------------------------- */
@@ -276,6 +319,8 @@ void load_worker_up(struct load *l, uint32_t w, const struct worker_spec *spec) 
     struct load_worker *k = &l->workers[w];
 
     assert(w < l->n_workers);
+    if (k->reasons & WORKER_ABSENT || k->spec.role != spec->role)
+        l->legs[w] = (struct load_legs){.work_s = LOAD_LEG_FIRST_S, .is_reserved = true};
     k->spec = *spec;
     if (!k->spec.block_size) k->spec.block_size = DEFAULT_BLOCK_SIZE;
     if (!k->spec.n_blocks) k->spec.n_blocks = DEFAULT_N_BLOCKS;

@@ -109,11 +109,19 @@ struct load_speed {
     double qq, qb, bb, nq, nb; /* sums of n (tokens), q and b (seconds), each divided by q + b */
 };
 
+/* The first legs of a worker that prefills for others: see load_note_leg. */
+struct load_legs {
+    double work_s;     /* prefill, decayed, as of */
+    uint64_t as_of_us; /* this time; 0: the worker came after the last look */
+    bool is_reserved;  /* for them */
+};
+
 struct load {
     struct load_worker *workers; /* by id */
     uint32_t *in_flight;         /* in_flight of each worker, for vector loops over a mask */
     double *tokens_per_s;        /* 1 / s_per_token of each worker, for the same */
     struct sorted_work *sorted;  /* work_s of each worker's pending tickets */
+    struct load_legs *legs;      /* of each worker */
     double *hold_s;     /* predicted wait up to which each is given requests: see load_set_hold */
     uint32_t n_workers; /* ids are below this */
     uint32_t n_words;   /* words of a mask up to the last worker ever eligible */
@@ -155,6 +163,23 @@ void load_worker_up(struct load *l, uint32_t w, const struct worker_spec *spec);
 void load_worker_down(struct load *l, uint32_t w);
 
 void load_set_reason(struct load *l, uint32_t w, uint32_t reasons, bool is_set);
+
+/* A worker of role prefill that could answer clients by itself (HANDOVER_PEER) is reserved for legs
+ * while it has long ones: while the prefill of those of LOAD_LEG_LEAST_S or more, which forgets
+ * with a half-life of LOAD_LEG_HALF_LIFE_S, is at least that. Shorter ones hold up others by what a
+ * reader does not notice: they go there while it is reserved, and do not keep it so. A new worker
+ * begins with LOAD_LEG_FIRST_S. So a fleet that gets no long prompts is one of equal workers. Not
+ * reserved, a worker is eligible as those of role both, and gets legs still. load_look_at_legs: at
+ * least each second. */
+#define LOAD_LEG_HALF_LIFE_S 30.0
+#define LOAD_LEG_LEAST_S     0.2
+#define LOAD_LEG_FIRST_S     0.4
+void load_note_leg(struct load *l, uint32_t w, double work_s, uint64_t now_us);
+void load_look_at_legs(struct load *l, uint64_t now_us);
+
+/* Sequences that a leg of work_s holds up at w: none where it is reserved for legs, or will be by
+ * this one, for then they go and no others come. */
+double load_held_up(const struct load *l, uint32_t w, double work_s);
 
 /* Least L in a mask; 0 when the mask is empty. */
 uint32_t load_least_in_flight(const struct load *l, const uint64_t *mask);

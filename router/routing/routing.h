@@ -160,6 +160,9 @@ void routing_accept(struct routing *r, const struct route_request *rq, struct ro
 MUST_USE enum status routing_offer_prefill(struct routing *r, const struct route_request *rq,
                                            const struct route_ticket *d, struct pair_price *out);
 
+/* *leg was opened so: see load_note_leg. */
+void routing_note_leg(struct routing *r, const struct route_ticket *leg, uint64_t now_us);
+
 /* Takes the prefill off d's worker: see load_park. What d's answer reports of tokens is then not
  * learned from. routing_unpark: it computes the prompt after all. */
 void routing_park(struct routing *r, struct route_ticket *t, uint64_t now_us);
@@ -177,8 +180,8 @@ void routing_learn_handover(struct routing *r, double tokens, double seconds, ui
  * It takes a third of an offer's time; among more workers a policy may weigh terms otherwise. */
 bool routing_prefers(struct routing *r, const struct route_request *rq, uint32_t w, uint32_t v);
 
-/* Applies the learned speeds of workers (speed.h) to later requests, at most once a second; the
- * owner calls it at least as often. */
+/* Applies the learned speeds of workers (speed.h) and what their legs have shown (load_note_leg) to
+ * later requests, at most once a second; the owner calls it at least as often. */
 void routing_apply_speeds(struct routing *r, uint64_t now_us);
 
 /* Bounds of the predicted wait: see load_set_hold. */

@@ -139,6 +139,7 @@ void routing_apply_speeds(struct routing *r, uint64_t now_us) {
     if (now_us < r->speeds_as_of_us + SPEED_PERIOD_US) return;
     r->speeds_as_of_us = now_us;
     routing_settle_speeds(r);
+    load_look_at_legs(&r->load, now_us);
 }
 
 /* --- counters --------------------------------------------------------------------------------- */

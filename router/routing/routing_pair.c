@@ -53,8 +53,13 @@ enum status routing_offer_prefill(struct routing *r, const struct route_request 
         .work_p_s = policy_prefill(&r->view, r->chosen).work_s,
         .fetch_s = pair_fetch_s(&r->pair_fetch, d->prompt_tokens - d->cached_tokens, rq->now_us),
     };
+    out->decodes_p = load_held_up(&r->load, r->chosen, out->work_p_s);
     out->wait_p_s = load_wait_in_order_s(&r->load, r->chosen, out->work_p_s, rq->now_us);
     return ST_OK;
+}
+
+void routing_note_leg(struct routing *r, const struct route_ticket *leg, uint64_t now_us) {
+    load_note_leg(&r->load, leg->load.worker, leg->load.work_s, now_us);
 }
 
 void routing_park(struct routing *r, struct route_ticket *t, uint64_t now_us) {

@@ -12,7 +12,7 @@ the same times.
   short   prompts of 200 to 1,500 tokens alone, in an open loop. Apart has nothing to gain: time to first token and of the whole
           answer are at most 3 % above together's
 
-The first quarter is not counted. Figures are medians over the seeds; a ratio is the median of the seeds' ratios.
+The beginning is not counted. Figures are medians over the seeds; a ratio is the median of the seeds' ratios.
 
     bench_apart.py [quick] [--load NAME] [--seeds N] [--seconds S]
 """
@@ -30,8 +30,10 @@ sys.path[:0] = [str(HERE.parent)]
 import fleet as F  # noqa: E402
 
 MODEL, CONTEXT = "m", 65536
-WARM = 0.25
+WARM_S = {"mixed": 15, "short": 45}  # in which a router finds out that a worker of role prefill has little to do
+SECONDS = {"mixed": 60, "short": 105}
 LONG_TOKENS, LONG_EVERY_S = 32768, 5
+LETTERS_A_TOKEN = 1.27  # of random letters and blanks
 N_STREAMS, STREAM_TOKENS = 16, 200
 SHORT_PER_S = 10
 WORKER = ["--backend", "sim", "--max-num-seqs", 128, "--max-num-batched-tokens", 2048, "--num-gpu-blocks-override", 20000,
@@ -49,8 +51,7 @@ class Answer:
 
 
 def text(chance, n_tokens):
-    """A letter is a token, or most of one."""
-    return "".join(chance.choices("abcdefghijklmnopqrstuvwxyz ", k=n_tokens))
+    return "".join(chance.choices("abcdefghijklmnopqrstuvwxyz ", k=round(n_tokens * LETTERS_A_TOKEN)))
 
 
 class Load:
@@ -154,8 +155,8 @@ def mean(values):
     return sum(values) / len(values) if values else float("nan")
 
 
-def summary(answers, page, seconds):
-    counted = [a for a in answers if a.due_s >= WARM * seconds]
+def summary(answers, page, warm_s, seconds):
+    counted = [a for a in answers if a.due_s >= warm_s]
     good = [a for a in counted if not a.error]
     main = [a for a in good if a.kind != "long"]
     long = [a for a in good if a.kind == "long"]
@@ -163,7 +164,7 @@ def summary(answers, page, seconds):
     return {"itl p50": 1e3 * quantile(gaps, 0.5), "itl p99": 1e3 * quantile(gaps, 0.99), "itl max": 1e3 * max(gaps, default=float("nan")),
             "ttft": 1e3 * mean([a.at_s[0] - a.due_s for a in main]), "ttft p99": 1e3 * quantile([a.at_s[0] - a.due_s for a in main], 0.99),
             "e2e": 1e3 * mean([a.at_s[-1] - a.due_s for a in main]), "long ttft": 1e3 * mean([a.at_s[0] - a.due_s for a in long]),
-            "tokens/s": sum(len(a.at_s) for a in good) / (seconds * (1 - WARM)), "hits": sum(a.cached for a in counted),
+            "tokens/s": sum(len(a.at_s) for a in good) / (seconds - warm_s), "hits": sum(a.cached for a in counted),
             "legs": F.metric(page, "incipit_prefill_legs_total"), "fetched": F.metric(page, "incipit_kv_fetched_tokens_total"),
             "failed": sum(bool(a.error) for a in counted), "n": len(counted)}
 
@@ -180,7 +181,7 @@ def measure(load, seed, seconds):
         for name, answers in ((n, p.result()) for n, p in plays.items()):
             for error in sorted({a.error for a in answers if a.error})[:2]:
                 print(f"    {name}: {error}", file=sys.stderr)
-            out[name] = summary(answers, F.get(proxies[name].admin_url + "/metrics")[1], seconds)
+            out[name] = summary(answers, F.get(proxies[name].admin_url + "/metrics")[1], WARM_S[load], seconds)
         return out
 
 
@@ -204,10 +205,10 @@ def main():
     parser.add_argument("quick", nargs="?", choices=["quick"], help="one seed")
     parser.add_argument("--load", choices=list(BARS))
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--seconds", type=float, help="of each load; more than its beginning")
     o = parser.parse_args()
     for load in [o.load] if o.load else BARS:
-        show(load, [measure(load, seed, o.seconds) for seed in range(1, (1 if o.quick else o.seeds) + 1)])
+        show(load, [measure(load, seed, o.seconds or SECONDS[load]) for seed in range(1, (1 if o.quick else o.seeds) + 1)])
     return 0
 
 

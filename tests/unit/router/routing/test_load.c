@@ -383,6 +383,48 @@ static void a_prefill_worker_answers_only_while_no_other_can(void **state) {
     load_fini(&l);
 }
 
+static void a_prefill_worker_of_ours_answers_while_it_gets_few_legs(void **state) {
+    struct worker_spec p = of_role(WORKER_PREFILL, HANDOVER_PEER);
+    struct worker_spec d = of_role(WORKER_DECODE, HANDOVER_PEER);
+    struct load_ticket t = {0};
+    struct load l;
+    (void)state;
+
+    load_init(&l, 2);
+    load_worker_up(&l, 0, &p);
+    load_worker_up(&l, 1, &d);
+    load_look_at_legs(&l, SECOND);
+    assert_int_equal(l.n_eligible, 1); /* until it is known what comes */
+    load_look_at_legs(&l, 30 * SECOND);
+    assert_int_equal(l.n_eligible, 1);
+    load_look_at_legs(&l, 32 * SECOND);
+    assert_int_equal(l.n_eligible, 2);
+    assert_true(worker_mask_has(l.prefills.words, 0)); /* it gets legs still */
+    for (int i = 0; i < 100; i++)
+        load_note_leg(&l, 0, 0.1, 33 * SECOND); /* short ones */
+    load_check(&l);
+    assert_int_equal(l.n_eligible, 2);
+    assert_float_equal(load_held_up(&l, 0, 0.1), 0, 0);
+    load_open(&l, &t, 0, 0.1, 1, 33 * SECOND);
+    load_first_token(&l, &t, 33 * SECOND);
+    assert_float_equal(load_held_up(&l, 0, 0.1), 1, 0);
+    assert_float_equal(load_held_up(&l, 0, 2), 0, 0); /* this one reserves it */
+    load_close(&l, &t, 1, false, 33 * SECOND);
+    load_note_leg(&l, 0, 2, 34 * SECOND);
+    load_check(&l);
+    assert_false(worker_mask_has(l.eligible.words, 0));
+    load_set_reason(&l, 1, WORKER_EJECTED, true);
+    assert_true(worker_mask_has(l.eligible.words, 0)); /* no other can */
+    load_set_reason(&l, 1, WORKER_EJECTED, false);
+    load_look_at_legs(&l, 200 * SECOND);
+    assert_int_equal(l.n_eligible, 2);
+    load_worker_down(&l, 0);
+    load_worker_up(&l, 0, &p); /* another one */
+    assert_false(worker_mask_has(l.eligible.words, 0));
+    load_check(&l);
+    load_fini(&l);
+}
+
 static void a_worker_whose_engines_are_unknown_prefills_for_nobody(void **state) {
     struct worker_spec p = of_role(WORKER_PREFILL, HANDOVER_MOONCAKE);
     struct worker_spec d = of_role(WORKER_DECODE, HANDOVER_MOONCAKE);
@@ -547,6 +589,7 @@ int main(void) {
         cmocka_unit_test(random_traffic_keeps_the_sums),
         cmocka_unit_test(a_parked_prompt_is_no_wait_and_returns_behind_the_others),
         cmocka_unit_test(a_prefill_worker_answers_only_while_no_other_can),
+        cmocka_unit_test(a_prefill_worker_of_ours_answers_while_it_gets_few_legs),
         cmocka_unit_test(a_worker_whose_engines_are_unknown_prefills_for_nobody),
         cmocka_unit_test(a_worker_that_must_be_fed_waits_for_one_that_prefills),
     };
