@@ -247,8 +247,11 @@ static bool take_builtin(struct command *c, struct str name, const char *after_e
     if (option_name_eq(name, STR("help"))) {
         c->wants_help = true;
         c->topic = after_equals;
-        if (!c->topic && c->i + 1 < c->argc && *c->argv[c->i + 1] != '-')
+        /* A name may have its dashes where no other option can be meant. */
+        if (!c->topic && c->i + 1 < c->argc && (*c->argv[c->i + 1] != '-' || c->i + 2 == c->argc))
             c->topic = c->argv[++c->i];
+        while (c->topic && *c->topic == '-')
+            c->topic++;
     } else if (option_name_eq(name, STR("help-all"))) {
         c->wants_help = true;
         c->topic = "all";

@@ -229,6 +229,52 @@ static size_t n_common(struct str a, struct str b) {
     return n;
 }
 
+/* The chat with its first n messages alone, and no beginning of an answer. */
+static void put_beginning(struct buf *out, const struct json *chat, size_t n_messages) {
+    struct json_writer w;
+
+    json_writer_init(&w, out);
+    json_begin_object(&w);
+    JSON_FOR_EACH(field, chat) {
+        struct str name = json_key(field);
+
+        if (str_eq(name, STR("add_generation_prompt")) ||
+            str_eq(name, STR("continue_final_message")))
+            continue;
+        json_put_key_str(&w, name);
+        if (!str_eq(name, STR("messages"))) {
+            json_put_tree(&w, field);
+            continue;
+        }
+        json_begin_array(&w);
+        for (const struct json *it = json_first(field); it && n_messages > 0; it = json_next(it)) {
+            json_put_tree(&w, it);
+            n_messages--;
+        }
+        json_end_array(&w);
+    }
+    json_field_bool(&w, "add_generation_prompt", false);
+    json_end_object(&w);
+}
+
+size_t body_beginning_of_chat(const struct api *api, const struct json *chat, size_t n_messages,
+                              struct str rendered) {
+    struct json *beginning = NULL;
+    struct buf body, text;
+    size_t n = 0;
+
+    buf_init(&body, 0);
+    buf_init(&text, rendered.len + 65536);
+    put_beginning(&body, chat, n_messages);
+    if (buf_status(&body) == ST_OK && body_translated(&beginning, &body, NULL) == ST_OK &&
+        body_render_chat(api, beginning, &text, NULL) == ST_OK && buf_status(&text) == ST_OK)
+        n = n_common(buf_str(&text), rendered);
+    json_destroy(beginning);
+    buf_fini(&body);
+    buf_fini(&text);
+    return n;
+}
+
 size_t body_beginning_of_messages(const struct api *api, const struct json *body, size_t n_messages,
                                   struct str rendered) {
     struct messages_asked asked = {.is_beginning = true, .n_messages = n_messages};

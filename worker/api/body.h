@@ -32,6 +32,10 @@ MUST_USE enum status body_from_messages(struct json **out, const struct api *api
 size_t body_beginning_of_messages(const struct api *api, const struct json *body, size_t n_messages,
                                   struct str rendered);
 
+/* The same of a chat. */
+size_t body_beginning_of_chat(const struct api *api, const struct json *chat, size_t n_messages,
+                              struct str rendered);
+
 /* Parses the text of a translated body. */
 MUST_USE enum status body_translated(struct json **out, const struct buf *chat, struct error *err);
 

@@ -30,6 +30,20 @@
 
 /* --- POST /cache/prewarm ---------------------------------------------------------------------- */
 
+/* Those of a router. */
+static bool asks_for(const struct json *root, const char *field) {
+    return !json_is_null(json_get(root, field));
+}
+
+static void put_ignored(struct json_writer *w, bool copies, bool workers) {
+    if (!copies && !workers) return;
+    json_put_key(w, "ignored");
+    json_begin_array(w);
+    if (copies) json_put_str(w, STR("copies"));
+    if (workers) json_put_str(w, STR("workers"));
+    json_end_array(w);
+}
+
 static void put_prewarmed(struct call *c, struct buf *out) {
     struct json_writer w;
 
@@ -38,6 +52,7 @@ static void put_prewarmed(struct call *c, struct buf *out) {
     json_field_z(&w, "object", "cache.prewarm");
     call_put_computed(&w, c);
     json_field_u64(&w, "ttl_s", c->keep[0].ttl_s);
+    put_ignored(&w, asks_for(c->json, "copies"), asks_for(c->json, "workers"));
     json_end_object(&w);
 }
 
@@ -93,6 +108,7 @@ struct hold_call {
     struct api *api;
     struct http_request *req; /* NULL when the client left */
     struct call_usage usage;  /* of its prompt */
+    bool asks_for_copies, asks_for_workers;
 };
 
 static uint64_t owner_of(const struct api *api, const struct http_request *req, const char *salt,
@@ -211,6 +227,7 @@ static void on_held(struct engine_hold_call *engine) {
     json_field_z(&w, "model", h->api->model_name);
     call_put_counts(&w, &h->usage);
     put_size(&w, &engine->hold);
+    put_ignored(&w, h->asks_for_copies, h->asks_for_workers);
     json_end_object(&w);
     reply(h, &body);
     close_call(h);
@@ -240,6 +257,8 @@ static void computed(struct call *c) {
         .ttl_s = c->keep[0].ttl_s,
     };
     h->usage = call_usage(c);
+    h->asks_for_copies = asks_for(c->json, "copies");
+    h->asks_for_workers = asks_for(c->json, "workers");
     c->is_whole = true;
     call_release(c);
     engine_call_hold(h->api->engine, &h->engine);

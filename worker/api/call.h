@@ -111,7 +111,8 @@ struct call {
     struct json *asked; /* what the client sent, where `json` is its translation to chat; or NULL */
     struct call_keep keep[KV_RETAIN_MAX]; /* (n_keep) what of the prompt its client wants cached */
     uint32_t n_keep;
-    struct str compared; /* the earlier request that its client compares the prompt with */
+    size_t n_prefix_bytes; /* of the rendered prompt, that others share; 0: unknown */
+    struct str compared;   /* the earlier request that its client compares the prompt with */
     struct prompt_diagnosis diagnosis; /* that comparison, once the prompt is computed */
     struct call_params params;
     char id[CALL_ID_MAX];

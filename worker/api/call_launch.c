@@ -206,6 +206,13 @@ static void set_retention(struct call *c) {
     r->n_retain = c->n_keep;
 }
 
+static void set_prefix(struct call *c) {
+    struct request_params *r = &c->params.request;
+
+    if (c->n_prefix_bytes > 0)
+        r->prefix_tokens = MAX(r->prefix_tokens, tokens_within(c, c->n_prefix_bytes));
+}
+
 /* --- one computation for equal prompts -------------------------------------------------------- */
 
 static bool is_same_prompt(const struct call *a, const struct call *b) {
@@ -282,6 +289,7 @@ static void launch(struct call *c) {
         return;
     }
     set_retention(c);
+    set_prefix(c);
     start_requests(c);
 }
 

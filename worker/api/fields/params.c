@@ -256,27 +256,41 @@ static enum status get_lengths(struct call_params *p, const struct json *o, bool
 
 static enum status refuse_prefix_pos(struct error *err) {
     return error_set_param(err, ST_INVALID, "prefix_pos",
-                           "prefix_pos must be a number of tokens of the prompt, at least 1, or an "
-                           "array of 1 to %d such numbers",
+                           "prefix_pos must be a number of tokens of the prompt, at least 1, or "
+                           "{\"message\": N} with the index of a chat's message, or an array of 1 "
+                           "to %d of these",
                            KV_RETAIN_MAX);
+}
+
+/* A number of tokens, or {"message": N}: the messages up to that one. */
+static enum status get_position(struct call_params *p, const struct json *v, struct error *err) {
+    bool is_message = json_type(v) == JSON_OBJECT && json_count(v) == 1;
+    uint64_t pos;
+
+    if (json_to_u64(is_message ? json_get(v, "message") : v, &pos) != ST_OK)
+        return refuse_prefix_pos(err);
+    pos += is_message;
+    if (pos < 1 || pos > UINT32_MAX) return refuse_prefix_pos(err);
+    if (is_message) {
+        p->prefix_messages = MAX(p->prefix_messages, (uint32_t)pos);
+    } else {
+        p->request.prefix_tokens = MAX(p->request.prefix_tokens, (uint32_t)pos);
+    }
+    return ST_OK;
 }
 
 /* Of several positions the last counts: the prefix up to it contains the others. */
 static enum status get_prefix_pos(struct call_params *p, const struct json *o, struct error *err) {
     const struct json *v = json_get(o, "prefix_pos");
     size_t n = json_count(v);
-    uint64_t pos;
+    enum status st = ST_OK;
 
     if (json_is_null(v)) return ST_OK;
-    if (json_type(v) == JSON_ARRAY ? n < 1 || n > KV_RETAIN_MAX : json_to_u64(v, &pos) != ST_OK)
-        return refuse_prefix_pos(err);
-    for (const struct json *it = json_type(v) == JSON_ARRAY ? json_first(v) : v; it;
-         it = it == v ? NULL : json_next(it)) {
-        if (json_to_u64(it, &pos) != ST_OK || pos < 1 || pos > UINT32_MAX)
-            return refuse_prefix_pos(err);
-        p->request.prefix_tokens = MAX(p->request.prefix_tokens, (uint32_t)pos);
-    }
-    return ST_OK;
+    if (json_type(v) != JSON_ARRAY) return get_position(p, v, err);
+    if (n < 1 || n > KV_RETAIN_MAX) return refuse_prefix_pos(err);
+    for (const struct json *it = json_first(v); it && st == ST_OK; it = json_next(it))
+        st = get_position(p, it, err);
+    return st;
 }
 
 /* n of the best_of samples are shown. */

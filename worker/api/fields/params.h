@@ -32,8 +32,9 @@ struct call_params {
     bool is_beam;                  /* use_beam_search: n answers of one search */
     struct beam_params beams;
     bool stream, include_usage, continuous_usage;
-    bool include_stop;       /* stop strings stay in the text */
-    bool echo, is_echo_only; /* only: max_tokens 0; one token is computed, and not shown */
+    uint32_t prefix_messages; /* of a chat, that others share: prefix_pos; 0: it names none */
+    bool include_stop;        /* stop strings stay in the text */
+    bool echo, is_echo_only;  /* only: max_tokens 0; one token is computed, and not shown */
     bool skip_special;
     bool return_token_ids;
     bool tokens_as_ids;         /* logprobs name tokens as "token_id:17" */

@@ -82,6 +82,24 @@ static enum status read_messages(struct call *c, const struct json *root, struct
     return st;
 }
 
+/* What prefix_pos names by a message's index. */
+static enum status read_prefix(struct call *c, const struct json *root, struct error *err) {
+    size_t n = c->params.prefix_messages, n_messages = json_count(json_get(root, "messages"));
+
+    if (n == 0) return ST_OK;
+    if (n > n_messages)
+        return error_set_param(err, ST_INVALID, "prefix_pos",
+                               "prefix_pos names message %zu, and the request has %zu messages, "
+                               "counted from 0: name one of them",
+                               n - 1, n_messages);
+    c->n_prefix_bytes = body_beginning_of_chat(c->api, root, n, buf_str(&c->prompts[0].text));
+    if (c->n_prefix_bytes > 0) return ST_OK;
+    return error_set_param(err, ST_INVALID, "prefix_pos",
+                           "prefix_pos names message %zu, but the chat template does not write the "
+                           "messages up to it alone: name a later one, or a number of tokens",
+                           n - 1);
+}
+
 /* How the answers are read. */
 static void set_up_readers(struct call *c, const struct json *root) {
     struct api *api = c->api;
@@ -236,6 +254,7 @@ enum status chat_read(struct call *c, const struct json *root, struct error *err
     if (st == ST_OK) st = reasoning_fields_parse(&c->reasoning, root, err);
     if (st == ST_OK) read_role(c, root);
     if (st == ST_OK) st = read_messages(c, root, err);
+    if (st == ST_OK) st = read_prefix(c, root, err);
     if (st != ST_OK) return st;
     set_up_readers(c, root);
     st = limit_thinking(c, err);

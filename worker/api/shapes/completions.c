@@ -175,6 +175,11 @@ static enum status read_options(struct call *c, const struct json *root, struct 
 enum status completions_read(struct call *c, const struct json *root, struct error *err) {
     enum status st = call_read_params(c, false, err);
 
+    if (st == ST_OK && c->params.prefix_messages > 0)
+        st = error_set_param(err, ST_INVALID, "prefix_pos",
+                             "prefix_pos names a message, and the request has none: name a number "
+                             "of tokens");
+
     if (st == ST_OK) st = read_options(c, root, err);
     return st == ST_OK ? read_prompt(c, root, err) : st;
 }
