@@ -125,6 +125,7 @@ static inline struct machine machine_of_one(struct machine m) {
 
 struct setup {
     struct machine machine; /* zeroed: the reference backend */
+    double sim_speed; /* of the simulated backend, that of its first device; 0: it takes no time */
     uint32_t n_threads;
     uint32_t budget, n_blocks, block_size, max_seqs, max_waiting, hash_bits;
     uint32_t max_len;                      /* 0: of the shape */
@@ -193,7 +194,8 @@ static inline struct engine_options tiny_options(const struct setup *s, float *i
     o.async = s->async;
     o.is_deterministic = s->is_deterministic;
     o.device.path = s->machine.path;
-    o.device.sim_profile = "instant";
+    o.device.sim_profile = s->sim_speed > 0 ? "default" : "instant";
+    o.device.sim_speed = s->sim_speed;
     o.device.n_threads = MAX(s->n_threads, 1u);
     o.device.ranks = s->machine.ranks;
     o.device.tp_size = s->machine.ranks ? 2 : 1;

@@ -11,16 +11,21 @@ struct peer_worker {
     struct engine_fixture engine;
     struct tier_peer_config config;
     struct engine_tier_source tier;
+    struct tier *sink; /* the engine's */
     struct peer_server *peers;
     struct peer_door door; /* its source: for the requests of others */
 };
 
 static inline enum status peer_worker_open_tier(void *arg, const struct unit_codec_config *codec,
                                                 struct tier **out, struct error *err) {
-    struct tier_peer_config c = *(const struct tier_peer_config *)arg;
+    struct peer_worker *w = arg;
+    enum status st;
 
-    c.codec = codec;
-    return tier_peer_open(out, &c, err);
+    w->config.codec = codec;
+    st = tier_peer_open(out, &w->config, err);
+    w->config.codec = NULL;
+    if (st == ST_OK) w->sink = *out;
+    return st;
 }
 
 /* The setup has neither a tier nor peers. generation: another one for each worker of a test.
@@ -33,7 +38,7 @@ static inline void peer_worker_open(struct peer_worker *w, const struct setup *s
                                           .connect_ms = patience_ms,
                                           .greet_ms = patience_ms,
                                           .ping_ms = patience_ms};
-    w->tier = (struct engine_tier_source){peer_worker_open_tier, &w->config};
+    w->tier = (struct engine_tier_source){peer_worker_open_tier, w};
     w->peers = peer_server_create(generation, NULL);
     s.tier = &w->tier;
     s.peers = w->peers;
