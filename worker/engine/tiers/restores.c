@@ -23,7 +23,10 @@
 #define RESTORE_JOBS  16u
 #define ASK_PIECE     32u  /* blocks named before a tier is asked about them */
 #define DEARER_MARGIN 0.05 /* computing must be that much sooner */
-#define DEARER_TRIALS 64u  /* one of so many that are dearer is restored: prices change */
+#define DEARER_TRIALS 64u  /* one of so many that are dearer is restored: prices change, */
+#define CLOSE_TRIALS  4u   /* and of so many while the price is hardly known, where it is close: */
+#define CLOSE_LOADS   4u   /* few loads were seen, */
+#define CLOSE_TIMES   4.0  /* and it is less than that of computing so many times */
 
 struct restore_job {
     struct tier_job job;
@@ -38,13 +41,17 @@ struct restore {
     struct lower_tier *from;
     uint32_t first, n;                      /* blocks of the chain */
     uint32_t n_submitted, n_landed, n_jobs; /* no jobs: a waiter waits for a host block */
-    uint32_t n_come;       /* of those that landed, in host memory: from the front */
-    uint64_t deadline_us;  /* of its jobs */
-    uint64_t number;       /* prefix number of the last block that landed */
-    bool is_over;          /* nothing more is asked for or published */
-    bool is_late;          /* a request's deadline has passed: counted in from->n_overdue */
-    struct unit_key *keys; /* (longest + 1) */
-    struct list waiters;   /* requests, through remote_link */
+    uint32_t n_come;        /* of those that landed, in host memory: from the front */
+    uint32_t n_at_once;     /* blocks that were submitted at first: the load that is timed, */
+    uint32_t n_timed;       /* jobs of it that are not back */
+    uint64_t timed_from_us; /* the first of its jobs began */
+    uint64_t timed_bytes;   /* that the others have brought */
+    uint64_t deadline_us;   /* of its jobs */
+    uint64_t number;        /* prefix number of the last block that landed */
+    bool is_over;           /* nothing more is asked for or published */
+    bool is_late;           /* a request's deadline has passed: counted in from->n_overdue */
+    struct unit_key *keys;  /* (longest + 1) */
+    struct list waiters;    /* requests, through remote_link */
 };
 
 struct restores {
@@ -238,14 +245,23 @@ static void go_on(struct restores *rs, struct restore *x) {
     release(x);
 }
 
-static void learn(struct restore *x, const struct tier_job *job, uint64_t n_bytes) {
-    double waited_s, worked_s;
+/* Is the job's time a time of its tier? It may not have begun. */
+static bool is_timed(const struct tier_job *job) {
+    return job->began_us >= job->submitted_us && job->ended_us >= job->began_us;
+}
 
-    if (job->began_us < job->submitted_us || job->ended_us < job->began_us) return; /* not begun */
-    waited_s = 1e-6 * (double)(job->began_us - job->submitted_us);
-    worked_s = 1e-6 * (double)(job->ended_us - job->began_us);
-    x->from->stats.load_s += waited_s + worked_s;
-    if (n_bytes > 0) price_learn(&x->from->price, n_bytes, waited_s, worked_s);
+/* What was asked for at once teaches the price together: its jobs wait for one another. */
+static void learn(struct restore *x, const struct restore_job *j, uint64_t n_bytes) {
+    const struct tier_job *job = &j->job;
+
+    if (is_timed(job)) x->from->stats.load_s += 1e-6 * (double)(job->ended_us - job->submitted_us);
+    if (j->first >= x->n_at_once) return;
+    if (is_timed(job)) x->timed_from_us = MIN(x->timed_from_us, job->began_us);
+    x->timed_bytes += n_bytes;
+    if (--x->n_timed > 0 || !is_timed(job) || x->timed_bytes == 0) return;
+    price_learn(&x->from->price, x->timed_bytes,
+                1e-6 * (double)(x->timed_from_us - job->submitted_us),
+                1e-6 * (double)(job->ended_us - x->timed_from_us));
 }
 
 static struct restore_job *job_of(const struct restores *rs, const struct mail *mail) {
@@ -267,7 +283,7 @@ void restores_on_mail(struct restores *rs, struct mail *mail) {
     j->is_back = true;
     for (uint32_t i = 0; i < j->job.n; i++)
         n_bytes += j->job.units[i].result == TIER_OK ? rs->w->config.block_bytes : 0;
-    learn(x, &j->job, n_bytes);
+    learn(x, j, n_bytes);
     while ((j = next_to_land(rs, x)) != NULL)
         land(rs, j);
     go_on(rs, x);
@@ -358,6 +374,13 @@ static uint32_t room_beside(const struct lower *w, const struct kv_hit *hit) {
     return n_room - MIN(n_room, hit->n_host_blocks);
 }
 
+/* It is dearer, and a load would show whether it still is. */
+static bool is_tried(struct restores *rs, const struct price *price, double times) {
+    bool is_close = price->n_seen < CLOSE_LOADS && times < CLOSE_TIMES;
+
+    return ++rs->n_dearer % (is_close ? CLOSE_TRIALS : DEARER_TRIALS) == 0;
+}
+
 /* Sets the deadline of a request that waits for the first time; false: computing is sooner. A tier
  * that is late has yet to teach its price: until then no other request waits for it. */
 static bool is_worth(struct restores *rs, struct request *r, struct lower_tier *from,
@@ -376,7 +399,7 @@ static bool is_worth(struct restores *rs, struct request *r, struct lower_tier *
     if (w->config.always_wait_us) {
         wait_s = 1e-6 * (double)w->config.always_wait_us;
     } else if (expected_s > compute_s * (1 + DEARER_MARGIN) &&
-               ++rs->n_dearer % DEARER_TRIALS != 0) {
+               !is_tried(rs, &from->price, expected_s / compute_s)) {
         from->stats.n_dearer++;
         return false;
     }
@@ -400,7 +423,11 @@ static struct restore *begin(struct restores *rs, struct request *r, struct lowe
         x->deadline_us = r->remote_deadline_us;
         x->is_over = x->is_late = false;
         memcpy(x->keys, rs->keys, (n + 1) * sizeof(*x->keys));
+        x->timed_bytes = 0;
+        x->timed_from_us = UINT64_MAX;
         submit(rs, x);
+        x->n_at_once = x->n_submitted;
+        x->n_timed = x->n_jobs;
         if (x->n_jobs > 0 || may_wait) return x;
         release(x);
         return NULL;

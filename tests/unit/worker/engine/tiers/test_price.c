@@ -70,12 +70,34 @@ static void one_load_that_hung_is_forgotten(void **state) {
     assert_true(after_s < 1.1 * before_s);
 }
 
+/* As those behind a network's delay: short loads take nearly as long as longer ones. */
+static void short_loads_teach_what_a_long_one_takes(void **state) {
+    struct rng rng;
+    struct price p;
+
+    (void)state;
+    rng_seed(&rng, support_seed());
+    price_init(&p);
+    for (uint32_t i = 0; i < 30; i++) {
+        double noise = 0.95 + 0.1 * rng_f64(&rng);
+        double n_bytes = (double)((1 + rng_below(&rng, 16)) << 14);
+
+        price_learn(&p, (uint64_t)n_bytes, 0, (LATENCY_S + n_bytes / RATE) * noise);
+    }
+    for (uint64_t n = 1 << 14; n <= 4 << 20; n *= 4) {
+        double s = price_expect_s(&p, n, NULL), real_s = LATENCY_S + (double)n / RATE;
+
+        assert_true(s > 0.7 * real_s && s < 1.4 * real_s);
+    }
+}
+
 int main(void) {
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(before_any_load_it_is_a_guess),
         cmocka_unit_test(it_is_learned_from_steady_loads),
         cmocka_unit_test(loads_that_vary_are_less_certain),
         cmocka_unit_test(one_load_that_hung_is_forgotten),
+        cmocka_unit_test(short_loads_teach_what_a_long_one_takes),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
