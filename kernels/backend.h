@@ -34,7 +34,7 @@
 extern "C" {
 #endif
 
-#define BACKEND_ABI 7u
+#define BACKEND_ABI 8u
 /* Raised by who changes a bit that any backend computes: KV of before is not restored. */
 #define BACKEND_NUMERICS 1u
 
@@ -368,6 +368,11 @@ struct backend_ops {
      * for a pool that does not fit beside it; `note` has what is slower then. false: there is none.
      * The entry itself may be NULL. */
     bool (*give_room)(struct backend_model *m);
+
+    /* Between load_end and kv_alloc: memory of the host, zeroed and page-aligned, for all of
+     * kv_alloc's n_host_blocks, which stays until after unload; it becomes the host_pool. The entry
+     * itself may be NULL: this backend takes its own. */
+    void (*kv_lend)(struct backend_model *m, void *memory);
 };
 
 /* The only symbol a loadable backend exports. The linked ones are below. */

@@ -3,6 +3,7 @@
 
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "common/base/buf.h"
 #include "common/base/file.h"
@@ -145,7 +146,11 @@ static enum status configure_peers(const struct worker_options *o, struct engine
                          "--kv-peers takes over connections of the port, which cannot be with TLS: "
                          "leave out --ssl-certfile; blocks are encrypted by --kv-key-file");
     hash_random(&generation, sizeof(generation));
-    kv->peer = (struct tier_peer_config){.generation = generation, .log = engine->log};
+    kv->peer = (struct tier_peer_config){.generation = generation,
+                                         .log = engine->log,
+                                         .can_share = o->kv_peer_shm,
+                                         .share_uid = geteuid()};
+    engine->shares_host_pool = o->kv_peer_shm;
     kv->peers = engine->peers = peer_server_create(generation, engine->log);
     engine->tiers[engine->n_tiers++] = (struct engine_tier_source){open_peer, &kv->peer};
     return ST_OK;
@@ -166,6 +171,7 @@ static enum status refuse_without_tier(const struct worker_options *o, struct er
         {!has_tls && o->kv_store_ca_file, "--kv-store-ca-file", "--kv-store rediss://HOST"},
         {!o->kv_peers && o->kv_peer_plain, "--kv-peer-plain", "--kv-peers"},
         {!o->kv_peers && o->role, "--role", "--kv-peers"},
+        {!o->kv_peers && !o->kv_peer_shm, "--kv-peer-shm", "--kv-peers"},
         {!o->kv_file && !o->kv_store && !o->kv_peers && o->kv_key_file, "--kv-key-file",
          "--kv-file, --kv-store or --kv-peers"},
     };

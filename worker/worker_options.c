@@ -351,6 +351,13 @@ static const struct option_def rows[] = {
     {"kv-peer-plain", OPT_BOOL, FIELD(kv_peer_plain), .group = "Cache",
      .help = "Exchange KV blocks by --kv-peers without --kv-key-file. Who reads the network reads "
              "prompts there, and who can answer on it changes answers."},
+    {"kv-peer-shm", OPT_BOOL, FIELD(kv_peer_shm), .def = "true", .group = "Cache",
+     .help =
+         "With --kv-peers, workers of one host and one user that prove the same key read blocks "
+         "from each other's memory instead of over TCP. Who has proved it can read all KV "
+         "there, of every tenant and salt: turn it off where workers of one user serve tenants "
+         "who must not see each other's KV. Workers that share no network namespace, "
+         "and those on GPUs, use TCP anyway."},
     {"kv-key-file", OPT_STR, FIELD(kv_key_file), .group = "Cache", .metavar = "FILE",
      .help = "File with the key that encrypts KV blocks in --kv-file, --kv-store and --kv-peers "
              "(AES-256-GCM): 64 hexadecimal digits, as 'openssl rand -hex 32' prints. Workers that "

@@ -42,7 +42,7 @@ struct worker_options {
     const char *kv_file; /* NULL: none */
     uint64_t kv_file_bytes;
     const char *kv_store, *kv_store_password_file, *kv_store_ca_file, *kv_key_file; /* or NULL */
-    bool kv_peers, kv_peer_plain;
+    bool kv_peers, kv_peer_plain, kv_peer_shm;
     int role; /* worker_role_name */
     bool kv_store_plain;
     uint32_t kv_store_ttl_ms;

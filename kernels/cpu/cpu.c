@@ -639,6 +639,7 @@ const struct backend_ops backend_cpu = {
     .unload = cpu_unload,
     .kv_block_bytes = host_kv_block_bytes,
     .kv_alloc = host_kv_alloc,
+    .kv_lend = host_kv_lend,
     .kv_copy = host_kv_copy,
     .kv_swap_out = host_kv_swap_out,
     .kv_swap_in = host_kv_swap_in,

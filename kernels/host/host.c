@@ -47,6 +47,19 @@ enum status host_zalloc(struct host_model *h, void **out, uint64_t n_bytes, cons
     return *out ? ST_OK : refuse(h, n_bytes, what, err);
 }
 
+enum status host_take_pool(struct host_model *h, uint32_t n_host_blocks, struct error *err) {
+    static const char what[] = "the KV swap space";
+    uint64_t n_bytes = n_host_blocks * h->block_bytes;
+
+    if (n_host_blocks == 0) return ST_OK;
+    if (!h->lent) return host_alloc(h, (void **)&h->host_pool, n_bytes, what, err);
+    if (n_bytes > h->dev->memory_limit - MIN(h->bytes, h->dev->memory_limit))
+        return refuse(h, n_bytes, what, err);
+    h->host_pool = h->lent;
+    h->bytes += n_bytes;
+    return ST_OK;
+}
+
 void host_describe(struct backend_info *info) {
     FILE *f = fopen("/proc/cpuinfo", "re");
     char line[256], *colon;
@@ -254,7 +267,7 @@ void host_fini(struct host_model *h) {
     mem_free(h->table);
     mem_free(h->history);
     mem_free(h->pool);
-    mem_free(h->host_pool);
+    if (!h->lent) mem_free(h->host_pool);
 }
 
 /* --- weights --------------------------------------------------------------------------------- */

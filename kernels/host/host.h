@@ -52,6 +52,7 @@ struct host_model {
     uint8_t *is_loaded;    /* (ROLE_COUNT, n_layers) */
     uint32_t previous_slot, previous_outputs;
     uint8_t *pool, *host_pool; /* (n_blocks), (n_host_blocks) of block_bytes */
+    uint8_t *lent;             /* not ours, to be the host_pool; NULL: we take one */
     uint64_t block_bytes;
     uint32_t n_blocks, n_host_blocks;
     uint64_t bytes; /* allocated through host_alloc */
@@ -82,6 +83,10 @@ MUST_USE enum status host_alloc(struct host_model *h, void **out, uint64_t n_byt
                                 const char *what, struct error *err);
 MUST_USE enum status host_zalloc(struct host_model *h, void **out, uint64_t n_bytes,
                                  const char *what, struct error *err);
+
+/* The host_pool of n_host_blocks: what was lent, counted as if it were ours, or host_alloc's. */
+MUST_USE enum status host_take_pool(struct host_model *h, uint32_t n_host_blocks,
+                                    struct error *err);
 
 /* --- weights */
 
@@ -135,6 +140,7 @@ static inline uint32_t host_window_start(const struct geometry *g, uint32_t laye
 }
 
 uint64_t host_kv_block_bytes(const struct backend_model *m);
+void host_kv_lend(struct backend_model *m, void *memory);
 enum status host_kv_alloc(struct backend_model *m, uint32_t n_blocks, uint32_t n_host_blocks,
                           struct backend_kv_info *out, struct error *err);
 enum status host_kv_copy(struct backend_model *m, const struct backend_copy *pairs, uint32_t n,

@@ -16,6 +16,10 @@ uint64_t host_kv_block_bytes(const struct backend_model *m) {
     return ((const struct host_model *)m)->block_bytes;
 }
 
+void host_kv_lend(struct backend_model *m, void *memory) {
+    host_of(m)->lent = memory;
+}
+
 enum status host_kv_alloc(struct backend_model *m, uint32_t n_blocks, uint32_t n_host_blocks,
                           struct backend_kv_info *out, struct error *err) {
     struct host_model *h = host_of(m);
@@ -24,9 +28,7 @@ enum status host_kv_alloc(struct backend_model *m, uint32_t n_blocks, uint32_t n
     if (h->pool) return error_set(err, ST_EXISTS, "the KV pool is already allocated");
     if (n_blocks == 0) return error_set(err, ST_INVALID, "a KV pool of 0 blocks: give at least 1");
     st = host_alloc(h, (void **)&h->pool, n_blocks * h->block_bytes, "the KV pool", err);
-    if (st == ST_OK && n_host_blocks)
-        st = host_alloc(h, (void **)&h->host_pool, n_host_blocks * h->block_bytes,
-                        "the KV swap space", err);
+    if (st == ST_OK) st = host_take_pool(h, n_host_blocks, err);
     if (st != ST_OK) {
         if (h->pool) h->bytes -= n_blocks * h->block_bytes;
         mem_free(h->pool);

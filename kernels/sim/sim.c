@@ -295,7 +295,9 @@ static enum status sim_kv_alloc(struct backend_model *m, uint32_t n_blocks, uint
         return error_set(err, ST_UNSUPPORTED, "a block of %llu bytes has no room for digests",
                          (unsigned long long)h->block_bytes);
     st = host_zalloc(h, (void **)&m->digest, n_blocks * digest_bytes(h), "digests", err);
-    if (st == ST_OK && n_host_blocks)
+    if (st == ST_OK && h->lent)
+        st = host_take_pool(h, n_host_blocks, err);
+    else if (st == ST_OK && n_host_blocks)
         st = host_zalloc(h, (void **)&h->host_pool, n_host_blocks * h->block_bytes,
                          "the KV swap space", err);
     if (st != ST_OK) return st;
@@ -573,6 +575,7 @@ const struct backend_ops backend_sim = {
     .unload = sim_unload,
     .kv_block_bytes = host_kv_block_bytes,
     .kv_alloc = sim_kv_alloc,
+    .kv_lend = host_kv_lend,
     .kv_copy = sim_kv_copy,
     .kv_swap_out = sim_kv_swap_out,
     .kv_swap_in = sim_kv_swap_in,

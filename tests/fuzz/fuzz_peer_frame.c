@@ -11,7 +11,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 static uint64_t read_body(const struct peer_frame *f) {
     struct peer_hello hello;
     struct peer_asked asked;
+    struct peer_place places[PEER_KEYS_MAX];
+    uint8_t proof[PEER_PROOF_BYTES];
     struct error err = {0};
+    uint32_t n;
 
     switch (f->type) {
     case PEER_HELLO:
@@ -21,6 +24,11 @@ static uint64_t read_body(const struct peer_frame *f) {
         if (peer_read_asked(f, &asked, &err) != ST_OK) return err.message[0] ? 1 : (abort(), 0);
         if (asked.n == 0 || asked.n > PEER_KEYS_MAX) abort();
         return hash_64(asked.keys, asked.n * sizeof(*asked.keys), asked.credit_bytes);
+    case PEER_PLACES:
+        if (peer_read_places(f, places, &n, proof, &err) != ST_OK)
+            return err.message[0] ? 1 : (abort(), 0);
+        if (n == 0 || n > PEER_KEYS_MAX) abort();
+        return hash_64(places, n * sizeof(places[0]), proof[0]);
     case PEER_REFUSE: return strlen(peer_refusal_name((enum peer_refusal)peer_read_number(f)));
     case PEER_HAVE:
     case PEER_END:

@@ -134,6 +134,7 @@ struct setup {
     const struct engine_tier_source *tier; /* below them; NULL: none */
     uint64_t tier_wait_us;                 /* 0: an hour */
     struct peer_server *peers;             /* gives their blocks; NULL: none */
+    bool shares_host_pool;                 /* to processes of this host too */
     const uint8_t (*fleet_key)[32];        /* NULL: they are plain */
     enum preemption_mode preemption;
     enum scheduler_policy policy;
@@ -224,6 +225,7 @@ static inline struct engine_options tiny_options(const struct setup *s, float *i
     o.digest_weights = digest_tiny;
     if (s->tier) o.tiers[o.n_tiers++] = *s->tier;
     o.peers = s->peers;
+    o.shares_host_pool = s->shares_host_pool;
     o.fleet_key = s->fleet_key;
     o.tier_wait_us = s->tier_wait_us ? s->tier_wait_us : 3600ull * 1000 * 1000;
     o.scheduler.preemption = s->preemption;

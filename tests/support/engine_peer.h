@@ -3,6 +3,8 @@
 #ifndef TESTS_SUPPORT_ENGINE_PEER_H
 #define TESTS_SUPPORT_ENGINE_PEER_H
 
+#include <unistd.h>
+
 #include "tests/support/engine_fixture.h"
 #include "tests/support/peer_fixture.h"
 #include "tests/support/support.h"
@@ -37,7 +39,10 @@ static inline void peer_worker_open(struct peer_worker *w, const struct setup *s
     w->config = (struct tier_peer_config){.generation = generation,
                                           .connect_ms = patience_ms,
                                           .greet_ms = patience_ms,
-                                          .ping_ms = patience_ms};
+                                          .ping_ms = patience_ms,
+                                          .can_share = setup->shares_host_pool,
+                                          .share_uid = geteuid(),
+                                          .share_ms = patience_ms};
     w->tier = (struct engine_tier_source){peer_worker_open_tier, w};
     w->peers = peer_server_create(generation, NULL);
     s.tier = &w->tier;

@@ -258,6 +258,10 @@ static enum status late_kv_alloc(struct backend_model *m, uint32_t n_blocks, uin
     return backend_ref.kv_alloc(m->inner, n_blocks, n_host_blocks, out, err);
 }
 
+static void late_kv_lend(struct backend_model *m, void *memory) {
+    backend_ref.kv_lend(m->inner, memory);
+}
+
 static enum status queue_copy(struct backend_model *m, enum job_kind kind,
                               const struct backend_copy *pairs, uint32_t n, backend_fence *out) {
     struct backend_device *dev = m->dev;
@@ -424,6 +428,7 @@ const struct backend_ops backend_late = {
     .unload = late_unload,
     .kv_block_bytes = late_kv_block_bytes,
     .kv_alloc = late_kv_alloc,
+    .kv_lend = late_kv_lend,
     .kv_copy = late_kv_copy,
     .kv_swap_out = late_kv_swap_out,
     .kv_swap_in = late_kv_swap_in,

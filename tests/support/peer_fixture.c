@@ -43,8 +43,21 @@ static void find_run(struct peer_desk *d, struct peer_want *w) {
     pin(d, (int)w->n_found);
 }
 
+/* Each block is taken for something else, and then for what it was, under another number. */
+static void reuse(struct peer_desk *d, const struct peer_want *w) {
+    for (uint32_t i = 0; i < w->n_found; i++) {
+        uint32_t at = w->found[i].block;
+
+        generation_raise(&d->pool.generations[at]);
+        memset(d->theirs + at * d->block_bytes, 0xaa, d->block_bytes);
+        generation_raise(&d->pool.generations[at]);
+        unit_block_fill(&d->blocks[at], d->theirs + at * d->block_bytes, d->block_bytes);
+    }
+}
+
 static void on_want(struct peer_desk *d, struct peer_want *w) {
     if (w->op == PEER_WANT_LET_GO) {
+        if (atomic_load(&d->reuses)) reuse(d, w);
         pin(d, -(int)w->n_found);
         mailbox_push(w->home, &w->mail);
         return;
@@ -189,9 +202,26 @@ void peer_desk_begin(struct peer_desk *d, bool is_sealed, size_t block_bytes) {
                                           .ping_ms = PEER_TEST_PATIENT};
 }
 
+void peer_desk_share(struct peer_desk *d) {
+    struct error err = {0};
+
+    if (shared_pool_create(&d->pool, PEER_TEST_BLOCKS, d->block_bytes, &err) != ST_OK)
+        fail_msg("%s", err.message);
+    memcpy(d->pool.blocks, d->theirs, PEER_TEST_BLOCKS * d->block_bytes);
+    mem_free(d->theirs);
+    d->theirs = d->pool.blocks;
+    d->config.can_share = true;
+    d->config.share_uid = d->share_uid = geteuid();
+    d->config.share_ms = PEER_TEST_PATIENT;
+}
+
 void peer_desk_open_server(struct peer_desk *d, uint64_t look_us, uint32_t proof_looks) {
-    struct peer_server_config c = {
-        .codec = &d->form, .engine = d->engine, .look_us = look_us, .proof_looks = proof_looks};
+    struct peer_server_config c = {.codec = &d->form,
+                                   .engine = d->engine,
+                                   .look_us = look_us,
+                                   .proof_looks = proof_looks,
+                                   .pool = d->pool.map ? &d->pool : NULL,
+                                   .share_uid = d->share_uid};
     struct error err = {0};
 
     d->server = peer_server_create(2, NULL);
@@ -231,7 +261,8 @@ void peer_desk_end(struct peer_desk *d) {
     mailbox_close(d->engine);
     pthread_mutex_destroy(&d->lock);
     mailbox_close(d->home);
-    mem_free(d->theirs);
+    if (!d->pool.map) mem_free(d->theirs);
+    shared_pool_close(&d->pool);
     mem_free(d->ours);
 }
 
@@ -365,34 +396,55 @@ static const uint8_t *key_of(const struct peer_desk *d) {
     return d->form.fleet_keys ? d->form.fleet_keys[0] : NULL;
 }
 
-void peer_greet_as_sink(const struct peer_desk *d, int fd) {
-    struct peer_hello mine, theirs;
+static void greet_as_sink(const struct peer_desk *d, int fd, struct peer_greeting *g) {
     uint8_t proof[PEER_PROOF_BYTES], body[256];
     struct peer_frame f;
 
-    peer_hello_make(&d->form, 77, &mine);
-    peer_write(fd, PEER_HELLO, 0, &mine, sizeof(mine));
+    peer_write(fd, PEER_HELLO, 0, &g->sink, sizeof(g->sink));
     assert_true(peer_read(fd, &f, body) && f.type == PEER_HELLO);
-    peer_read_hello(&f, &theirs);
-    peer_prove(key_of(d), false, &mine, &theirs, proof);
+    peer_read_hello(&f, &g->source);
+    peer_prove(key_of(d), false, &g->sink, &g->source, proof);
     peer_write(fd, PEER_AUTH, 0, proof, sizeof(proof));
     assert_true(peer_read(fd, &f, body) && f.type == PEER_AUTH);
-    peer_prove(key_of(d), true, &mine, &theirs, proof);
+    peer_prove(key_of(d), true, &g->sink, &g->source, proof);
     assert_memory_equal(f.body.ptr, proof, sizeof(proof));
 }
 
-void peer_greet_as_source(const struct peer_desk *d, int fd) {
-    struct peer_hello mine, theirs;
+static void greet_as_source(const struct peer_desk *d, int fd, struct peer_greeting *g) {
     uint8_t proof[PEER_PROOF_BYTES], body[256];
     struct peer_frame f;
 
     assert_true(peer_read(fd, &f, body) && f.type == PEER_HELLO);
-    peer_read_hello(&f, &theirs);
-    peer_hello_make(&d->form, 78, &mine);
-    peer_write(fd, PEER_HELLO, 0, &mine, sizeof(mine));
+    peer_read_hello(&f, &g->sink);
+    peer_write(fd, PEER_HELLO, 0, &g->source, sizeof(g->source));
     assert_true(peer_read(fd, &f, body) && f.type == PEER_AUTH);
-    peer_prove(key_of(d), false, &theirs, &mine, proof);
+    peer_prove(key_of(d), false, &g->sink, &g->source, proof);
     assert_memory_equal(f.body.ptr, proof, sizeof(proof));
-    peer_prove(key_of(d), true, &theirs, &mine, proof);
+    peer_prove(key_of(d), true, &g->sink, &g->source, proof);
     peer_write(fd, PEER_AUTH, 0, proof, sizeof(proof));
+}
+
+void peer_greet(const struct peer_desk *d, int fd, bool as_source, uint32_t flags,
+                struct peer_greeting *out) {
+    struct peer_hello *mine = as_source ? &out->source : &out->sink;
+
+    peer_hello_make(&d->form, as_source ? 78 : 77, mine);
+    mine->flags = flags;
+    if (as_source) {
+        greet_as_source(d, fd, out);
+    } else {
+        greet_as_sink(d, fd, out);
+    }
+}
+
+void peer_greet_as_sink(const struct peer_desk *d, int fd) {
+    struct peer_greeting g;
+
+    peer_greet(d, fd, false, 0, &g);
+}
+
+void peer_greet_as_source(const struct peer_desk *d, int fd) {
+    struct peer_greeting g;
+
+    peer_greet(d, fd, true, 0, &g);
 }

@@ -44,6 +44,9 @@ struct peer_desk {
 
     /* The engine's. */
     struct mailbox *engine;
+    uid_t share_uid;         /* whom the source gives its memory to */
+    struct shared_pool pool; /* with peer_desk_share: `theirs` lies in it */
+    atomic_bool reuses;      /* a run that is let go is overwritten at once, and filled anew */
     struct mail stop;
     pthread_t engine_thread;
     atomic_bool has[PEER_TEST_BLOCKS];         /* blocks that the source's engine finds */
@@ -54,6 +57,8 @@ struct peer_desk {
 
 void peer_desk_begin(struct peer_desk *d, bool is_sealed, size_t block_bytes);
 void peer_desk_end(struct peer_desk *d);
+/* From now on the source's blocks lie in shared memory, and both sides share it. */
+void peer_desk_share(struct peer_desk *d);
 void peer_desk_open_server(struct peer_desk *d, uint64_t look_us, uint32_t proof_looks);
 void peer_desk_close_server(struct peer_desk *d); /* the door stays, and shuts in everyone's face */
 void peer_desk_open_sink(struct peer_desk *d);
@@ -83,6 +88,12 @@ bool peer_read(int fd, struct peer_frame *f, uint8_t *body);
 /* HELLO and AUTH as the one who asks, or is asked. The form is the desk's. */
 void peer_greet_as_sink(const struct peer_desk *d, int fd);
 void peer_greet_as_source(const struct peer_desk *d, int fd);
+/* The same, of one who shares its memory. Generations are 77 and 78. */
+struct peer_greeting {
+    struct peer_hello sink, source;
+};
+void peer_greet(const struct peer_desk *d, int fd, bool as_source, uint32_t flags,
+                struct peer_greeting *out);
 
 #define PEER_UNTIL(condition)                                                                      \
     for (uint64_t until_us_ = clock_now_us() + 60000000u; !(condition);) {                         \

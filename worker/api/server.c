@@ -90,6 +90,7 @@ static void collect_peers(const struct api *api) {
             METRICS_GET(m, WORKER_kv_peer_served_total, tier_result_name((enum tier_result)r)),
             s.wants[r]);
     metric_reach(metrics_at(m, WORKER_kv_peer_served_bytes_total), s.sent_bytes);
+    metric_reach(metrics_at(m, WORKER_kv_peer_placed_bytes_total), s.placed_bytes);
     metric_reach(metrics_at(m, WORKER_kv_peer_refused_total), s.n_refused);
     metric_set(metrics_at(m, WORKER_kv_peer_connections), (double)s.n_clients);
 }

@@ -102,6 +102,9 @@ struct engine_options {
                                      * engine_create. NULL: plain */
     struct peer_server *peers;      /* serves their blocks to other workers; started and stopped by
                                      * the engine. NULL: none. Needs a tier */
+    bool shares_host_pool;          /* with peers: other processes of this user may map it, to read
+                                     * (tiers/peer/shared_pool.h). Not where the backend has its own
+                                     * host memory */
     uint64_t tier_wait_us;          /* with restores_always: how long a request waits for a tier */
 
     struct kv_manager_config kv;        /* the engine fills in n_blocks, n_host_blocks, block_size,

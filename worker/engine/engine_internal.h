@@ -84,9 +84,10 @@ struct engine {
     struct flight flight[2];
     uint32_t oldest, n_flights; /* a ring of limits.n_slots */
     struct masks masks;
-    uint32_t n_may_force;                     /* tokens, of the outcome that is being taken */
-    struct lower *lower;                      /* NULL: no tiers below host memory */
-    struct engine_digest digest;              /* before they are open */
+    uint32_t n_may_force;        /* tokens, of the outcome that is being taken */
+    struct lower *lower;         /* NULL: no tiers below host memory */
+    struct engine_digest digest; /* before they are open */
+    struct shared_pool shared;   /* the host_pool, or no map: it is the backend's own */
     struct engine_moves last_moves, settling; /* of host blocks; the latter are polled for */
     uint64_t landed_us;                       /* when the last outcome came */
     bool is_starved;            /* nothing can be computed before a step ends or a mail arrives */

@@ -268,6 +268,21 @@ static enum status plan_pool(struct engine *e, uint32_t *n_blocks, struct error 
     return plan_blocks(e, e->info.block_bytes, n_blocks, err);
 }
 
+/* What cannot be shared is served over TCP. */
+static void share_pool(struct engine *e, uint32_t n_host_blocks) {
+    const struct engine_options *o = &e->options;
+    struct error err = {0};
+
+    if (!o->peers || !o->shares_host_pool || !o->backend->kv_lend || n_host_blocks == 0) return;
+    if (shared_pool_create(&e->shared, n_host_blocks, e->info.block_bytes, &err) != ST_OK) {
+        log_event(o->log, LOG_WARN, "kv_peer_not_shared", log_z("peer", "all"),
+                  log_z("why", err.message));
+        return;
+    }
+    o->backend->kv_lend(e->model, e->shared.blocks);
+    e->options.kv.host_generations = e->shared.generations;
+}
+
 static enum status open_pool(struct engine *e, struct error *err) {
     const struct backend_ops *ops = e->options.backend;
     struct backend_kv_info kv_info;
@@ -282,6 +297,7 @@ static enum status open_pool(struct engine *e, struct error *err) {
     if ((st = plan_holds(e, n_blocks, n_host_blocks, &kv->max_held_blocks, err)) != ST_OK)
         return st;
     log_pool(e, n_blocks, n_host_blocks);
+    share_pool(e, n_host_blocks);
     if ((st = ops->kv_alloc(e->model, n_blocks, n_host_blocks, &kv_info, err)) != ST_OK) return st;
     kv->n_blocks = n_blocks;
     kv->n_host_blocks = n_host_blocks;
@@ -413,6 +429,7 @@ void engine_close_device(struct engine *e) {
     scheduler_destroy(e->sched);
     kv_manager_destroy(e->kv);
     if (e->model) ops->unload(e->model);
+    shared_pool_close(&e->shared);
     if (e->dev) ops->close(e->dev);
 }
 

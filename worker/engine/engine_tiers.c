@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "common/base/buf.h"
 #include "common/base/clock.h"
@@ -155,7 +156,10 @@ enum status engine_open_tiers(struct engine *e, const struct backend_kv_info *kv
         if ((st = source->open(source->arg, &codec, &c.tiers[c.n_tiers], err)) != ST_OK) goto fail;
     }
     if (o->peers) {
-        const struct peer_server_config serve = {.codec = &codec, .engine = e->inbox};
+        const struct peer_server_config serve = {.codec = &codec,
+                                                 .engine = e->inbox,
+                                                 .pool = e->shared.map ? &e->shared : NULL,
+                                                 .share_uid = geteuid()};
 
         if ((st = peer_server_start(o->peers, &serve, err)) != ST_OK) goto fail;
         c.server = o->peers;

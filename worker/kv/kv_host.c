@@ -77,6 +77,14 @@ void kv_host_end_step(struct kv_host *host) {
     host->step++;
 }
 
+/* A free block, for another content. */
+static enum status take(struct kv_host *host, block_id *id) {
+    enum status st = block_pool_acquire(host->pool, id, 1);
+
+    if (st == ST_OK && host->config.generations) generation_raise(&host->config.generations[*id]);
+    return st;
+}
+
 static void store(struct kv_host *host, block_id id, const struct prefix_key *key,
                   uint64_t prefix) {
     block_pool_publish(host->pool, id, key, prefix);
@@ -107,7 +115,7 @@ block_id kv_host_keep(struct kv_host *host, const struct prefix_key *key, uint64
         pin(host, id);
         return id;
     }
-    if (block_pool_acquire(host->pool, &id, 1) != ST_OK) return BLOCK_NONE;
+    if (take(host, &id) != ST_OK) return BLOCK_NONE;
     store(host, id, key, prefix);
     pin_moved(host, id);
     *must_move = true;
@@ -140,7 +148,7 @@ enum status kv_host_hold(struct kv_host *host, struct kv_host_slot *slots, uint3
         struct kv_host_slot *s = &slots[i];
 
         if (!s->must_move) continue;
-        if (block_pool_acquire(host->pool, &s->id, 1) != ST_OK) {
+        if (take(host, &s->id) != ST_OK) {
             assert(!"the need was counted wrongly");
         }
         host->moved[s->id] = host->step;
@@ -162,7 +170,7 @@ block_id kv_host_reserve(struct kv_host *host) {
     if (id == BLOCK_NONE || host->n_reserved >= host->config.max_reserved ||
         !kv_host_is_quiet(host, id))
         return BLOCK_NONE;
-    if (block_pool_acquire(host->pool, &id, 1) != ST_OK) assert(!"a free block is not free");
+    if (take(host, &id) != ST_OK) assert(!"a free block is not free");
     host->is_reserved[id] = true;
     host->n_reserved++;
     return id;

@@ -23,6 +23,9 @@
  * is *quiet* once every move of it is done (kv_host_settle); only quiet blocks are reserved, and
  * only those may be read. A reserved block has no name: nothing finds it before it is published.
  *
+ * Another process may read blocks at any time, without a reference (tiers/generation.h): each block
+ * has a number for it, which is raised before the block is taken for another content.
+ *
  * Order of eviction: chains are pinned last block first, as they are released on the device, so a
  * parent is always warmer than its children and a chain is evicted from its end. A block whose
  * parent is in neither tier can no longer be hit, and cools down until it is reused.
@@ -32,12 +35,14 @@
 #define WORKER_KV_KV_HOST_H
 
 #include "worker/kv/block/block_pool.h"
+#include "worker/kv/tiers/generation.h"
 
 struct kv_host_config {
     uint32_t n_blocks; /* >= 1 */
     uint32_t block_size;
     uint32_t max_reserved;                    /* blocks reserved for lower tiers at a time */
     bool no_cache;                            /* only for swapping: nothing is kept on eviction */
+    struct generation *generations;           /* (n_blocks) raised before a reuse; may be NULL */
     void (*on_evict)(void *arg, block_id id); /* as in block_pool; may be NULL */
     void (*on_store)(void *arg, block_id id); /* right after a block got a content; may be NULL */
     void *arg;

@@ -44,6 +44,7 @@ static void create_host(struct kv_manager *mgr) {
         .block_size = c->block_size,
         .max_reserved = c->max_reserved,
         .no_cache = c->no_host_cache || c->no_caching,
+        .generations = c->host_generations,
         .on_evict = kv_manager_on_host_evict,
         .on_store = kv_manager_on_host_store,
         .arg = mgr,

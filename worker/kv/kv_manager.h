@@ -70,6 +70,7 @@ struct kv_manager_config {
     uint32_t max_reserved;           /* of them, for tiers below to bring contents into */
     const struct kv_names_config *names; /* contents get names for tiers below: one full group and
                                           * host memory only. Read by create; NULL: no names */
+    struct generation *host_generations; /* (n_host_blocks) see kv_host.h; NULL: none */
     struct kv_event_log *events;         /* borrowed; NULL: no events */
     bool no_explain;                     /* causes of misses are not worked out */
     bool no_caching;                     /* nothing is looked up or published */

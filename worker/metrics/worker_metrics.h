@@ -165,6 +165,9 @@ struct engine;
       "Questions of other workers for KV blocks (--kv-peers), by why no more was sent; ok: all "   \
       "of it was.")                                                                                \
     X(COUNTER, kv_peer_served_bytes_total, "", "Bytes of KV blocks sent to other workers.")        \
+    X(COUNTER, kv_peer_placed_bytes_total, "",                                                     \
+      "Bytes of KV blocks that workers of the host were left to copy from shared memory "          \
+      "(--kv-peer-shm).")                                                                          \
     X(COUNTER, kv_peer_refused_total, "",                                                          \
       "Connections of other workers that were refused: another key, model or form of blocks, or "  \
       "no room.")                                                                                  \

@@ -33,7 +33,6 @@
 #include <assert.h>
 #include <string.h>
 
-#include "common/base/hash.h"
 #include "common/base/mem.h"
 #include "common/net/cipher.h"
 
@@ -298,6 +297,16 @@ enum status unit_seal_head(struct unit_codec *codec, const struct unit_identity 
     sum_plain(codec, &h, ids, payload);
     end_unit(codec, &h, ids, out);
     return ST_OK;
+}
+
+void unit_add_identity(struct unit_codec *codec, const struct unit_identity *id,
+                       struct sha256 *digest) {
+    struct header h;
+
+    assert(id->n_tokens == codec->block_tokens);
+    begin_unit(codec, id, &h, codec->ids);
+    sha256_add(digest, &h, sizeof(h));
+    sha256_add(digest, codec->ids, codec->payload_at - UNIT_HEADER_BYTES);
 }
 
 /* --- opening ---------------------------------------------------------------------------------- */

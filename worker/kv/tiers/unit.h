@@ -20,7 +20,7 @@
 #ifndef WORKER_KV_TIERS_UNIT_H
 #define WORKER_KV_TIERS_UNIT_H
 
-#include "common/base/base.h"
+#include "common/base/hash.h"
 #include "common/base/status.h"
 
 #define UNIT_KEY_BYTES    16
@@ -96,6 +96,11 @@ MUST_USE enum status unit_seal_head(struct unit_codec *codec, const struct unit_
  * bytes that change meanwhile (memory of a peer) at worst fail. */
 enum unit_cause unit_open(struct unit_codec *codec, const struct unit_identity *expected,
                           const void *in, size_t n, void *out);
+
+/* Adds all that an identity is made of, and what this codec adds to it (fingerprint, sizes), token
+ * ids included, to a digest: two are equal exactly if a unit of the one opens as the other. */
+void unit_add_identity(struct unit_codec *codec, const struct unit_identity *id,
+                       struct sha256 *digest);
 
 /* What a store or a scan can learn of a unit without the request: false where the header does not
  * stand for itself (magic, version, sum, fingerprint) or has another size. n: at least

@@ -91,6 +91,25 @@ static void xxh3_is_xxh3(void **state) {
     assert_string_equal(xxh128_hex(block, sizeof(block)), "0a8577df5ee3430515a8cc1f6e3ac52e");
 }
 
+static void a_copy_is_hashed_as_it_arrived(void **state) {
+    static const size_t sizes[] = {0, 1, 16, 240, 241, 16383, 16384, 16385, 100001};
+    static uint8_t from[100001], to[100002];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(from); i++)
+        from[i] = (uint8_t)(i * 31 + i / 251);
+    for (size_t i = 0; i < ARRAY_LEN(sizes); i++) {
+        struct hash128 copied, is;
+
+        memset(to, 0xee, sizeof(to));
+        copied = hash_128_copy(to, from, sizes[i]);
+        is = hash_128(from, sizes[i]);
+        assert_memory_equal(&copied, &is, sizeof(is));
+        assert_memory_equal(to, from, sizes[i]);
+        assert_int_equal(to[sizes[i]], 0xee);
+    }
+}
+
 static void a_seed_changes_everything(void **state) {
     struct hash_key key;
     uint8_t data[128];
@@ -153,6 +172,7 @@ int main(void) {
         cmocka_unit_test(sha256_in_pieces_is_the_same),
         cmocka_unit_test(hmac_is_rfc_4231),
         cmocka_unit_test(xxh3_is_xxh3),
+        cmocka_unit_test(a_copy_is_hashed_as_it_arrived),
         cmocka_unit_test(a_seed_changes_everything),
         cmocka_unit_test(a_key_decides_the_keyed_hash),
         cmocka_unit_test(a_pair_is_its_bytes),

@@ -1,6 +1,7 @@
 /* tests/unit/worker/engine/test_engine_peers.c - what one engine has computed, another takes from
  * its memory: the same answers as computed, whatever becomes of the one that has it. */
 #include <string.h>
+#include <unistd.h>
 
 #include "common/base/rng.h"
 #include "tests/support/cm.h"
@@ -67,9 +68,10 @@ static struct setup setup_of(const struct machine *m) {
 }
 
 static void worker_open(struct peer_worker *w, const struct machine *m, uint64_t generation,
-                        bool is_sealed) {
+                        bool is_sealed, bool shares) {
     struct setup s = setup_of(m);
 
+    s.shares_host_pool = shares;
     s.fleet_key = is_sealed ? fleet_key : NULL;
     peer_worker_open(w, &s, generation, PEER_TEST_PATIENT);
 }
@@ -109,22 +111,28 @@ static void assert_answers(const struct prompts *p, const struct answer *answers
 
 static void fetched_answers_are_those_computed(void **state) {
     (void)state;
-    for (size_t m = 0; m < ARRAY_LEN(machines); m++) {
+    for (size_t i = 0; i < 2 * ARRAY_LEN(machines); i++) {
         struct answer there[N_PROMPTS] = {{.n = 0}}, here[N_PROMPTS] = {{.n = 0}};
         static struct peer_worker source, sink;
         uint64_t n_cached = 0, n_could = 0;
+        struct peer_server_stats served;
+        bool shares = i % 2;
+        size_t m = i / 2;
 
         draw_prompts(&prompts, support_seed() + m);
         compute_answers(&machines[m], &prompts);
-        worker_open(&source, &machines[m], 1, m % 2);
-        worker_open(&sink, &machines[m], 2, m % 2);
+        worker_open(&source, &machines[m], 1, m % 2, shares);
+        worker_open(&sink, &machines[m], 2, m % 2, shares);
         run_each(&source.engine, &prompts, NULL, there);
         run_each(&sink.engine, &prompts, &source.door.source, here);
         assert_answers(&prompts, here, "fetched");
-        for (uint32_t i = 0; i < N_PROMPTS; i++) {
-            n_cached += here[i].cached_tokens;
-            n_could += (prompts.n[i] - 1) / BLOCK * BLOCK;
+        for (uint32_t k = 0; k < N_PROMPTS; k++) {
+            n_cached += here[k].cached_tokens;
+            n_could += (prompts.n[k] - 1) / BLOCK * BLOCK;
         }
+        peer_server_stats(source.peers, &served);
+        assert_int_equal(shares ? served.placed_units : served.sent_units, prompts.n_blocks);
+        assert_int_equal(shares ? served.sent_units : served.placed_units, 0);
         assert_int_equal(n_cached, n_could);
         assert_int_equal(stats_of(&sink.engine).tiers[0].restored_tokens, prompts.n_blocks * BLOCK);
         assert_at_rest(&source.engine);
@@ -147,8 +155,8 @@ static void a_source_that_ends_costs_no_answer(void **state) {
         static struct peer_worker source, sink;
         uint64_t n_turns = rng_below(&rng, 40);
 
-        worker_open(&source, &machines[4], 1, true);
-        worker_open(&sink, &machines[4], 2, true);
+        worker_open(&source, &machines[4], 1, true, round % 2);
+        worker_open(&sink, &machines[4], 2, true, round % 2);
         run_each(&source.engine, &prompts, NULL, there);
         submit_all(&sink.engine, &prompts, &source.door.source, here);
         for (uint64_t i = 0; i < n_turns; i++)
@@ -173,8 +181,8 @@ static void a_sink_that_ends_leaves_no_block_pinned(void **state) {
         uint64_t n_turns = rng_below(&rng, 20);
         struct request *asked[N_PROMPTS];
 
-        worker_open(&source, &machines[4], 1, true);
-        worker_open(&sink, &machines[4], 2, true);
+        worker_open(&source, &machines[4], 1, true, round % 2);
+        worker_open(&sink, &machines[4], 2, true, round % 2);
         run_each(&source.engine, &prompts, NULL, there);
         sink.engine.lets_go = true;
         for (uint32_t i = 0; i < N_PROMPTS; i++) {
@@ -200,8 +208,8 @@ static void two_that_name_each_other_both_compute(void **state) {
     (void)state;
     draw_prompts(&prompts, support_seed());
     compute_answers(&machines[1], &prompts);
-    worker_open(&a, &machines[1], 1, true);
-    worker_open(&b, &machines[1], 2, true);
+    worker_open(&a, &machines[1], 1, true, true);
+    worker_open(&b, &machines[1], 2, true, true);
     submit_all(&a.engine, &prompts, &b.door.source, first);
     submit_all(&b.engine, &prompts, &a.door.source, second);
     fixture_run(&a.engine);
@@ -222,8 +230,8 @@ static void a_source_that_was_reset_gives_nothing_older(void **state) {
     (void)state;
     draw_prompts(&prompts, support_seed());
     compute_answers(&machines[1], &prompts);
-    worker_open(&source, &machines[1], 1, true);
-    worker_open(&sink, &machines[1], 2, true);
+    worker_open(&source, &machines[1], 1, true, true);
+    worker_open(&sink, &machines[1], 2, true, true);
     run_each(&source.engine, &prompts, NULL, there);
     reset_cache(&source.engine, 0);
     run_each(&sink.engine, &prompts, &source.door.source, here);

@@ -362,6 +362,47 @@ static void model_swap_out(struct model *m, struct rng *rng, uint32_t s) {
     }
 }
 
+static uint64_t number_of(const struct generation *numbers, block_id id) {
+    return atomic_load(&numbers[id].number);
+}
+
+/* However a block is taken for another content, and never else. */
+static void a_number_is_raised_before_each_reuse(void **state) {
+    struct generation numbers[1] = {{0}};
+    struct kv_host *host = kv_host_create(&(struct kv_host_config){
+        .n_blocks = 1, .block_size = BLOCK_SIZE, .max_reserved = 1, .generations = numbers});
+    struct kv_host_slot slot = {.key = NULL};
+    block_id id;
+    bool must_move;
+
+    (void)state;
+    id = keep(host, 1, &must_move);
+    assert_int_equal(number_of(numbers, id), 1);
+    kv_host_end_step(host);
+    assert_int_equal(keep(host, 1, &must_move), id); /* it has that content */
+    kv_host_read(host, &id, 1);
+    kv_host_end_step(host);
+    kv_host_acquire(host, id);
+    kv_host_drop(host, &id, 1);
+    kv_host_reset(host);
+    assert_int_equal(number_of(numbers, id), 1);
+    assert_int_equal(kv_host_hold(host, &slot, 1), ST_OK);
+    assert_int_equal(number_of(numbers, slot.id), 2);
+    kv_host_release(host, &slot.id, 1);
+    kv_host_end_step(host);
+    assert_int_equal(number_of(numbers, slot.id), 2);
+    kv_host_settle(host, kv_host_step(host));
+    id = kv_host_reserve(host);
+    assert_int_equal(number_of(numbers, id), 3);
+    kv_host_publish(host, id, &content(2)->key, prefix_of(2));
+    kv_host_drop(host, &id, 1);
+    assert_int_equal(number_of(numbers, id), 3);
+    id = keep(host, 3, &must_move);
+    assert_int_equal(number_of(numbers, id), 4);
+    kv_host_end_step(host);
+    kv_host_destroy(host);
+}
+
 static void random_steps_never_lose_bytes(void **state) {
     struct model m = {.host = make(N_BLOCKS), .step = 1, .n_settled = 1};
     struct rng rng;
@@ -432,6 +473,7 @@ int main(void) {
         cmocka_unit_test(a_reserved_block_is_found_once_it_is_published),
         cmocka_unit_test(lower_tiers_have_a_share_of_the_blocks),
         cmocka_unit_test(a_block_is_read_and_reserved_after_its_moves),
+        cmocka_unit_test(a_number_is_raised_before_each_reuse),
         cmocka_unit_test(random_steps_never_lose_bytes),
     };
 

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "common/base/clock.h"
+#include "common/base/hash.h"
 #include "common/base/mem.h"
 #include "common/base/thread.h"
 #include "common/net/cipher.h"
@@ -20,6 +21,7 @@
 #define DEFAULT_CONNECT_MS 250u
 #define DEFAULT_GREET_MS   1000u
 #define DEFAULT_PING_MS    350u
+#define DEFAULT_SHARE_MS   50u
 
 static struct tier_peer *peer_of(struct tier *t) {
     return (struct tier_peer *)t;
@@ -29,6 +31,10 @@ void peer_count_stat(struct tier_peer *t, uint64_t *counter, uint64_t n) {
     pthread_mutex_lock(&t->lock);
     *counter += n;
     pthread_mutex_unlock(&t->lock);
+}
+
+const uint8_t *peer_key(const struct tier_peer *t) {
+    return t->form.fleet_keys ? t->fleet_key[0] : NULL;
 }
 
 /* --- sources ---------------------------------------------------------------------------------- */
@@ -228,6 +234,7 @@ static void peer_destroy(struct tier *tier) {
     mailbox_close(t->inbox);
     loop_destroy(t->loop);
     unit_codec_destroy(t->codec);
+    sha256_destroy(t->digest);
     pthread_mutex_destroy(&t->lock);
     cipher_erase(t->fleet_key, sizeof(t->fleet_key));
     mem_free(t);
@@ -274,6 +281,7 @@ static void take_config(struct tier_peer *t, const struct tier_peer_config *conf
     if (!c->connect_ms) c->connect_ms = DEFAULT_CONNECT_MS;
     if (!c->greet_ms) c->greet_ms = DEFAULT_GREET_MS;
     if (!c->ping_ms) c->ping_ms = DEFAULT_PING_MS;
+    if (!c->share_ms) c->share_ms = DEFAULT_SHARE_MS;
 }
 
 static enum status open_parts(struct tier_peer *t, const struct tier_peer_config *config,
@@ -284,6 +292,7 @@ static enum status open_parts(struct tier_peer *t, const struct tier_peer_config
     if (st == ST_OK) st = mailbox_open(&t->inbox, t->loop, on_mail, t, err);
     if (st == ST_OK) st = resolver_create(&t->resolver, t->loop, err);
     if (st != ST_OK) return st;
+    t->digest = sha256_create();
     t->unit_bytes = unit_bytes(t->codec);
     t->window_bytes = (uint32_t)MAX(WINDOW_BYTES, 2 * t->unit_bytes);
     for (uint32_t i = 0; i < PEER_SOURCES_MAX; i++)

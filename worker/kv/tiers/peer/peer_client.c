@@ -58,6 +58,7 @@ static void on_hello(struct peer_client *c, const struct peer_frame *f) {
 
     peer_read_hello(f, &c->sink);
     peer_hello_make(&s->form, s->generation, &c->mine);
+    if (s->pool) c->mine.flags |= PEER_CAN_SHARE;
     why = peer_hello_compare(&c->mine, &c->sink);
     if (why != PEER_WELCOME) {
         refuse(c, why);
@@ -184,8 +185,21 @@ static void pump_later(struct peer_client *c) {
     loop_defer(c->server->loop, &c->pump);
 }
 
+static void send_places(struct peer_client *c, struct peer_want *w) {
+    uint8_t places[PEER_PLACES_BYTES(PEER_KEYS_MAX)];
+    size_t n = peer_places_of(c, w, places);
+
+    send_frame(c, PEER_PLACES, 0, w->stream, places, n);
+    w->n_sent = w->n_found;
+    peer_count(&c->server->placed_units, w->n_found);
+}
+
 void peer_client_on_found(struct peer_client *c, struct peer_want *w) {
-    if (w->n_found > 0) send_number(c, PEER_HAVE, w->stream, w->n_found);
+    if (w->n_found > 0 && w->by_place) {
+        send_places(c, w);
+    } else if (w->n_found > 0) {
+        send_number(c, PEER_HAVE, w->stream, w->n_found);
+    }
     pump_later(c);
 }
 
@@ -207,6 +221,7 @@ static bool take(struct peer_client *c, const struct peer_frame *f, struct error
     uint32_t n, credit;
     struct peer_want *w = find(c, f->stream, &n);
     struct peer_asked asked;
+    bool by_place;
 
     switch (f->type) {
     case PEER_WANT:
@@ -215,7 +230,8 @@ static bool take(struct peer_client *c, const struct peer_frame *f, struct error
             error_set(err, ST_INVALID, "a second WANT on stream %u", f->stream);
             return false;
         }
-        if (n < CLIENT_WANTS && peer_want_begin(c, f->stream, &asked)) return true;
+        by_place = c->has_memory && (f->flags & PEER_FLAG_PLACES);
+        if (n < CLIENT_WANTS && peer_want_begin(c, f->stream, &asked, by_place)) return true;
         send_number(c, PEER_END, f->stream, TIER_BUSY);
         peer_count(&c->server->ended[TIER_BUSY], 1);
         return true;
@@ -318,6 +334,7 @@ void peer_client_init(struct peer_client *c, struct peer_server *s) {
 void peer_client_open(struct peer_client *c, int fd) {
     c->state = CLIENT_NEW;
     c->n_quiet = 0;
+    c->has_memory = false;
     c->seen_bytes = 0;
     c->n_stuck = 0;
     c->sending = NULL;

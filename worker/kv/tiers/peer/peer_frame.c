@@ -8,6 +8,7 @@
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "bodies are in memory as they are sent");
 _Static_assert(sizeof(struct peer_hello) == 96, "no padding");
+_Static_assert(sizeof(struct peer_place) == 32, "no padding");
 
 /* Sizes of bodies. */
 static const struct {
@@ -21,6 +22,7 @@ static const struct {
     [PEER_UNIT] = {1, PEER_PART_BYTES},
     [PEER_END] = {4, 4},
     [PEER_CREDIT] = {4, 4},
+    [PEER_PLACES] = {PEER_PLACES_BYTES(1), PEER_PLACES_BYTES(PEER_KEYS_MAX)},
 };
 
 /* --- frames ----------------------------------------------------------------------------------- */
@@ -97,15 +99,46 @@ enum peer_refusal peer_hello_compare(const struct peer_hello *mine,
     return PEER_WELCOME;
 }
 
+/* `who`: another letter for each message that proves the key. */
+static void prove(const uint8_t *fleet_key, char who, const struct peer_hello *sink,
+                  const struct peer_hello *source, struct str rest, uint8_t out[PEER_PROOF_BYTES]) {
+    static const uint8_t fixed[32] = PEER_PROTOCOL;
+    char text[16 + 2 * sizeof(struct peer_hello) + 64 + PEER_KEYS_MAX * sizeof(struct peer_place)] =
+        PEER_PROTOCOL;
+    size_t n = 16;
+
+    text[15] = who;
+    memcpy(text + n, sink, sizeof(*sink));
+    n += sizeof(*sink);
+    memcpy(text + n, source, sizeof(*source));
+    n += sizeof(*source);
+    assert(rest.len <= sizeof(text) - n);
+    if (rest.len) memcpy(text + n, rest.ptr, rest.len);
+    hash_hmac_sha256(fleet_key ? fleet_key : fixed, 32, text, n + rest.len, out);
+}
+
 void peer_prove(const uint8_t *fleet_key, bool is_source, const struct peer_hello *sink,
                 const struct peer_hello *source, uint8_t out[PEER_PROOF_BYTES]) {
-    static const uint8_t fixed[32] = PEER_PROTOCOL;
-    char text[16 + 2 * sizeof(struct peer_hello)] = PEER_PROTOCOL;
+    prove(fleet_key, is_source ? 'S' : 's', sink, source, STR_NULL, out);
+}
 
-    text[15] = is_source ? 'S' : 's';
-    memcpy(text + 16, sink, sizeof(*sink));
-    memcpy(text + 16 + sizeof(*sink), source, sizeof(*source));
-    hash_hmac_sha256(fleet_key ? fleet_key : fixed, 32, text, sizeof(text), out);
+void peer_prove_pass(const uint8_t *fleet_key, bool is_source, const struct peer_hello *sink,
+                     const struct peer_hello *source, uint8_t out[PEER_PROOF_BYTES]) {
+    prove(fleet_key, is_source ? 'M' : 'm', sink, source, STR_NULL, out);
+}
+
+void peer_prove_places(const uint8_t *fleet_key, const struct peer_hello *sink,
+                       const struct peer_hello *source, uint16_t stream,
+                       const struct peer_place *places, uint32_t n,
+                       const uint8_t identities[UNIT_DIGEST_BYTES], uint8_t out[PEER_PROOF_BYTES]) {
+    char rest[2 + UNIT_DIGEST_BYTES + PEER_KEYS_MAX * sizeof(struct peer_place)];
+    size_t n_head = 2 + UNIT_DIGEST_BYTES, n_bytes = n * sizeof(*places);
+
+    assert(n <= PEER_KEYS_MAX);
+    memcpy(rest, &stream, 2);
+    memcpy(rest + 2, identities, UNIT_DIGEST_BYTES);
+    memcpy(rest + n_head, places, n_bytes);
+    prove(fleet_key, 'P', sink, source, (struct str){rest, n_head + n_bytes}, out);
 }
 
 /* --- bodies ----------------------------------------------------------------------------------- */
@@ -127,6 +160,20 @@ enum status peer_read_asked(const struct peer_frame *f, struct peer_asked *out, 
         return error_set(err, ST_INVALID, "a WANT with a credit of %u bytes: at most %u",
                          asked.credit_bytes, PEER_CREDIT_MAX);
     memcpy(out, &asked, f->body.len);
+    return ST_OK;
+}
+
+enum status peer_read_places(const struct peer_frame *f, struct peer_place out[PEER_KEYS_MAX],
+                             uint32_t *n, uint8_t proof[PEER_PROOF_BYTES], struct error *err) {
+    size_t n_bytes = f->body.len - PEER_PROOF_BYTES;
+
+    assert(f->type == PEER_PLACES && f->body.len <= PEER_PLACES_BYTES(PEER_KEYS_MAX));
+    if (n_bytes % sizeof(*out) != 0)
+        return error_set(err, ST_INVALID, "%zu bytes of places: a multiple of %zu", n_bytes,
+                         sizeof(*out));
+    *n = (uint32_t)(n_bytes / sizeof(*out));
+    memcpy(out, f->body.ptr, n_bytes);
+    memcpy(proof, f->body.ptr + n_bytes, PEER_PROOF_BYTES);
     return ST_OK;
 }
 

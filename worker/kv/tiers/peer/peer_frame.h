@@ -16,6 +16,11 @@
  *                                            ◀────────────────── UNIT, n times
  *                                            ◀────────────────── END, exactly one for each WANT
  *
+ *      between processes of one host, where both share memory (peer_pass.h), instead of the last:
+ *      WANT keys, PEER_FLAG_PLACES ────────────────────────────▶
+ *                                            ◀────────────────── PLACES of the run
+ *      copies them                           ◀────────────────── END
+ *
  * A stream is a WANT and all that follows it until its END, with its number in each frame; the
  * sink picks numbers. What the source has is a run from the first key on; END has the reason why
  * there is no more. A unit (tiers/unit.h) longer than a frame comes in parts, one behind the other.
@@ -25,6 +30,11 @@
  * number and the generation of each process: it proves the key for one connection of two processes,
  * and neither a recorded proof nor one's own sent back does. Without a key both have a fixed one,
  * which proves nothing.
+ *
+ * PLACES has where blocks lie in the source's memory, their numbers (tiers/generation.h) and sums.
+ * It ends in an HMAC of these, of the connection and stream, and of each block's whole identity
+ * (unit_add_identity), which the sink makes of the identities that it expects: a place is of that
+ * block or of none.
  *
  * Pure except for the random numbers of peer_hello_make. All numbers are little endian. */
 #ifndef WORKER_KV_TIERS_PEER_PEER_FRAME_H
@@ -45,6 +55,8 @@
 #define PEER_CREDIT_MAX     (256u << 20) /* of a stream */
 #define PEER_FLAG_CONTINUES 1u           /* of a UNIT: another part follows */
 #define PEER_FLAG_ANSWER    1u           /* of a PING: it is the answer to one */
+#define PEER_FLAG_PLACES    1u           /* of a WANT: places will do */
+#define PEER_SUM_BYTES      16
 
 enum peer_type {
     PEER_HELLO = 1,
@@ -57,6 +69,7 @@ enum peer_type {
     PEER_CREDIT,
     PEER_CANCEL,
     PEER_PING,
+    PEER_PLACES,
     PEER_N_TYPES,
 };
 
@@ -80,6 +93,8 @@ void peer_frame_head(enum peer_type type, uint8_t flags, uint16_t stream, size_t
 
 /* --- bodies ----------------------------------------------------------------------------------- */
 
+#define PEER_CAN_SHARE 1u /* of a HELLO: blocks may go through shared memory */
+
 /* As it is sent. */
 struct peer_hello {
     uint32_t version, block_tokens;
@@ -87,7 +102,7 @@ struct peer_hello {
     uint8_t fingerprint[UNIT_DIGEST_BYTES];
     uint8_t nonce[PEER_NONCE_BYTES];
     uint32_t is_sealed; /* 1: units are encrypted */
-    uint32_t zero;
+    uint32_t flags;     /* PEER_CAN_SHARE; others are of later versions */
 };
 
 /* The first is for equal ones. */
@@ -117,6 +132,24 @@ enum peer_refusal peer_hello_compare(const struct peer_hello *mine,
 void peer_prove(const uint8_t *fleet_key, bool is_source, const struct peer_hello *sink,
                 const struct peer_hello *source, uint8_t out[PEER_PROOF_BYTES]);
 
+/* The same for the two messages by which memory is passed. */
+void peer_prove_pass(const uint8_t *fleet_key, bool is_source, const struct peer_hello *sink,
+                     const struct peer_hello *source, uint8_t out[PEER_PROOF_BYTES]);
+
+/* As it is sent. */
+struct peer_place {
+    uint64_t number; /* of the block, while it has these bytes */
+    uint32_t block, zero;
+    uint8_t sum[PEER_SUM_BYTES]; /* hash_128 of its payload */
+};
+#define PEER_PLACES_BYTES(n) ((size_t)(n) * sizeof(struct peer_place) + PEER_PROOF_BYTES)
+
+/* identities: SHA-256 of what unit_add_identity adds for each of the n blocks. */
+void peer_prove_places(const uint8_t *fleet_key, const struct peer_hello *sink,
+                       const struct peer_hello *source, uint16_t stream,
+                       const struct peer_place *places, uint32_t n,
+                       const uint8_t identities[UNIT_DIGEST_BYTES], uint8_t out[PEER_PROOF_BYTES]);
+
 struct peer_asked {
     uint64_t patience_us; /* nothing need be sent after that */
     uint32_t credit_bytes, n;
@@ -128,6 +161,9 @@ struct peer_asked {
 void peer_read_hello(const struct peer_frame *f, struct peer_hello *out);
 MUST_USE enum status peer_read_asked(const struct peer_frame *f, struct peer_asked *out,
                                      struct error *err);
+MUST_USE enum status peer_read_places(const struct peer_frame *f,
+                                      struct peer_place out[PEER_KEYS_MAX], uint32_t *n,
+                                      uint8_t proof[PEER_PROOF_BYTES], struct error *err);
 /* Of HAVE, END, CREDIT and REFUSE. */
 uint32_t peer_read_number(const struct peer_frame *f);
 

@@ -13,6 +13,7 @@
 #include "common/net/conn.h"
 #include "common/net/resolver.h"
 #include "worker/kv/tiers/peer/peer.h"
+#include "worker/kv/tiers/peer/shared_pool.h"
 
 struct peer_source;
 
@@ -24,6 +25,8 @@ struct peer_work {
                                        * has, and come */
     uint16_t stream;
     bool is_asked, is_cancelled;
+    bool by_place;      /* it was asked for places */
+    bool is_lost;       /* one of them no longer had its block: the rest is asked for as units */
     size_t used_credit; /* not yet given back */
 };
 
@@ -34,6 +37,7 @@ enum source_state {
     SOURCE_UPGRADING, /* awaits the 101 */
     SOURCE_GREETING,  /* the HELLO */
     SOURCE_PROVING,   /* the AUTH */
+    SOURCE_SHARING,   /* its memory, or that there is none */
     SOURCE_UP,
 };
 
@@ -53,6 +57,10 @@ struct peer_source {
     uint8_t *parts; /* (unit_bytes) of a unit that does not fit into a frame; NULL: none came yet */
     size_t n_parts;
     const struct peer_work *parts_of;
+    struct shared_pool pool; /* its memory, to read; no map: none */
+    struct loop_fd pass;     /* on pass_fd, while its memory is awaited */
+    int pass_fd;             /* -1: none */
+    struct peer_place places[PEER_KEYS_MAX];
     uint64_t used_us; /* when a job last named it */
     uint64_t pause_us;
     uint32_t n_failures;    /* in a row */
@@ -65,6 +73,7 @@ struct tier_peer {
     struct unit_codec_config form; /* fleet_keys: NULL, or &fleet_key */
     uint8_t fleet_key[1][32];
     struct unit_codec *codec;
+    struct sha256 *digest;
     size_t unit_bytes;
     uint32_t window_bytes; /* of a stream */
     struct loop *loop;
@@ -93,12 +102,23 @@ void peer_count_stat(struct tier_peer *t, uint64_t *counter, uint64_t n);
 void peer_source_failed(struct peer_source *s, bool is_refusal);
 void peer_source_worked(struct peer_source *s);
 
+const uint8_t *peer_key(const struct tier_peer *t); /* that is proved; NULL: the fixed one */
+
+/* --- peer_share.c ----------------------------------------------------------------------------- */
+
+/* Asks the source for its memory. False: it is not to be had; else peer_link_ready follows. */
+bool peer_share_begin(struct peer_source *s);
+void peer_share_end(struct peer_source *s); /* nothing of it is mapped, or awaited, any more */
+/* Copies the run's blocks. NULL, or what is wrong with the frame. */
+const char *peer_share_take(struct peer_source *s, struct peer_work *w, const struct peer_frame *f);
+
 /* --- peer_link.c ------------------------------------------------------------------------------ */
 
 void peer_link_init(struct peer_source *s, struct tier_peer *t);
 void peer_link_add(struct peer_source *s, struct peer_work *w); /* asked for at the turn's end */
 /* The connection ends, and all its jobs do. */
 void peer_link_lost(struct peer_source *s, enum tier_result result, const char *why);
+void peer_link_ready(struct peer_source *s); /* for jobs, with its memory or without */
 void peer_link_close(struct peer_source *s);
 void peer_link_fini(struct peer_source *s);
 

@@ -1,8 +1,8 @@
 /* worker/kv/tiers/peer/peer_link.c - the sink's end of a connection.
  *
- *      DOWN ── a job ──▶ LOOKING_UP ─▶ CONNECTING ─▶ UPGRADING ─▶ GREETING ─▶ PROVING ─▶ UP
- *        ▲                    101 ────────────────────▲   HELLO ────▲   AUTH ──▲        │
- *        └──────────── lost: all its jobs end ─────────────────────────────────────────┘
+ *      DOWN ─ job ▶ LOOKING_UP ▶ CONNECTING ▶ UPGRADING ▶ GREETING ▶ PROVING ▶ SHARING ▶ UP
+ *        ▲                  101 ─────────────────▲ HELLO ────▲ AUTH ────▲ (peer_share.c)  │
+ *        └──────────── lost: all its jobs end ────────────────────────────────────────────┘
  *
  * Few jobs are asked for at a time, so that what a request needs first is not behind what it may
  * need later. Bytes are verified where they were received, on their way into the host blocks; a
@@ -34,6 +34,7 @@ static void start_silence(struct peer_source *s, uint32_t ms) {
 void peer_link_close(struct peer_source *s) {
     conn_fini(&s->conn);
     loop_timer_stop(&s->silence);
+    peer_share_end(s);
     s->state = SOURCE_DOWN;
     s->n_parts = 0;
     s->parts_of = NULL;
@@ -64,13 +65,18 @@ static void lost(struct peer_source *s, const char *why) {
 
 /* --- sending ---------------------------------------------------------------------------------- */
 
-static void send_frame(struct peer_source *s, enum peer_type type, uint16_t stream,
-                       const void *body, size_t n) {
+static void send_flagged(struct peer_source *s, enum peer_type type, uint8_t flags, uint16_t stream,
+                         const void *body, size_t n) {
     uint8_t head[PEER_HEAD_BYTES];
     struct iovec pieces[2] = {{head, sizeof(head)}, {(void *)(uintptr_t)body, n}};
 
-    peer_frame_head(type, 0, stream, n, head);
+    peer_frame_head(type, flags, stream, n, head);
     conn_writev(&s->conn, pieces, n ? 2 : 1);
+}
+
+static void send_frame(struct peer_source *s, enum peer_type type, uint16_t stream,
+                       const void *body, size_t n) {
+    send_flagged(s, type, 0, stream, body, n);
 }
 
 static uint32_t count_asked(const struct peer_source *s) {
@@ -94,7 +100,9 @@ static void ask(struct peer_source *s, struct peer_work *w, uint64_t now_us) {
     w->used_credit = 0;
     w->stream = s->next_stream++;
     w->is_asked = true;
-    send_frame(s, PEER_WANT, w->stream, &asked, PEER_ASKED_BYTES(asked.n));
+    w->by_place = s->pool.map && !w->is_lost;
+    send_flagged(s, PEER_WANT, w->by_place ? PEER_FLAG_PLACES : 0, w->stream, &asked,
+                 PEER_ASKED_BYTES(asked.n));
     if (!loop_timer_is_running(&s->silence)) start_silence(s, s->tier->config.ping_ms);
 }
 
@@ -136,10 +144,6 @@ static void cancel(struct peer_source *s, struct peer_work *w) {
 
 /* --- who answers ------------------------------------------------------------------------------ */
 
-static const uint8_t *key_of(const struct tier_peer *t) {
-    return t->form.fleet_keys ? t->fleet_key[0] : NULL;
-}
-
 static void on_hello(struct peer_source *s, const struct peer_frame *f) {
     enum peer_refusal why;
     uint8_t proof[PEER_PROOF_BYTES];
@@ -150,24 +154,33 @@ static void on_hello(struct peer_source *s, const struct peer_frame *f) {
         peer_link_lost(s, TIER_ABSENT, peer_refusal_name(why));
         return;
     }
-    peer_prove(key_of(s->tier), false, &s->mine, &s->theirs, proof);
+    peer_prove(peer_key(s->tier), false, &s->mine, &s->theirs, proof);
     send_frame(s, PEER_AUTH, 0, proof, sizeof(proof));
     s->state = SOURCE_PROVING;
+}
+
+void peer_link_ready(struct peer_source *s) {
+    s->state = SOURCE_UP;
+    s->asked_most = ASKED_MAX;
+    loop_timer_stop(&s->silence);
+    loop_defer(s->tier->loop, &s->pump);
 }
 
 static void on_auth(struct peer_source *s, const struct peer_frame *f) {
     uint8_t proof[PEER_PROOF_BYTES];
 
-    peer_prove(key_of(s->tier), true, &s->mine, &s->theirs, proof);
+    peer_prove(peer_key(s->tier), true, &s->mine, &s->theirs, proof);
     if (!hash_equal(proof, f->body.ptr, sizeof(proof))) {
         peer_link_lost(s, TIER_ABSENT, peer_refusal_name(PEER_DIFFERS_KEY));
         return;
     }
-    s->state = SOURCE_UP;
-    s->asked_most = ASKED_MAX;
-    loop_timer_stop(&s->silence);
     peer_count_stat(s->tier, &s->tier->stats.n_connections, 1);
-    loop_defer(s->tier->loop, &s->pump);
+    if (peer_share_begin(s)) {
+        s->state = SOURCE_SHARING;
+        start_silence(s, s->tier->config.share_ms);
+    } else {
+        peer_link_ready(s);
+    }
 }
 
 /* Takes its 101. No header of it is needed. False: more must come. */
@@ -185,6 +198,7 @@ static bool take_upgrade(struct peer_source *s, struct str in, size_t *used) {
     }
     *used = (size_t)(end - in.ptr) + 4;
     peer_hello_make(&s->tier->form, s->tier->config.generation, &s->mine);
+    if (s->tier->config.can_share) s->mine.flags |= PEER_CAN_SHARE;
     send_frame(s, PEER_HELLO, 0, &s->mine, sizeof(s->mine));
     s->state = SOURCE_GREETING;
     return true;
@@ -269,10 +283,17 @@ static bool ask_again(struct peer_source *s, struct peer_work *w) {
 }
 
 static const char *on_end(struct peer_source *s, struct peer_work *w, uint32_t result) {
+    bool asks_anew = w->by_place && w->is_lost; /* for the rest, as units */
+
     if (result >= TIER_REJECTED || s->parts_of == w) return "an END of no known result";
-    if (result == TIER_OK && w->n_come < w->job->n) return "an END before the last unit";
+    if (result == TIER_OK && w->n_come < w->job->n && !asks_anew)
+        return "an END before the last unit";
     peer_source_worked(s);
-    if (result != TIER_BUSY || !ask_again(s, w)) peer_work_end(w, (enum tier_result)result);
+    if (asks_anew) {
+        w->is_asked = false;
+    } else if (result != TIER_BUSY || !ask_again(s, w)) {
+        peer_work_end(w, (enum tier_result)result);
+    }
     loop_defer(s->tier->loop, &s->pump);
     return NULL;
 }
@@ -286,6 +307,7 @@ static const char *take_stream(struct peer_source *s, const struct peer_frame *f
     switch (f->type) {
     case PEER_HAVE: return on_have(w, peer_read_number(f));
     case PEER_UNIT: return on_unit(s, w, f);
+    case PEER_PLACES: return peer_share_take(s, w, f);
     case PEER_END: return on_end(s, w, peer_read_number(f));
     default: return "a frame that no source sends";
     }
@@ -361,7 +383,10 @@ static void on_data(struct conn *c, void *owner) {
 static void on_silence(void *arg) {
     struct peer_source *s = arg;
 
-    if (s->state != SOURCE_UP) {
+    if (s->state == SOURCE_SHARING) {
+        peer_share_end(s);
+        peer_link_ready(s);
+    } else if (s->state != SOURCE_UP) {
         lost(s, s->state == SOURCE_LOOKING_UP ? "its name was not found in time"
                                               : "it has not answered in time");
     } else if (s->n_pings == PINGS_MISSED) {
@@ -458,6 +483,7 @@ static void link_up(struct peer_source *s) {
 
 void peer_link_init(struct peer_source *s, struct tier_peer *t) {
     s->tier = t;
+    s->pass_fd = -1;
     list_init(&s->works);
     loop_timer_init(&s->silence, t->loop, on_silence, s);
     loop_task_init(&s->pump, pump, s);
@@ -467,6 +493,7 @@ void peer_link_fini(struct peer_source *s) {
     if (!s->tier) return;
     loop_defer_cancel(&s->pump);
     conn_fini(&s->conn);
+    peer_share_end(s);
     loop_timer_fini(&s->silence);
     mem_free(s->parts);
 }

@@ -29,7 +29,7 @@ struct socket_mail {
 /* --- wants ------------------------------------------------------------------------------------ */
 
 struct peer_want *peer_want_begin(struct peer_client *c, uint16_t stream,
-                                  const struct peer_asked *asked) {
+                                  const struct peer_asked *asked, bool by_place) {
     struct peer_server *s = c->server;
     struct list *link = list_pop_front(&s->free_wants);
     struct peer_want *w;
@@ -44,6 +44,7 @@ struct peer_want *peer_want_begin(struct peer_client *c, uint16_t stream,
     w->stream = stream;
     w->credit = asked->credit_bytes;
     w->is_found = w->is_cancelled = false;
+    w->by_place = by_place;
     list_push_back(&c->wants, &w->of_client);
     mailbox_push(s->engine, &w->mail);
     return w;
@@ -97,6 +98,7 @@ static void on_socket(struct peer_server *s, struct socket_mail *mail) {
 static void on_stop(struct peer_server *s) {
     for (uint32_t i = 0; i < PEER_CLIENTS_MAX; i++)
         if (s->clients[i].state != CLIENT_FREE) peer_client_close(&s->clients[i]);
+    peer_places_end(s);
     loop_timer_stop(&s->look);
     loop_stop(s->loop);
 }
@@ -158,6 +160,7 @@ enum status peer_server_start(struct peer_server *s, const struct peer_server_co
         s->wants[i].home = s->inbox;
     s->look_us = config->look_us ? config->look_us : LOOK_US;
     s->proof_looks = config->proof_looks ? config->proof_looks : PROOF_LOOKS;
+    peer_places_begin(s, config);
     loop_timer_init(&s->look, s->loop, on_look, s);
     loop_timer_start(&s->look, s->look_us);
     return start_thread(s, err);
@@ -197,6 +200,7 @@ struct peer_server *peer_server_create(uint64_t generation, struct log *log) {
 
     s->generation = generation;
     s->log = log;
+    s->pass_fd = -1;
     list_init(&s->free_wants);
     for (uint32_t i = 0; i < PEER_WANTS_MAX; i++)
         list_push_back(&s->free_wants, &s->wants[i].link);
@@ -212,6 +216,7 @@ void peer_server_destroy(struct peer_server *s) {
     if (s->inbox) mailbox_take(s->inbox, &mails); /* wants that the engine has returned since */
     for (uint32_t i = 0; i < PEER_CLIENTS_MAX; i++)
         mem_free(s->clients[i].out);
+    peer_places_end(s); /* its thread may never have begun */
     if (s->loop) loop_timer_fini(&s->look);
     mailbox_close(s->inbox);
     loop_destroy(s->loop);
@@ -245,7 +250,11 @@ void peer_server_stats(struct peer_server *s, struct peer_server_stats *out) {
                                       .n_refused = atomic_load(&s->n_refused),
                                       .n_broken = atomic_load(&s->n_broken),
                                       .sent_units = atomic_load(&s->sent_units),
-                                      .sent_bytes = atomic_load(&s->sent_bytes)};
+                                      .sent_bytes = atomic_load(&s->sent_bytes),
+                                      .placed_units = atomic_load(&s->placed_units),
+                                      .placed_bytes =
+                                          atomic_load(&s->placed_units) * s->form.block_bytes,
+                                      .n_sharing = atomic_load(&s->n_sharing)};
     for (int i = 0; i < TIER_N_RESULTS; i++)
         out->wants[i] = atomic_load(&s->ended[i]);
 }

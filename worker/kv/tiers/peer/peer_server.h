@@ -17,13 +17,20 @@
  * for. One who is silent before he has proved the key is cut off after seconds, one who does not
  * read too, and one who asks for nothing after minutes.
  *
+ * A sink of the same host and user may have the memory itself (peer_pass.h), and get the places of
+ * blocks: their pins end with that. It can read the memory for as long as it keeps its map. Sums go
+ * with places, and are made here, once for each content of a block.
+ *
  * The worker creates it, the engine starts and stops it. peer_server_take is for any thread between
  * the two. */
 #ifndef WORKER_KV_TIERS_PEER_PEER_SERVER_H
 #define WORKER_KV_TIERS_PEER_PEER_SERVER_H
 
+#include <sys/types.h>
+
 #include "common/telemetry/log.h"
 #include "worker/kv/tiers/peer/peer_frame.h"
+#include "worker/kv/tiers/peer/shared_pool.h"
 
 #define PEER_CLIENTS_MAX 32
 #define PEER_WANTS_MAX   64 /* of all connections */
@@ -57,7 +64,7 @@ struct peer_want {
     uint16_t stream;
     uint64_t credit;
     uint32_t n_sent;
-    bool is_found, is_cancelled;
+    bool is_found, is_cancelled, by_place;
 };
 
 /* generation: another one in each process. log may be NULL. */
@@ -71,6 +78,10 @@ struct peer_server_config {
     struct mailbox *engine;
     uint64_t look_us;     /* between two looks at who is silent; 0: a second */
     uint32_t proof_looks; /* so many until the key is proved; 0: 5 */
+    /* The memory that all payloads are in, for sinks of this host and this user; NULL: it is not
+     * shared. Borrowed until the stop. */
+    const struct shared_pool *pool;
+    uid_t share_uid;
 };
 MUST_USE enum status peer_server_start(struct peer_server *s,
                                        const struct peer_server_config *config, struct error *err);
@@ -90,7 +101,9 @@ struct peer_server_stats {
     uint64_t n_refused; /* connections, for another key, model or form of blocks, or for room */
     uint64_t n_broken;  /* connections that ended for what was sent on them, or was not */
     uint64_t sent_units, sent_bytes;
-    uint64_t wants[TIER_N_RESULTS]; /* by why the run ended; TIER_OK: all of it was sent */
+    uint64_t placed_units, placed_bytes; /* whose places were sent instead */
+    uint64_t n_sharing;                  /* sinks that were given the memory */
+    uint64_t wants[TIER_N_RESULTS];      /* by why the run ended; TIER_OK: all of it was sent */
 };
 void peer_server_stats(struct peer_server *s, struct peer_server_stats *out);
 
