@@ -72,9 +72,6 @@ $(B)/%.o: %.c $(B)/flags
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  CC   $<";)$(CC) $(CFLAGS_ALL) $(call isa,$<) $(if $(filter common/% router/%,$<),$(LTO)) -MMD -MP -c $< -o $@
 
-# XXH3 of long inputs: 29 GB/s, and 20 with -O2.
-$(B)/common/base/hash.o: CFLAGS_release += -O3
-
 $(B)/incipit-router: $(call objs,router/main.c $(ROUTER) $(COMMON))
 $(B)/incipit-router: WHOLE := $(LTO)
 $(B)/incipit-worker: $(B)/worker/main.o $(B)/libworker.a $(B)/libkernels.a $(B)/libcommon.a

@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/base/process_limits.h"
 #include "common/http/healthcheck.h"
+#include "common/options/process_limits.h"
 #include "router/drain_command.h"
 #include "router/options/router_options.h"
 #include "router/router.h"

@@ -9,11 +9,11 @@
 
 #include "common/base/hash.h"
 #include "common/base/mem.h"
-#include "common/base/process_limits.h"
 #include "common/http/body_budget.h"
 #include "common/http/http_client.h"
 #include "common/net/file_watch.h"
 #include "common/options/options_live.h"
+#include "common/options/process_limits.h"
 #include "common/telemetry/log.h"
 #include "router/access/certificates.h"
 #include "router/admin/admin_commands.h"

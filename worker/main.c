@@ -7,8 +7,8 @@
 #include <string.h>
 
 #include "common/base/buf.h"
-#include "common/base/process_limits.h"
 #include "common/http/healthcheck.h"
+#include "common/options/process_limits.h"
 #include "common/text/json.h"
 #include "worker/batch_file.h"
 #include "worker/devices.h"

@@ -10,6 +10,7 @@
 #include <openssl/hmac.h>
 #include <openssl/rand.h>
 
+#include "common/base/isa.h"
 #include "common/base/mem.h"
 
 #define XXH_INLINE_ALL
@@ -31,20 +32,12 @@ struct hash128 hash_128_seeded(const void *data, size_t n, uint64_t seed) {
     return (struct hash128){h.low64, h.high64};
 }
 
-#define PIECE_BYTES 8192u /* is hashed while the first cache has it */
-
 struct hash128 hash_128_copy(void *to, const void *from, size_t n) {
-    XXH3_state_t state;
-    XXH128_hash_t h;
-
-    (void)XXH3_128bits_reset(&state);
-    for (size_t at = 0, piece; at < n; at += piece) {
-        piece = MIN(n - at, PIECE_BYTES);
-        memcpy((uint8_t *)to + at, (const uint8_t *)from + at, piece);
-        (void)XXH3_128bits_update(&state, (const uint8_t *)to + at, piece);
-    }
-    h = XXH3_128bits_digest(&state);
-    return (struct hash128){h.low64, h.high64};
+#if defined(__x86_64__)
+    if (isa_has_avx2()) return hash_128_copy_avx2(to, from, n);
+#endif
+    memcpy(to, from, n);
+    return hash_128(to, n);
 }
 
 void hash_128_canonical(struct hash128 h, uint8_t out[16]) {

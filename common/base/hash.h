@@ -20,6 +20,7 @@ struct hash128 hash_128_seeded(const void *data, size_t n, uint64_t seed);
 /* Copies n bytes, and gives hash_128 of what has arrived: nearly as fast as a copy alone. Another
  * process may write to `from` meanwhile. */
 struct hash128 hash_128_copy(void *to, const void *from, size_t n);
+struct hash128 hash_128_copy_avx2(void *to, const void *from, size_t n); /* hash_128_copy's */
 
 /* Big-endian canonical form of a 128-bit XXH3 digest, as xxhash's reference prints it. */
 void hash_128_canonical(struct hash128 h, uint8_t out[16]);

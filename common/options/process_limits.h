@@ -1,9 +1,9 @@
-/* common/base/process_limits.h - how much this process may take: memory, descriptors.
+/* common/options/process_limits.h - how much this process may take: memory, descriptors.
  *
  * Memory is the least of what the machine has and of what the limits of this process's control
  * group and of that group's parents allow: a container's 1 GiB on a machine of 256 is 1 GiB. */
-#ifndef COMMON_BASE_PROCESS_LIMITS_H
-#define COMMON_BASE_PROCESS_LIMITS_H
+#ifndef COMMON_OPTIONS_PROCESS_LIMITS_H
+#define COMMON_OPTIONS_PROCESS_LIMITS_H
 
 #include "common/base/base.h"
 

@@ -1,11 +1,11 @@
-/* tests/unit/common/base/test_process_limits.c - memory as machines and containers limit it. */
+/* tests/unit/common/options/test_process_limits.c - memory as machines and containers limit it. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/base/process_limits.h"
+#include "common/options/process_limits.h"
 #include "tests/support/cm.h"
 
 #define GIB (UINT64_C(1) << 30)

@@ -1,7 +1,7 @@
-/* common/base/process_limits.c - see process_limits.h. Control groups of version 2 and of version
- * 1, where a group's folder is either the one that /proc/self/cgroup names or, in a container, the
+/* common/options/process_limits.c - see the header. Control groups of version 2, and of version 1,
+ * where a group's folder is either the one that /proc/self/cgroup names or, in a container, the
  * root. */
-#include "common/base/process_limits.h"
+#include "common/options/process_limits.h"
 
 #include <inttypes.h>
 #include <stdio.h>
