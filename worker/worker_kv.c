@@ -171,7 +171,7 @@ static enum status refuse_without_tier(const struct worker_options *o, struct er
         {!has_tls && o->kv_store_ca_file, "--kv-store-ca-file", "--kv-store rediss://HOST"},
         {!o->kv_peers && o->kv_peer_plain, "--kv-peer-plain", "--kv-peers"},
         {!o->kv_peers && o->role, "--role", "--kv-peers"},
-        {!o->kv_peers && !o->kv_peer_shm, "--kv-peer-shm", "--kv-peers"},
+        {!o->kv_peers && !o->kv_peer_shm, "--no-kv-peer-shm", "--kv-peers"},
         {!o->kv_file && !o->kv_store && !o->kv_peers && o->kv_key_file, "--kv-key-file",
          "--kv-file, --kv-store or --kv-peers"},
     };

@@ -129,7 +129,8 @@ def test_a_wrong_folder_is_named_before_the_weights_are_read(programs, tmp_path,
 @pytest.mark.parametrize("option, value, needs", [
     ("--kv-file-bytes", "1GiB", "--kv-file"), ("--kv-store-ttl", "1h", "--kv-store"), ("--kv-store-bytes", "1GiB", "--kv-store"),
     ("--kv-store-plain", None, "--kv-store"), ("--kv-store-password-file", "/none", "--kv-store"),
-    ("--kv-store-ca-file", "/none", "--kv-store rediss://HOST"), ("--kv-key-file", "/none", "--kv-file, --kv-store or --kv-peers"), ("--kv-peer-plain", None, "--kv-peers"),
+    ("--kv-store-ca-file", "/none", "--kv-store rediss://HOST"), ("--kv-key-file", "/none", "--kv-file, --kv-store or --kv-peers"),
+    ("--kv-peer-plain", None, "--kv-peers"), ("--no-kv-peer-shm", None, "--kv-peers"),
 ])
 def test_an_option_without_its_tier_is_refused(programs, option, value, needs):
     worker = programs(Worker, DEMO_MODEL, "--device", "cpu", "--kv-offload-bytes", "8MiB", option, *([value] if value else []))

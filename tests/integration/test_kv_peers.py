@@ -48,10 +48,22 @@ def test_another_worker_answers_from_the_blocks_of_the_first(peer):
     # On a busy machine a prompt may be computed at its deadline, or at once because the one before took long.
     wait_for(lambda: restored(sink) > 0, "restored blocks")
     assert sink.metric("incipit_kv_tier_loads_total", tier="peer", result="rejected") == 0
+    # On a busy machine the memory may come too late to be used.
+    assert source.metric("incipit_kv_peer_placed_bytes_total") + source.metric("incipit_kv_peer_served_bytes_total") > 0
+    assert "kv_peer_not_shared" not in source.log + sink.log
     for answer in second:
         n = int(answer.headers.get("x-incipit-restored-tokens", 0))
         assert n <= answer.json["usage"]["prompt_tokens_details"]["cached_tokens"]
         assert (n > 0) == ("x-incipit-restore-us" in answer.headers)
+
+
+def test_without_shared_memory_blocks_are_sent(peer):
+    source, sink = peer("--no-kv-peer-shm").ready(), peer().ready()
+    first = answers(source)
+    assert choices(a.json for a in asked(sink, source)) == choices(first)
+    wait_for(lambda: restored(sink) > 0, "restored blocks")
+    assert source.metric("incipit_kv_peer_served_bytes_total") > 0
+    assert source.metric("incipit_kv_peer_placed_bytes_total") == 0
 
 
 def test_a_source_of_another_key_gives_nothing(peer):

@@ -10,7 +10,8 @@
  * The engine passes the mails it finds in its mailbox, calls lower_turn between steps, and sleeps
  * no longer than lower_due_us. A request waits until what it awaits is there, or has failed, or
  * until its deadline: by then the restore was expected to be over, or the prompt could have been
- * computed. Late bytes are kept when they come; until then no other request waits for that tier.
+ * computed. Late bytes are kept when they come; until then no other request waits for
+ * that tier, or for that worker of its.
  *
  * Owns its tiers, and stops the server of blocks to other workers. Nothing is allocated after
  * creation. Time is an argument. */

@@ -22,7 +22,6 @@ struct lower_tier {
     struct lower_stats stats;
     struct price price;
     struct lower_pause loads, stores;
-    uint32_t n_overdue; /* restores that requests waited for in vain, and that are not over */
     struct itl_guard guard;
     bool can_write;
     bool is_of_places; /* a request names the one that is asked */

@@ -49,7 +49,7 @@ struct restore {
     uint64_t deadline_us;   /* of its jobs */
     uint64_t number;        /* prefix number of the last block that landed */
     bool is_over;           /* nothing more is asked for or published */
-    bool is_late;           /* a request's deadline has passed: counted in from->n_overdue */
+    bool is_late;           /* a request waited for it in vain */
     struct unit_key *keys;  /* (longest + 1) */
     struct list waiters;    /* requests, through remote_link */
 };
@@ -75,7 +75,6 @@ struct restores *restores_create(struct lower *w) {
 }
 
 static void release(struct restore *x) {
-    x->from->n_overdue -= x->is_late;
     request_unref(x->asker);
     x->asker = NULL;
 }
@@ -381,8 +380,22 @@ static bool is_tried(struct restores *rs, const struct price *price, double time
     return ++rs->n_dearer % (is_close ? CLOSE_TRIALS : DEARER_TRIALS) == 0;
 }
 
-/* Sets the deadline of a request that waits for the first time; false: computing is sooner. A tier
- * that is late has yet to teach its price: until then no other request waits for it. */
+/* Is a restore late, from where r would have its own: this tier, or of its places the same? */
+static bool is_overdue(const struct restores *rs, const struct lower_tier *from,
+                       const struct request *r) {
+    for (uint32_t i = 0; i < RESTORES; i++) {
+        const struct restore *x = &rs->restores[i];
+
+        if (!x->asker || x->from != from || !x->is_late) continue;
+        if (!from->is_of_places ||
+            strcmp(x->asker->params.kv_source.authority, r->params.kv_source.authority) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* Sets the deadline of a request that waits for the first time; false: computing is sooner. Who is
+ * late has yet to teach its price: until then no other request waits for it. */
 static bool is_worth(struct restores *rs, struct request *r, struct lower_tier *from,
                      uint32_t first, uint32_t n) {
     struct lower *w = rs->w;
@@ -392,7 +405,7 @@ static bool is_worth(struct restores *rs, struct request *r, struct lower_tier *
     double wait_s = MIN(expected_s + 3 * sigma_s, compute_s);
 
     if (r->remote_deadline_us) return w->now_us < r->remote_deadline_us;
-    if (from->n_overdue > 0) {
+    if (is_overdue(rs, from, r)) {
         from->stats.n_dearer++;
         return false;
     }
@@ -492,7 +505,6 @@ static void wake_late(struct restores *rs, struct restore *x) {
         next = it->next;
         if (r->remote_deadline_us > rs->w->now_us) continue;
         x->from->stats.n_late++;
-        x->from->n_overdue += !x->is_late;
         x->is_late = true;
         wake(rs, x, r, true);
     }
@@ -545,7 +557,6 @@ void restores_check(const struct restores *rs) {
             continue;
         }
         assert(n_jobs[i] == x->n_jobs);
-        assert(!x->is_late || x->from->n_overdue > 0);
         assert(x->n_come <= x->n_landed);
         assert(x->n_landed <= x->n_submitted && x->n_submitted <= x->n);
         LIST_FOR_EACH(it, &x->waiters)

@@ -3,6 +3,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/base/clock.h"
 #include "common/base/rng.h"
 #include "tests/support/cm.h"
 #include "tests/support/engine_peer.h"
@@ -67,13 +68,20 @@ static struct setup setup_of(const struct machine *m) {
         .machine = *m, .n_blocks = 30, .host_blocks = 80, .budget = 64, .max_seqs = 8};
 }
 
-static void worker_open(struct peer_worker *w, const struct machine *m, uint64_t generation,
-                        bool is_sealed, bool shares) {
+/* wait_us: 0 for an hour. */
+static void worker_open_waiting(struct peer_worker *w, const struct machine *m, uint64_t generation,
+                                bool is_sealed, bool shares, uint64_t wait_us) {
     struct setup s = setup_of(m);
 
     s.shares_host_pool = shares;
+    s.tier_wait_us = wait_us;
     s.fleet_key = is_sealed ? fleet_key : NULL;
     peer_worker_open(w, &s, generation, PEER_TEST_PATIENT);
+}
+
+static void worker_open(struct peer_worker *w, const struct machine *m, uint64_t generation,
+                        bool is_sealed, bool shares) {
+    worker_open_waiting(w, m, generation, is_sealed, shares, 0);
 }
 
 static void run_each(struct engine_fixture *w, const struct prompts *p,
@@ -241,11 +249,42 @@ static void a_source_that_was_reset_gives_nothing_older(void **state) {
     peer_worker_close(&source);
 }
 
+/* The one has been asked, and does not answer; a request that names the other need not compute. */
+static void a_source_that_is_late_keeps_no_request_from_another(void **state) {
+    struct answer there[N_PROMPTS] = {{.n = 0}}, here[N_PROMPTS] = {{.n = 0}};
+    static struct peer_worker source, sink;
+    struct tier_source silent;
+    struct request_params params;
+    int listener = peer_listen(&silent);
+    uint64_t until_us = clock_now_us() + PEER_TEST_PATIENT * 1000u / 2; /* it is not given up */
+
+    (void)state;
+    worker_open(&source, &machines[1], 1, true, true);
+    worker_open_waiting(&sink, &machines[1], 2, true, true, 200000);
+    draw_prompts(&prompts, support_seed());
+    params = params_of(&prompts, 0, &silent);
+    submit(&sink.engine, &params, &here[0]);
+    fixture_run(&sink.engine);
+    assert_int_equal(stats_of(&sink.engine).tiers[0].n_late, 1);
+    for (uint64_t round = 1; stats_of(&sink.engine).tiers[0].restored_tokens == 0; round++) {
+        assert_true(clock_now_us() < until_us);
+        draw_prompts(&prompts, support_seed() + round);
+        run_each(&source.engine, &prompts, NULL, there);
+        run_each(&sink.engine, &prompts, &source.door.source, here);
+        for (uint32_t i = 0; i < N_PROMPTS; i++)
+            assert_same(&there[i], &here[i], "of the other source", i);
+    }
+    close(listener);
+    peer_worker_close(&sink);
+    peer_worker_close(&source);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(fetched_answers_are_those_computed),
         cmocka_unit_test(a_source_that_ends_costs_no_answer),
         cmocka_unit_test(a_sink_that_ends_leaves_no_block_pinned),
+        cmocka_unit_test(a_source_that_is_late_keeps_no_request_from_another),
         cmocka_unit_test(two_that_name_each_other_both_compute),
         cmocka_unit_test(a_source_that_was_reset_gives_nothing_older),
     };
