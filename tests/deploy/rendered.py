@@ -26,6 +26,8 @@ MORE_VALUES = {
     "sglangApart": {"workers": [{"name": n, "engine": "sglang", "model": "org/name", "role": n} for n in ("prefill", "decode")]},
     "mooncake": {"workers": [{"name": n, "engine": "vllm", "model": "org/name", "role": n, "kvConnector": "MooncakeConnector"}
                              for n in ("prefill", "decode")]},
+    "ownApart": {"workers": [{"name": n, "model": "org/name", "role": n, "kv": {"hostMemory": "1GiB", "keySecret": "kv-key"}}
+                             for n in ("prefill", "decode")]},
     "wide": {"router": {"serviceDiscovery": {"clusterWide": True, "selector": {"app": "vllm"}, "writeDeletionCost": True,
                                              "port": 8000}}},
     "slices": {"workers": [], "router": {"serviceDiscovery": {"namespace": "models"},

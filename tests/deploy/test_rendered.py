@@ -299,7 +299,7 @@ def test_workers_take_their_arguments_and_listen_at_the_given_port(objects):
 def tiered(objects):
     """(worker, its options) of those that keep KV below host memory."""
     found = [(w, effective("incipit-worker", container_of(w)["args"])) for w in our_workers(objects)]
-    return [(w, o) for w, o in found if "kv-file" in o or "kv-store" in o]
+    return [(w, o) for w, o in found if "kv-file" in o or "kv-store" in o or o["kv-peers"]]
 
 
 def gib(size):
@@ -365,6 +365,7 @@ def environment(container):
 @each_render
 def test_workers_apart_have_partners_that_they_can_reach(objects):
     """Roles are labels that the router reads; both have one model and connector, and no port between them is closed."""
+    own = {container_of(d)["image"] for d in our_workers(objects)}
     apart = {}
     for worker in workers_of(objects):
         labels, c = worker["spec"]["template"]["metadata"]["labels"], container_of(worker)
@@ -373,10 +374,19 @@ def test_workers_apart_have_partners_that_they_can_reach(objects):
     if not apart:
         return
     assert set(apart) == {"prefill", "decode"}
-    assert len({re.search(r"--model(-path)?=(\S+)", args)[2] for found in apart.values() for _, _, args in found}) == 1
+    assert len({re.search(r"(?:--model(?:-path)?=)?(\S+)", args)[1] for found in apart.values() for _, _, args in found}) == 1
     for role, found in apart.items():
         for labels, c, args in found:
-            assert set(labels["incipit.dev/role"].split()) <= {"prefill", "decode"}
+            for policy in of_kind(objects, "NetworkPolicy"):
+                if not matches(policy["spec"]["podSelector"]["matchLabels"], labels):
+                    continue
+                for way, peers in (("ingress", "from"), ("egress", "to")):
+                    assert any("ports" not in rule and matches(peer["podSelector"]["matchLabels"], labels)
+                               for rule in policy["spec"][way] for peer in rule.get(peers, []) if "podSelector" in peer)
+            if c["image"] in own:
+                options = effective("incipit-worker", c["args"])
+                assert options["role"] == role and options["kv-peers"] and options["kv-key-file"] and options["kv-offload-bytes"]
+                continue
             if "sglang" in c["image"]:
                 assert f"--disaggregation-mode={role}" in args
                 continue
@@ -385,12 +395,6 @@ def test_workers_apart_have_partners_that_they_can_reach(objects):
             roles = {"NixlConnector": ("kv_both", "kv_both"), "MooncakeConnector": ("kv_producer", "kv_consumer")}
             assert transfer == {"kv_connector": connector, "kv_role": roles[connector][role == "decode"]}
             assert environment(c)["VLLM_NIXL_SIDE_CHANNEL_HOST"]["valueFrom"]["fieldRef"]["fieldPath"] == "status.podIP"
-            for policy in of_kind(objects, "NetworkPolicy"):
-                if not matches(policy["spec"]["podSelector"]["matchLabels"], labels):
-                    continue
-                for way, peers in (("ingress", "from"), ("egress", "to")):
-                    assert any("ports" not in rule and matches(peer["podSelector"]["matchLabels"], labels)
-                               for rule in policy["spec"][way] for peer in rule.get(peers, []) if "podSelector" in peer)
 
 
 @each_render
@@ -474,6 +478,7 @@ WITH = {
     ("workerDefaults", "kv", "file"): {"workerDefaults": {"kv": {"hostMemory": "1GiB", "file": {"size": "9Gi"}}}},
     ("workerDefaults", "kv"): {"workerDefaults": {"kv": {"hostMemory": "1GiB", "keySecret": "k", "store": {"url": "rediss://a:6379"}}}},
     ("workerDefaults", "autoscaling"): {"keda": {"enabled": True}},
+    ("workerDefaults", "role"): {"workerDefaults": {"kv": {"hostMemory": "1GiB", "keySecret": "k"}}},
     ("workerDefaults", "kvConnector"): {"workerDefaults": {"engine": "vllm", "role": "prefill"}},
     ("workerDefaults", "model"): {"workers": [{"name": "demo"}], "workerDefaults": {"model": "org/name"}},
     ("workerDefaults", "servedModelName"): {"workers": [{"name": "demo", "model": "org/name"}]},
@@ -526,7 +531,7 @@ def test_every_value_of_the_chart_matters_and_is_in_its_schema(path, value):
 def test_an_entry_of_workers_overrides_each_default(path, value):
     """Also where it is false, or absent."""
     changed, entry = nested(path, other(path, value)), {"name": "demo", "model": "org/name"}
-    base = next((v for p, v in WITH.items() if path[:len(p)] == p and ("keda" in v or path[1] == "kv")), {})
+    base = next((v for p, v in WITH.items() if path[:len(p)] == p and ("keda" in v or path[1] in ("kv", "role"))), {})
     if path[1] == "model":
         entry.pop("model")
     from_defaults = helm(base, changed | {"workers": [entry]})[0]
@@ -540,6 +545,7 @@ def test_an_entry_of_workers_overrides_each_default(path, value):
     ({"workers": [{"name": "a", "model": "m"}, {"name": "a", "model": "n"}]}, "another one called a"),
     ({"workers": [{"name": "a", "model": "m", "kv": {"file": {"size": "9Gi"}}}]}, "need engine incipit and kv.hostMemory"),
     ({"workers": [{"name": "a", "model": "m", "kv": {"hostMemory": "1GiB", "store": {"url": "redis://b"}}}]}, "kv.keySecret"),
+    ({"workers": [{"name": "a", "model": "m", "role": "decode", "kv": {"hostMemory": "1GiB"}}]}, "kv.keySecret"),
     ({"workers": [{"name": "a", "model": "m", "kv": {"hostMemory": "1GiB", "file": {"size": "9Gi", "hostPath": "/x"}}}]}, "exclude"),
 ])
 def test_workers_that_cannot_be_are_refused(values, word):
