@@ -9,6 +9,7 @@
 #include "common/base/rng.h"
 #include "router/registry/registry.h"
 #include "router/registry/registry_kv.h"
+#include "router/registry/registry_pair.h"
 #include "router/registry/registry_remote.h"
 #include "router/registry/registry_route.h"
 #include "router/registry/registry_view.h"
@@ -563,6 +564,47 @@ static uint32_t add_engine(struct registry *r, uint32_t port) {
     return add_engine_of(r, port, 1000);
 }
 
+static struct registry_target target_of(struct registry *r, uint32_t id) {
+    struct registry_view view;
+
+    assert_true(registry_get(r, id, &view));
+    return (struct registry_target){.worker = id, .incarnation = view.incarnation};
+}
+
+/* Until its worker is another process, or another worker. */
+static void engines_are_used_in_turn(void **state) {
+    struct worker_engines two = {2, {{"a", 0}, {"b", 3}}}, none = {0};
+    struct registry_report report = {.generation = "g2"};
+    struct registry *r = create(8);
+    uint32_t id = add_engine(r, 8000), n = 0;
+    struct registry_target at = target_of(r, id), old = at;
+    struct worker_engine e;
+    (void)state;
+
+    assert_false(registry_next_engine(r, &at, &e, &n));
+    registry_set_engines(r, id, at.incarnation + 1, &two);
+    assert_false(registry_next_engine(r, &at, &e, &n));
+    for (uint32_t i = 0; i < 4; i++) {
+        registry_set_engines(r, id, at.incarnation, &two); /* as in each round */
+        assert_true(registry_next_engine(r, &at, &e, &n));
+        assert_int_equal(n, 2);
+        assert_string_equal(e.id, i % 2 ? "b" : "a");
+        assert_int_equal(e.rank, i % 2 ? 3 : 0);
+    }
+    registry_report(r, id, &report);
+    assert_false(registry_next_engine(r, &at, &e, &n));
+    registry_set_engines(r, id, at.incarnation, &two);
+    registry_set_engines(r, id, at.incarnation, &none);
+    assert_false(registry_next_engine(r, &at, &e, &n));
+    registry_set_engines(r, id, at.incarnation, &two);
+    registry_replace(r, id);
+    at = target_of(r, id);
+    assert_false(registry_next_engine(r, &old, &e, &n));
+    assert_false(registry_next_engine(r, &at, &e, &n));
+    registry_check(r);
+    registry_destroy(r);
+}
+
 /* The rest waits for the next note, as when a worker reports what cannot be. */
 static void one_note_enters_so_much_at_most(void **state) {
     const uint32_t most = REGISTRY_KV_TURNS * ROUTING_FILL_MAX;
@@ -789,6 +831,7 @@ int main(void) {
         cmocka_unit_test(models_without_workers_make_room),
         cmocka_unit_test(a_tried_worker_is_not_the_new_owner_of_its_id),
         cmocka_unit_test(the_last_ones_standing_are_not_ejected),
+        cmocka_unit_test(engines_are_used_in_turn),
         cmocka_unit_test(one_note_enters_so_much_at_most),
         cmocka_unit_test(counts_of_kv_events_are_shown_and_set_the_capacity),
         cmocka_unit_test(a_cache_that_events_clear_leaves_the_index),
