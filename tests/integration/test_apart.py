@@ -310,6 +310,25 @@ def test_blocks_of_a_first_leg_are_taken_over_and_are_no_hit(pair):
     assert again.json["choices"][0]["text"] == answer.json["choices"][0]["text"]
 
 
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_worker_that_is_killed_costs_no_answer(pair, which):
+    """Of either role, while prompts are computed, waited for and handed over."""
+    router, *workers = pair()
+    ended = threading.Event()
+    thread = decode(router, ended)
+    bodies = [{"model": "m", "prompt": text_of(3600, f"prompt {i}"), "max_tokens": 8, "temperature": 0} for i in range(6)]
+    with concurrent.futures.ThreadPoolExecutor(len(bodies)) as pool:
+        answers = [pool.submit(router.post, "/v1/completions", body) for body in bodies]
+        wait_for(lambda: "outcome=\"handed\"" in router.metrics(), "a prompt that is handed over")
+        ended.set()
+        workers[which].process.kill()
+        answers = [a.result() for a in answers]
+    assert [a.code for a in answers] == [200] * len(bodies), [a.body for a in answers]
+    alone = [workers[1 - which].post("/v1/completions", body) for body in bodies]
+    assert [a.json["choices"][0]["text"] for a in answers] == [a.json["choices"][0]["text"] for a in alone]
+    thread.join(30)
+
+
 @pytest.mark.parametrize("path, more", [
     ("/v1/completions", {"prompt": text_of(2000, "a")}),
     ("/v1/completions", {"prompt": text_of(2000, "b"), "n": 3, "best_of": 3, "logprobs": 2, "stream": True}),

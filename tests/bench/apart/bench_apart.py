@@ -4,8 +4,8 @@
 Two simulated workers each (incipit-worker --backend sim: real scheduler, real KV manager, real tiers and transfers, a played
 device that computes 32,768 tokens in 2.5 s) behind a router of their own. Their model has the demonstration's shape, 2 KiB of KV a
 token, with a longer context: two cores cannot move more beside everything else. `apart` has one worker of either role, `together` has two of role both; both exchange
-blocks (--kv-peers). The rows of a load run at once, so that they share whatever disturbs the machine, with the same requests at
-the same times.
+blocks (--kv-peers). The rows of a load have the same requests at the same times, one row after the other: where blocks come late
+because the machine is busy, a worker computes them, and the figures are the machine's. Run it on an idle one.
 
   mixed   streams in a closed loop, each of a short prompt and some 200 tokens, while prompts of 32,768 tokens come at a steady
           rate. Time between two tokens of the streams: apart at most half of together's, at the 99th percentile
@@ -18,7 +18,6 @@ The beginning is not counted. Figures are medians over the seeds; a ratio is the
 """
 import argparse
 import asyncio
-import concurrent.futures
 import json
 import pathlib
 import random
@@ -119,10 +118,6 @@ class Load:
         return self.answers
 
 
-def play(url, name, seed, seconds):
-    return asyncio.run(Load(url, seed, seconds).play(name))
-
-
 # --- one run ---------------------------------------------------------------------------------------------------------
 
 def make_model(folder):
@@ -170,19 +165,17 @@ def summary(answers, page, warm_s, seconds):
 
 
 def measure(load, seed, seconds):
-    with F.Fleet() as fleet, concurrent.futures.ProcessPoolExecutor(len(ROWS)) as loads:
-        model = make_model(fleet.dir / "model")
-        proxies = {name: F.start_router(fleet, start_workers(fleet, model, roles), threads=1, args=["--log-level", "warn"])
-                   for name, roles in ROWS.items()}
-        for proxy in proxies.values():
+    out = {}
+    for name, roles in sorted(ROWS.items(), reverse=seed % 2):  # each is first in turn
+        with F.Fleet() as fleet:
+            urls = start_workers(fleet, make_model(fleet.dir / "model"), roles)
+            proxy = F.start_router(fleet, urls, threads=1, args=["--log-level", "warn"])
             F.wait_until_serving(proxy, MODEL)
-        plays = {name: loads.submit(play, proxy.url, load, seed, seconds) for name, proxy in proxies.items()}
-        out = {}
-        for name, answers in ((n, p.result()) for n, p in plays.items()):
+            answers = asyncio.run(Load(proxy.url, seed, seconds).play(load))
             for error in sorted({a.error for a in answers if a.error})[:2]:
                 print(f"    {name}: {error}", file=sys.stderr)
-            out[name] = summary(answers, F.get(proxies[name].admin_url + "/metrics")[1], WARM_S[load], seconds)
-        return out
+            out[name] = summary(answers, F.get(proxy.admin_url + "/metrics")[1], WARM_S[load], seconds)
+    return out
 
 
 # --- the table -------------------------------------------------------------------------------------------------------
