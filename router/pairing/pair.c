@@ -49,6 +49,10 @@ double pair_apart_s(const struct pair_price *p) {
     return p->wait_p_s + p->work_p_s + p->work_p_s * p->decodes_p * p->delta + p->fetch_s;
 }
 
+bool pair_is_dear(const struct pair_price *p) {
+    return p->fetch_s >= FETCH_SHARE * p->work_d_s;
+}
+
 bool pair_pays(const struct pair_price *p) {
-    return p->fetch_s < FETCH_SHARE * p->work_d_s && pair_together_s(p) > pair_apart_s(p);
+    return !pair_is_dear(p) && pair_together_s(p) > pair_apart_s(p);
 }

@@ -40,5 +40,6 @@ struct pair_price {
 double pair_together_s(const struct pair_price *p);
 double pair_apart_s(const struct pair_price *p);
 bool pair_pays(const struct pair_price *p);
+bool pair_is_dear(const struct pair_price *p); /* by its fetch alone: never apart */
 
 #endif

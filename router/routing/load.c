@@ -189,6 +189,11 @@ void load_note_leg(struct load *l, uint32_t w, double work_s, uint64_t now_us) {
     settle_reserved(l, w);
 }
 
+void load_end_legs(struct load *l, uint32_t w) {
+    l->legs[w].work_s = 0;
+    settle_reserved(l, w);
+}
+
 double load_held_up(const struct load *l, uint32_t w, double work_s) {
     const struct load_worker *k = &l->workers[w];
     bool is_reserved = l->legs[w].is_reserved || work_s >= LOAD_LEG_LEAST_S;

@@ -176,6 +176,7 @@ void load_set_reason(struct load *l, uint32_t w, uint32_t reasons, bool is_set);
 #define LOAD_LEG_FIRST_S     0.4
 void load_note_leg(struct load *l, uint32_t w, double work_s, uint64_t now_us);
 void load_look_at_legs(struct load *l, uint64_t now_us);
+void load_end_legs(struct load *l, uint32_t w); /* what it computes takes too long to fetch */
 
 /* Sequences that a leg of work_s holds up at w: none where it is reserved for legs, or will be by
  * this one, for then they go and no others come. */

@@ -156,7 +156,8 @@ void routing_accept(struct routing *r, const struct route_request *rq, struct ro
 /* For a request whose open ticket is *d: another worker to compute its prompt for d's, with what
  * both ways cost. Then routing_accept, with another ticket, opens the first leg there; its end is
  * is_aborted, after routing_first_token when it has computed the prompt. ST_UNAVAILABLE: no worker
- * prefills for d's. `rq`: without guesses, which are *d's. */
+ * prefills for d's. `rq`: without guesses, which are *d's. A long prompt whose fetch would be dear
+ * ends the reservation of the worker that is offered (load_end_legs). */
 MUST_USE enum status routing_offer_prefill(struct routing *r, const struct route_request *rq,
                                            const struct route_ticket *d, struct pair_price *out);
 

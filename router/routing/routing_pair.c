@@ -55,6 +55,7 @@ enum status routing_offer_prefill(struct routing *r, const struct route_request 
     };
     out->decodes_p = load_held_up(&r->load, r->chosen, out->work_p_s);
     out->wait_p_s = load_wait_in_order_s(&r->load, r->chosen, out->work_p_s, rq->now_us);
+    if (pair_is_dear(out) && out->work_d_s >= LOAD_LEG_LEAST_S) load_end_legs(&r->load, r->chosen);
     return ST_OK;
 }
 

@@ -416,6 +416,10 @@ static void a_prefill_worker_of_ours_answers_while_it_gets_few_legs(void **state
     load_set_reason(&l, 1, WORKER_EJECTED, true);
     assert_true(worker_mask_has(l.eligible.words, 0)); /* no other can */
     load_set_reason(&l, 1, WORKER_EJECTED, false);
+    load_end_legs(&l, 0);
+    assert_int_equal(l.n_eligible, 2);
+    load_note_leg(&l, 0, 2, 35 * SECOND);
+    assert_int_equal(l.n_eligible, 1);
     load_look_at_legs(&l, 200 * SECOND);
     assert_int_equal(l.n_eligible, 2);
     load_worker_down(&l, 0);
