@@ -331,6 +331,7 @@ static enum status build_holds(struct router *r, const struct proxy_config *prox
         .registry = r->registry,
         .client = r->client,
         .log = r->log,
+        .metrics = r->metrics,
         .keys = r->keys,
         .isolation = proxy->isolation,
         .tenant_header = proxy->tenant_header,
@@ -342,7 +343,10 @@ static enum status build_holds(struct router *r, const struct proxy_config *prox
         .timeout_ms = (uint32_t)MIN(proxy->request_timeout_us / 1000, UINT32_MAX),
     };
 
-    return holds_create(&r->holds, &config, err);
+    enum status st = holds_create(&r->holds, &config, err);
+
+    if (st == ST_OK) admin_commands_set_holds(r->commands, holds_put_all, r->holds);
+    return st;
 }
 
 enum status router_build_frontends(struct router *r, struct error *err) {

@@ -47,7 +47,7 @@ ARROWS = {
     "router/sharing": COMMON + " router/metrics router/registry",
     "router/upgrade": COMMON + " router/access router/routing router/registry router/fleet router/sharing",
     "router/admin": COMMON + " router/metrics router/access router/registry router/fleet",
-    "router/holds": COMMON + " router/prompt router/access router/registry router/proxy",
+    "router/holds": COMMON + " router/metrics router/prompt router/access router/registry router/proxy",
     "router/options": COMMON + " router/routing router/registry router/proxy router/fleet router/fleet/discovery router/sharing",
     "router": COMMON + " router/prompt router/metrics router/access router/registry router/proxy router/fleet "
               "router/fleet/discovery router/kv router/sharing router/upgrade router/admin router/holds router/options",

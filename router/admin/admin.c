@@ -439,7 +439,7 @@ static enum access access_of(struct str path) {
         "/health_generate", "/version", "/v1/models", "/get_model_info", WIRE_INFO_PATH};
     static const char *const admin[] = {
         "/workers",     "/list_workers", "/get_loads", "/add_worker", "/remove_worker",
-        "/flush_cache", "/drain",        "/ui",        "/config"};
+        "/flush_cache", "/drain",        "/ui",        "/config",     "/cache/holds"};
 
     for (size_t i = 0; i < ARRAY_LEN(open); i++)
         if (str_eq(path, str_of(open[i]))) return ACCESS_OPEN;
@@ -524,6 +524,7 @@ static const struct http_route routes[] = {
     {HTTP_POST, "/add_worker", to_commands},
     {HTTP_POST, "/remove_worker", to_commands},
     {HTTP_POST, "/flush_cache", to_commands},
+    {HTTP_GET, "/cache/holds", to_commands},
     {HTTP_GET, "/config", to_commands},
     {HTTP_PUT, "/config", to_commands},
     {HTTP_POST, "/drain", post_drain},

@@ -412,6 +412,23 @@ static void remove_worker(struct admin_call *c) {
     }
 }
 
+/* --- what clients hold ------------------------------------------------------------------------ */
+
+void admin_commands_set_holds(struct admin_commands *commands,
+                              void (*put)(void *arg, struct json_writer *w), void *arg) {
+    commands->put_holds = put;
+    commands->holds = arg;
+}
+
+static void get_holds(struct admin_call *c) {
+    struct json_writer w;
+
+    json_writer_init(&w, &c->answer);
+    c->commands->put_holds(c->commands->holds, &w);
+    c->content_type = OPENAI_JSON;
+    admin_call_done(c, 200);
+}
+
 /* --- the way there and back --------------------------------------------------------------------*/
 
 static void dispatch(struct admin_call *c) {
@@ -424,6 +441,8 @@ static void dispatch(struct admin_call *c) {
         remove_worker(c);
     } else if (strcmp(c->path, "/config") == 0) {
         admin_config_answer(c);
+    } else if (strcmp(c->path, "/cache/holds") == 0) {
+        get_holds(c);
     } else if (strcmp(c->path, "/flush_cache") == 0) {
         admin_flush(c);
     } else {

@@ -18,6 +18,7 @@
  *      POST   /add_worker?url=        200
  *      POST   /remove_worker?url=     200
  *      GET, PUT /config               see admin_config.h
+ *      GET    /cache/holds            what clients hold on workers: holds.h
  *      POST   /flush_cache            asks every worker to empty its cache; forgets it here */
 #ifndef ROUTER_ADMIN_ADMIN_COMMANDS_H
 #define ROUTER_ADMIN_ADMIN_COMMANDS_H
@@ -47,6 +48,11 @@ MUST_USE enum status admin_commands_create(struct admin_commands **out, struct l
 /* For /config, from now on; outlives the calls. */
 struct admin_config;
 void admin_commands_set_config(struct admin_commands *commands, const struct admin_config *config);
+
+/* For /cache/holds, from now on: `put` writes one object. */
+struct json_writer;
+void admin_commands_set_holds(struct admin_commands *commands,
+                              void (*put)(void *arg, struct json_writer *w), void *arg);
 
 /* All loops that took requests have ended, or have none of them open. NULL is fine. */
 void admin_commands_destroy(struct admin_commands *commands);

@@ -23,6 +23,8 @@ struct admin_commands {
     struct http_client *client;
     struct log *log;
     const struct admin_config *config; /* NULL: not yet */
+    void (*put_holds)(void *arg, struct json_writer *w);
+    void *holds;
     struct mailbox *box;
     struct list calls; /* calls in progress */
 };

@@ -25,9 +25,9 @@ struct hold_copy {
     char generation[WIRE_GENERATION_MAX]; /* of that worker: another one holds nothing */
     char id[HOLD_ID_MAX];                 /* the worker's */
     uint64_t tokens, bytes, hits, saved_tokens;
-    double saved_s;
-    uint64_t made_us;  /* when the worker's answer came */
-    uint32_t n_missed; /* looks in a row at which the worker was out of service */
+    double saved_s, byte_s; /* seconds of prefill; bytes held times seconds */
+    uint64_t made_us;       /* when the worker's answer came */
+    uint32_t n_missed;      /* looks in a row at which the worker was out of service */
 };
 
 struct hold_entry {

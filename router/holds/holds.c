@@ -377,6 +377,7 @@ static void on_look(void *arg) {
 
     poll_workers(h, now_us);
     look_at_entries(h, now_us);
+    holds_set_metrics(h);
     loop_timer_start(&h->look, HOLDS_LOOK_US);
 }
 

@@ -28,11 +28,13 @@ struct holds;
 struct http_client;
 struct http_request;
 struct isolation;
+struct json_writer;
 struct keys;
 struct log;
 struct loop;
 struct mail;
 struct mailbox;
+struct metrics;
 struct poison;
 struct registry;
 
@@ -46,6 +48,7 @@ struct holds_config {
     struct registry *registry;
     struct http_client *client;
     struct log *log;
+    struct metrics *metrics;
     struct keys *keys;                 /* NULL: none is needed */
     const struct isolation *isolation; /* NULL: tenants share caches */
     const char *tenant_header;         /* names the tenant of a request without a key; NULL: none */
@@ -68,5 +71,9 @@ bool holds_serves(struct str path);
 void holds_take(struct holds *h, struct http_request *req, struct mailbox *home);
 void holds_reply(struct mail *mail);
 void holds_drop(struct mail *mail);
+
+/* Control loop, for an operator: who holds how much, where, and what it saves, as of the last
+ * question to workers. One object; `holds` is a struct holds. */
+void holds_put_all(void *holds, struct json_writer *w);
 
 #endif

@@ -112,6 +112,7 @@ void holds_put_hold(struct holds_call *c, const struct hold_entry *e);
 void holds_put_prewarm(struct holds_call *c);
 void holds_put_release(struct holds_call *c, uint64_t id);
 void holds_put_list(struct holds_call *c);
+void holds_set_metrics(const struct holds *h);
 
 static inline uint64_t holds_now_us(const struct holds_call *c) {
     return loop_now_us(c->holds->config.loop);

@@ -348,6 +348,7 @@ static void read_row(struct hold_copy *copy, const struct json *row, double *lef
     (void)!json_to_u64(json_get(row, "hits"), &copy->hits);
     (void)!json_to_u64(json_get(row, "saved_tokens"), &copy->saved_tokens);
     (void)!json_to_f64(json_get(row, "saved_s"), &copy->saved_s);
+    (void)!json_to_f64(json_get(row, "held_byte_s"), &copy->byte_s);
     if (json_to_f64(json_get(row, "left_s"), &value) == ST_OK)
         *left_s = MAX(*left_s, MIN(value, (double)ttl_s));
 }

@@ -19,6 +19,10 @@ extern const double router_decision_buckets[ROUTER_DECISION_BUCKETS]; /* 500 ns 
       .aliases = "smg_http_responses_total,sgl_router_requests_total")                             \
     X(GAUGE, requests_in_flight, "", "Requests sent to workers by this router and not yet ended.", \
       .aliases = "sgl_router_running_requests")                                                    \
+    X(GAUGE, holds, "", "Prefixes that clients hold through this router.")                         \
+    X(GAUGE, held_bytes, "", "Bytes of KV that workers hold for these, copies counted.")           \
+    X(GAUGE, held_byte_seconds, "", "Bytes that these hold, times the seconds of holding so far.") \
+    X(GAUGE, holds_saved_seconds, "", "Seconds of prefill that hits of these saved so far.")       \
     X(HISTOGRAM, ttft_seconds, "",                                                                 \
       "Time from a received request to its first token, measured in the router.",                  \
       METRIC_BUCKETS(metrics_ttft_buckets), .aliases = "smg_router_ttft_seconds")                  \

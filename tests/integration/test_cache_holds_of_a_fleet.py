@@ -168,6 +168,30 @@ def test_using_a_hold_again_by_prewarming_or_holding_is_no_hit(programs):
     assert fleet.call("/cache").json["holds"][0]["hits"] == 1
 
 
+def test_operator_sees_who_holds_what_and_what_it_saves(programs, tmp_path):
+    keys = tmp_path / "keys"
+    keys.write_text("key-a tenant=a\nkey-b tenant=b\n")
+    fleet = Fleet(programs, 2, "--api-keys-file", keys)
+
+    def look():
+        return http(fleet.router.admin_url + "/cache/holds").json
+
+    held = fleet.call("/cache/hold", {"prompt": PROMPT, "copies": 2}, key="key-a").json
+    fleet.call("/cache/hold", {"prompt": PROMPT[:600]}, key="key-b")
+    fleet.call("/cache/hold", {"prompt": PROMPT[9:]}, key="key-b")
+    assert fleet.call("/v1/completions", {"prompt": PROMPT, "max_tokens": 1}, key="key-a").code == 200
+    assert fleet.call("/cache/holds", key="key-a").code == 403  # no API key is an admin key
+    wait_for(lambda: any(h["hits"] for h in look()["holders"]) and fleet.router.metric("incipit_holds_saved_seconds") > 0, "the router to have asked")
+    page = look()
+    rows = {h["id"]: h for h in page["holds"]}
+    assert len(rows) == 3 and rows[held["id"]]["tenant"] == "a" and set(rows[held["id"]]["workers"]) == {w.url for w in fleet.workers}
+    of = {h["tenant"]: h for h in page["holders"]}
+    assert of["a"]["holds"] == 1 and of["b"]["holds"] == 2 and of["a"]["bytes"] == held["bytes"] == rows[held["id"]]["bytes"]
+    assert of["a"]["hits"] == 1 and of["a"]["saved_s"] > 0 and of["a"]["held_byte_s"] > 0 and of["b"]["hits"] == 0
+    assert fleet.router.metric("incipit_holds") == 3 and fleet.router.metric("incipit_held_byte_seconds") > 0
+    assert fleet.router.metric("incipit_held_bytes") == sum(h["bytes"] for h in page["holds"])
+
+
 def ask(router, path, **fields):
     return http(router.url + path, {"model": "m", "prompt": PROMPT, **fields})
 

@@ -188,7 +188,7 @@ MORE = [{}, {"cache_explain": True}, {"n": 2}, {"cache_salt": "guess"}, {"cache_
         {"stream": True, "cache_explain": True, "stream_options": {"include_usage": True}}, {"user": "alice"},
         {"prompt_cache_key": "alice"}, {"return_token_ids": True}, {"kv_transfer_params": {"remote_host": "10.0.0.1"}},
         {"ca\\u0063he_explain": True}, {"extra_key": "guess"}]
-READS = ["/workers", "/workers/0", "/list_workers", "/get_loads", "/metrics", "/ui", "/config", "/debug/route", "/v1/models", "/version",
+READS = ["/workers", "/cache/holds", "/workers/0", "/list_workers", "/get_loads", "/metrics", "/ui", "/config", "/debug/route", "/v1/models", "/version",
          "/get_model_info", "/model_info", "/get_server_info", "/server_info", "/health_generate", "/load", "/kv_events", "/kv_events/digest",
          "/request_events", "/v1/kv_events", "/health", "/readyz", "/livez", "/ping", "/flush_cache", "/"]
 WRITES = ["/cache/explain", "/v1/cache/explain", "/v1/..%2fcache/explain", "/v1/%2e%2e%2fcache%2fexplain", "/v1/\\..\\cache\\explain",
