@@ -17,7 +17,7 @@ KUSTOMIZE = ROOT / "deploy/kustomize"
 VERSION = (ROOT / "VERSION").read_text().strip()
 RENDER = WORK / "render"
 
-TIERS = ("ssd", "hostpath", "valkey")  # components for workers of ours alone
+TIERS = ("ssd", "hostpath", "valkey", "peers")  # components for workers of ours alone
 
 # Beside the examples: what they leave out.
 MORE_VALUES = {
@@ -40,6 +40,8 @@ MORE_VALUES = {
                "metrics": {"podMonitor": {"enabled": True}}},
     "node": {"workers": [{"name": "a", "model": "org/name", "kv": {"hostMemory": "512MiB", "keySecret": "kv-key", "file": {
         "hostPath": "/mnt/disks/ssd0/incipit-kv", "bytes": "300GiB"}}}]},
+    "peers": {"workers": [{"name": "a", "model": "org/name", "kv": {"hostMemory": "512MiB", "keySecret": "kv-key", "peers": True,
+                                                                    "holdBytes": "128MiB"}}]},
     "all": {"router": {"autoscaling": {"enabled": True}, "tls": {"secretName": "cert"},
                        "metrics": {"serviceMonitor": {"enabled": True}},
                        "ingress": {"enabled": True, "hosts": [{"host": "a.example"}], "tls": [{"hosts": ["a.example"]}]}},

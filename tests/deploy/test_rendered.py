@@ -339,6 +339,20 @@ def test_kv_below_host_memory_has_its_place(objects):
 
 
 @each_render
+def test_peers_prove_themselves_and_reach_each_other(objects):
+    for worker, options in tiered(objects):
+        if not options["kv-peers"]:
+            continue
+        assert options["kv-key-file"] and not options["kv-peer-plain"]
+        assert gib(options["hold-bytes"]) <= gib(options["kv-offload-bytes"]) / 2
+        labels = worker["spec"]["template"]["metadata"]["labels"]
+        policies = [p["spec"] for p in of_kind(objects, "NetworkPolicy") if matches(p["spec"]["podSelector"]["matchLabels"], labels)]
+        for way, end in (("ingress", "from"), ("egress", "to")):
+            assert not policies or any(matches(peer["podSelector"]["matchLabels"], labels) for policy in policies
+                                       for rule in policy.get(way, []) for peer in rule.get(end, []) if "podSelector" in peer), way
+
+
+@each_render
 def test_a_store_is_encrypted_and_can_be_reached(objects):
     for worker, options in tiered(objects):
         if "kv-store" not in options:
@@ -459,7 +473,7 @@ OTHER = {
     "hosts": [{"host": "b.example"}],
     "tls": [{"hosts": ["b.example"]}], "imagePullSecrets": [{"name": "pull"}], "tolerations": [{"operator": "Exists"}],
     "topologySpreadConstraints": [{"maxSkew": 2, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}],
-    "hostMemory": "2GiB", "bytes": "7GiB", "hostPath": "/x", "url": "rediss://b:6380",
+    "hostMemory": "2GiB", "holdBytes": "512MiB", "bytes": "7GiB", "hostPath": "/x", "url": "rediss://b:6380",
     "apiServerPorts": [16443], "endpoint": "/ready", "interval": "60s", "size": "7Gi", "shmSize": "7Gi",
     "saturation": "0.6", "waiting": "9", "maxPayloadSize": "64MiB", "weight": 0, "key": "k", "values": ["v"],
     "matchExpressions": [], "preferredDuringSchedulingIgnoredDuringExecution": [],
@@ -546,6 +560,7 @@ def test_an_entry_of_workers_overrides_each_default(path, value):
     ({"workers": [{"name": "a", "model": "m", "kv": {"file": {"size": "9Gi"}}}]}, "need engine incipit and kv.hostMemory"),
     ({"workers": [{"name": "a", "model": "m", "kv": {"hostMemory": "1GiB", "store": {"url": "redis://b"}}}]}, "kv.keySecret"),
     ({"workers": [{"name": "a", "model": "m", "role": "decode", "kv": {"hostMemory": "1GiB"}}]}, "kv.keySecret"),
+    ({"workers": [{"name": "a", "model": "m", "kv": {"hostMemory": "1GiB", "peers": True}}]}, "kv.keySecret"),
     ({"workers": [{"name": "a", "model": "m", "kv": {"hostMemory": "1GiB", "file": {"size": "9Gi", "hostPath": "/x"}}}]}, "exclude"),
 ])
 def test_workers_that_cannot_be_are_refused(values, word):

@@ -1,9 +1,9 @@
 /* worker/kv/tiers/file_hold.c - units of the file tier that stay, because clients hold them.
  *
  * Held keys are counted, whether their units are there or yet to come; each segment knows how many
- * of its units are held. A segment that goes has them written again, first in the next one. Those
- * of which more than half is held stay. So a new segment always has room for other units, while at
- * most half of the folder is held.
+ * of its units are held. A segment that goes has them written again, first in the next one. A
+ * segment stays if more than half of it is held, so that the next one always has room for other
+ * units, while at most half of the folder is held.
  *
  * Processes that share the folder see each other's holds by locks of bytes of DIR/held.lock, one
  * for each segment, which the kernel takes back when their process ends. */
