@@ -4,7 +4,7 @@
  *
  * The other worker is a process of its own. TRANSFERS=10000 is the number of blocks that are sent
  * in each test (300). Nothing is waited for with a limit in time that a slow machine could reach:
- * where waits are the question, requests that waited are counted, and the longest wait is printed. */
+ * where waits matter, requests that waited are counted, and the longest wait is printed. */
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
