@@ -23,7 +23,7 @@ enum unit_damage {
 struct unit_damages {
     const struct unit_codec_config *form; /* of the units that are expected */
     const struct unit_block *blocks;      /* of the chain */
-    uint64_t chain;
+    uint64_t chain;                       /* its number */
     struct rng rng;
     uint64_t counts[N_DAMAGES][UNIT_N_CAUSES], n_fine, n_absent;
 };

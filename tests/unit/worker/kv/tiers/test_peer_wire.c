@@ -56,6 +56,7 @@ static void open_wire(bool is_sealed, bool (*alter)(void *, struct peer_wire_fra
     x.desk.source = x.wire.source;
     x.damages.form = &x.desk.form;
     x.damages.blocks = x.desk.blocks;
+    x.damages.chain = 1; /* of the desk */
     rng_seed(&x.damages.rng, support_seed());
 }
 
