@@ -89,16 +89,10 @@ static inline struct str proxy_request_id(const struct exchange *x) {
 /* Sends the request to x->try.target at the end of the turn. `is_fresh`: on a new connection,
  * because the kept-alive one was dead. */
 void proxy_attempt(struct exchange *x, bool is_fresh);
-void proxy_attempt_queued(struct exchange *x); /* of an exchange that waited */
-void proxy_drop_upstream(struct exchange *x);  /* and what its first leg has */
+void proxy_drop_upstream(struct exchange *x); /* and what its first leg has */
 
 /* Sends the attempt to the worker that answers, once its first leg is over or without one. */
 void proxy_attempt_goes_on(struct exchange *x, bool is_fresh);
-
-/* The worker that prefills failed, and the one that decodes cannot go on: both workers are left,
- * and the request is routed again. Where a worker can compute the prompt, it gets the plain request
- * whatever the retry budget. */
-void proxy_pair_failed(struct exchange *x, const char *reason);
 
 /* Closes an open ticket and leaves the states that have one. proxy_end_ticket leaves the state. */
 void proxy_account(struct exchange *x, bool is_aborted, enum registry_outcome outcome);
@@ -108,6 +102,21 @@ void proxy_end_ticket(struct exchange *x, bool is_aborted, enum registry_outcome
  * the same read reports both in one call. */
 void proxy_report_first_token(struct exchange *x);
 void proxy_release_retry(struct exchange *x); /* gives a retry back to the budget; twice is fine */
+
+/* Ends an exchange whose client has nothing with an error of the router. */
+void proxy_fail(struct exchange *x, enum status st, const struct error *err);
+#define PROXY_FAIL(x, st, ...)                                                                     \
+    do {                                                                                           \
+        struct error err_ = {0};                                                                   \
+        proxy_fail(x, error_set(&err_, st, __VA_ARGS__), &err_);                                   \
+    } while (0)
+
+/* The exchange is over: it is counted, logged, and recycled at the end of the turn. The caller ends
+ * the client's request afterwards. */
+void proxy_close(struct exchange *x, int code);
+void proxy_recycle(struct exchange *x);
+
+/* --- proxy_retry.c ---------------------------------------------------------------------------- */
 
 /* The attempt failed and the client has nothing. `cause`: a RETRY_ bit. `is_lost`: the worker died
  * on it. Another worker gets the request, or it waits, or it ends with an error. */
@@ -130,18 +139,16 @@ void proxy_leave_hung(struct exchange *x); /* its worker hangs: another one gets
 MUST_USE enum registry_outcome proxy_answer_failed(struct exchange *x,
                                                    enum registry_outcome outcome);
 
-/* Ends an exchange whose client has nothing with an error of the router. */
-void proxy_fail(struct exchange *x, enum status st, const struct error *err);
-#define PROXY_FAIL(x, st, ...)                                                                     \
-    do {                                                                                           \
-        struct error err_ = {0};                                                                   \
-        proxy_fail(x, error_set(&err_, st, __VA_ARGS__), &err_);                                   \
-    } while (0)
+/* The worker that prefills failed, and the one that decodes cannot go on: both workers are left,
+ * and the request is routed again. Where a worker can compute the prompt, it gets the plain request
+ * whatever the retry budget. */
+void proxy_pair_failed(struct exchange *x, const char *reason);
+void proxy_pause_for_pair(struct exchange *x, const struct error *err); /* of proxy_pair */
 
-/* The exchange is over: it is counted, logged, and recycled at the end of the turn. The caller ends
- * the client's request afterwards. */
-void proxy_close(struct exchange *x, int code);
-void proxy_recycle(struct exchange *x);
+void proxy_attempt_queued(struct exchange *x); /* one that waited is sent */
+void proxy_on_retry_timer(void *x);            /* the retry budget may have room by now */
+void proxy_pardon(struct exchange *x);         /* at its end: if no worker answered it without
+                                                * an error, it is to blame itself */
 
 /* --- proxy_report.c --------------------------------------------------------------------------- */
 
