@@ -3,10 +3,10 @@
 #include "common/net/resolver.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <string.h>
 
 #include "common/base/mem.h"
+#include "common/base/thread.h"
 #include "common/net/loop.h"
 #include "common/net/mailbox.h"
 
@@ -119,23 +119,6 @@ void resolver_destroy(struct resolver *r) {
     mem_free(r);
 }
 
-/* The control loop alone handles signals. */
-static int start_thread(struct lookup *l) {
-    pthread_attr_t attr;
-    sigset_t all, before;
-    pthread_t thread;
-    int code;
-
-    pthread_attr_init(&attr);
-    pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    code = pthread_create(&thread, &attr, run, l);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    pthread_attr_destroy(&attr);
-    return code;
-}
-
 static struct lookup *lookup_create(struct resolver *r, const struct address_url *url, uint32_t max,
                                     void *arg) {
     struct lookup *l = mem_zalloc(sizeof(*l));
@@ -149,6 +132,7 @@ static struct lookup *lookup_create(struct resolver *r, const struct address_url
 }
 
 static enum status begin(struct resolver *r, struct lookup *l, struct error *err) {
+    pthread_t thread;
     enum status st;
     int code;
 
@@ -160,7 +144,7 @@ static enum status begin(struct resolver *r, struct lookup *l, struct error *err
     pthread_mutex_lock(&r->line->lock);
     r->line->n_users++;
     pthread_mutex_unlock(&r->line->lock);
-    code = start_thread(l);
+    code = thread_start(&thread, run, l);
     if (code != 0) {
         st = error_set(err, ST_BUSY, "cannot start a thread to look up %s: %s", l->url.host,
                        strerror(code));
@@ -168,6 +152,7 @@ static enum status begin(struct resolver *r, struct lookup *l, struct error *err
         lookup_destroy(l);
         return st;
     }
+    pthread_detach(thread);
     r->n_open++;
     return ST_OK;
 }
