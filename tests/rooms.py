@@ -29,6 +29,7 @@ ARROWS = {
     "router/pairing": PURE,
     "router/routing": PURE + " router/pairing",
     "router/routing/policy": PURE + " router/routing",
+    "router/routing/decision": PURE + " router/routing",
     "router/queue": PURE + " router/routing",
     "router/sessions": PURE + " router/routing",
     "router/ejection": PURE,

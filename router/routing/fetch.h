@@ -17,9 +17,10 @@
  * fetches in a row brought nothing is tried by one request at a time, after pauses that double: a
  * network may be so slow that a sink never gets a block in time.
  *
- * No source: a worker with any reason not to be picked, one that failed this request, and one that
- * had nothing of what it was named for, for a pause that doubles. No sink: a worker that lacks KV
- * memory. A source may be at its limit of requests: that is when it helps most.
+ * No source: a worker with any reason not to be picked, one that failed this request, one that had
+ * nothing of what it was named for, for a pause that doubles, one that holds no more than each sink
+ * does, and one whose queue is longer than what it saves beside that. No sink: a worker that lacks
+ * KV memory. A source may be at its limit of requests: that is when it helps most.
  *
  *     fetch_find ──▶ fetch_plan, each candidate ──▶ fetch_sent ──▶ fetch_done | fetch_missed
  *

@@ -36,7 +36,7 @@ struct policy_view {
     const uint32_t *matched_blocks; /* by worker id, for candidates; of these */
     const uint32_t *device_blocks;  /* before the first below the device; NULL: all */
     const struct fetch *fetch;      /* has the sources of this request; NULL: there are none */
-    uint32_t n_shared_blocks;       /* leading blocks that more than half of candidates hold */
+    uint32_t n_shared_blocks;       /* leading blocks that more than half of those looked at hold */
     double prompt_tokens;           /* predicted */
     double tokens_per_block;
 };

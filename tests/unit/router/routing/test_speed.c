@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "common/base/rng.h"
+#include "router/routing/decision/speed.h"
 #include "router/routing/routing.h"
-#include "router/routing/speed.h"
 #include "tests/support/cm.h"
 #include "tests/support/routing_defaults.h"
 

@@ -1,4 +1,4 @@
-/* router/routing/routing_learn.c - tokens, capacities and speeds, from answers and counters.
+/* router/routing/decision/routing_learn.c - tokens, capacities, speeds, by answers and counters.
  *
  * Learning uses answers that report cached tokens, or else the worker's counters (reports).
  * One ratio per model, a running quotient of sums, predicts tokens from bytes.
@@ -13,7 +13,7 @@
 #include <assert.h>
 #include <math.h>
 
-#include "router/routing/routing_internal.h"
+#include "router/routing/decision/routing_internal.h"
 
 #define HIT_TOLERANCE   0.03 /* share: parts of a prompt differ in bytes per token */
 #define SPEED_PERIOD_US UINT64_C(1000000)

@@ -1,4 +1,4 @@
-/* router/routing/speed.h - how fast each worker prefills, learned from its first tokens.
+/* router/routing/decision/speed.h - how fast each worker prefills, learned from its first tokens.
  *
  * Per worker two sums that forget with a half-life of SPEED_HALF_LIFE_S of busy time:
  *
@@ -19,8 +19,8 @@
  * fewer than SPEED_TOKENS_MIN new tokens are not measured: they take a step however few they are.
  * An interval whose oldest prompt is aborted, or that leaves nothing pending, is dropped, as is
  * that of a worker that went away. Time is an argument; no lock, no allocation. */
-#ifndef ROUTER_ROUTING_SPEED_H
-#define ROUTER_ROUTING_SPEED_H
+#ifndef ROUTER_ROUTING_DECISION_SPEED_H
+#define ROUTER_ROUTING_DECISION_SPEED_H
 
 #include "common/base/base.h"
 

@@ -1,4 +1,4 @@
-/* router/routing/capacity.h - how large a worker's cache is, by the share of prompts found in it.
+/* router/routing/decision/capacity.h - how large a cache is, by the share of prompts found in it.
  *
  * The capacity is what the worker declares times a factor. The factor stays as it is while reports
  * agree with predictions. The two kinds of difference are not symmetric:
@@ -29,8 +29,8 @@
  *
  * A worker with memory below its device has two: of the device, by what was found there, and of
  * what is below, by what was found in all. Pure. */
-#ifndef ROUTER_ROUTING_CAPACITY_H
-#define ROUTER_ROUTING_CAPACITY_H
+#ifndef ROUTER_ROUTING_DECISION_CAPACITY_H
+#define ROUTER_ROUTING_DECISION_CAPACITY_H
 
 #include <assert.h>
 #include <math.h>

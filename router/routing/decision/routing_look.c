@@ -1,8 +1,8 @@
-/* router/routing/routing_look.c - what workers hold of a prompt, and what it costs by that. */
+/* router/routing/decision/routing_look.c - what workers hold of a prompt, and what that costs. */
 #include <math.h>
 #include <string.h>
 
-#include "router/routing/routing_internal.h"
+#include "router/routing/decision/routing_internal.h"
 
 /* Splits what matched into device and below, on the workers that have blocks there. */
 static void look_below(struct routing *r, const struct route_request *rq,

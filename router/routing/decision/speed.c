@@ -1,5 +1,5 @@
-/* router/routing/speed.c - work done by time taken. */
-#include "router/routing/speed.h"
+/* router/routing/decision/speed.c - work done by time taken. */
+#include "router/routing/decision/speed.h"
 
 #include <math.h>
 

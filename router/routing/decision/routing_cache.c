@@ -1,4 +1,4 @@
-/* router/routing/routing_cache.c - how much of each worker's cache is in use, in blocks.
+/* router/routing/decision/routing_cache.c - how much of each worker's cache is in use, in blocks.
  *
  * What a worker can keep of earlier prompts is its capacity (declared, times what was learned: see
  * capacity.h) less what its open requests fill. What enters its cache without a hash here counts as
@@ -6,7 +6,7 @@
 #include <assert.h>
 #include <math.h>
 
-#include "router/routing/routing_internal.h"
+#include "router/routing/decision/routing_internal.h"
 
 #define BLOCKS_MAX     1e15       /* blocks: keeps the product within 64 bits */
 #define ROUNDING       1e-6       /* blocks: by which a whole quotient may be too small */

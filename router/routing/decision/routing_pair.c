@@ -1,11 +1,11 @@
-/* router/routing/routing_pair.c - prompts that one worker computes and another decodes.
+/* router/routing/decision/routing_pair.c - prompts that one worker computes and another decodes.
  *
  * The request has been sent to a worker, d, that answers it (routing_route). Whether another, p, is
  * to compute its prompt is decided by the prices of both ways (router/pairing/pair.h); p gets a
  * ticket of its own, and d's is parked meanwhile. */
 #include <assert.h>
 
-#include "router/routing/routing_internal.h"
+#include "router/routing/decision/routing_internal.h"
 
 /* One protocol, and blocks that are of use. */
 static bool is_pair(const struct routing *r, uint32_t p, uint32_t d) {

@@ -1,4 +1,4 @@
-/* router/routing/routing.c - prefix index, LRUs, load and policy, changed together.
+/* router/routing/decision/routing.c - prefix index, LRUs, load and policy, changed together.
  *
  * What each event does to each part:
  *
@@ -12,14 +12,13 @@
  *
  * A ticket carries the epoch of its worker's cache. After a restart of the worker the index no
  * longer has the ticket's blocks, and the events of the ticket reach load and policy alone. */
-#include "router/routing/routing.h"
-
 #include <assert.h>
 #include <math.h>
 #include <string.h>
 
 #include "common/base/mem.h"
-#include "router/routing/routing_internal.h"
+#include "router/routing/decision/routing_internal.h"
+#include "router/routing/routing.h"
 
 #define INDEX_BYTES_MIN (UINT64_C(1) << 20)
 #define ENTRIES_MAX     (UINT32_MAX / 2) /* slots are an eighth more and still fit 32 bits */

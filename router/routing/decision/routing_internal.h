@@ -1,4 +1,4 @@
-/* router/routing/routing_internal.h - what the files of routing.h share.
+/* router/routing/decision/routing_internal.h - what the files of routing.h share.
  *
  *      routing.c         workers and requests: what each event does to each part
  *      routing_look.c    what workers hold of a prompt, and what it costs by that
@@ -7,14 +7,14 @@
  *      routing_pair.c    prompts that one worker computes and another decodes
  *
  * Not for others. */
-#ifndef ROUTER_ROUTING_ROUTING_INTERNAL_H
-#define ROUTER_ROUTING_ROUTING_INTERNAL_H
+#ifndef ROUTER_ROUTING_DECISION_ROUTING_INTERNAL_H
+#define ROUTER_ROUTING_DECISION_ROUTING_INTERNAL_H
 
-#include "router/routing/capacity.h"
+#include "router/routing/decision/capacity.h"
+#include "router/routing/decision/speed.h"
 #include "router/routing/prefix_index.h"
 #include "router/routing/prefix_lru.h"
 #include "router/routing/routing.h"
-#include "router/routing/speed.h"
 
 #define ROUTING_BLOCKS_OVERCOUNTED_MAX 16.0    /* blocks of ended requests carried as a debt */
 #define ROUTING_FIRST_RATIO_TOKENS     256     /* weight of the first bytes per token, in tokens */
