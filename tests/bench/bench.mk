@@ -1,6 +1,6 @@
 # tests/bench/bench.mk - what is measured: beside other programs, under faults and overload, on this machine.
 
-.PHONY: load wrk bench-router bench-peers bench-scenes bench-apart bench-overload bench-hostile bench-engine bench-churn bench-cpu bench-quant-gate faults rolling upgrades soak
+.PHONY: load wrk bench-router bench-peers bench-scenes bench-apart bench-fetch bench-overload bench-hostile bench-engine bench-churn bench-cpu bench-quant-gate faults rolling upgrades soak
 $(B)/incipit-bench: $(call objs,$(wildcard tests/bench/load/*.c)) $(B)/libcommon.a
 $(B)/tests/bench/%: $(B)/tests/bench/%.o $(LIBS_all)
 	$(call link,,)
@@ -16,6 +16,8 @@ bench-scenes: all $(B)/tests/replay/replay ## burst, flood and agents over HTTP,
 	@INCIPIT_BUILD=$(B) tests/python tests/bench/scenes/bench_scenes.py $(if $(TRACE),trace $(TRACE)) $(ARGS)
 bench-apart: all ## prompts of 32k tokens among streams, and short prompts: workers of role prefill and decode beside those of none; ARGS=quick
 	@INCIPIT_BUILD=$(B) python3 tests/bench/apart/bench_apart.py $(ARGS)
+bench-fetch: all ## workers that fetch KV from one another beside workers that do not; one that joins; one restarted with a folder; ARGS=--help
+	@INCIPIT_BUILD=$(B) tests/python tests/bench/fetch/bench_fetch.py $(ARGS)
 bench-overload: all load ## goodput at twice the load that the fleet can take; ARGS=SECONDS of each run
 	@INCIPIT_BUILD=$(B) python3 tests/bench/overload/overload.py $(ARGS)
 bench-hostile: all load ## clients that take memory and connections, in a control group of 256 MiB: what the others lose

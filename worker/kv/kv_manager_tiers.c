@@ -82,11 +82,11 @@ static uint32_t count_wanted(struct kv_manager *mgr, const struct kv_seq *seq) {
 
 void kv_manager_keep_ended(struct kv_manager *mgr, const struct kv_seq *seq) {
     const struct prefix_cache *cache = block_pool_cache(mgr->pool);
-    uint32_t n, n_below;
+    uint32_t n, n_below, n_moved = 0;
 
     if (!has_names(mgr) || (n = count_wanted(mgr, seq)) == 0) return;
     n_below = mgr->names.config.count_below(mgr->names.config.arg, mgr->names.keys, n);
-    for (uint32_t i = n_below; i < MIN(n, n_below + EARLY_MOST); i++) {
+    for (uint32_t i = n_below; i < n && n_moved < EARLY_MOST; i++) {
         block_id id = seq->table[0].ids[i], there;
         struct prefix_key key = prefix_cache_key(cache, id);
 
@@ -97,6 +97,7 @@ void kv_manager_keep_ended(struct kv_manager *mgr, const struct kv_seq *seq) {
         }
         if (kv_moves_room(&mgr->moves) <= mgr->moves.capacity / 2) return; /* admissions need it */
         if (!kv_manager_keep_on_host(mgr, id, &key)) return;
+        n_moved++;
     }
 }
 

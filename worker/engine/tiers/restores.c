@@ -20,7 +20,8 @@
 #include "worker/engine/tiers/lower_internal.h"
 
 #define RESTORES      16u
-#define RESTORE_JOBS  16u
+#define RESTORE_JOBS  32u
+#define JOBS_EACH     8u   /* of a restore: others need not wait until it is over */
 #define ASK_PIECE     32u  /* blocks named before a tier is asked about them */
 #define DEARER_MARGIN 0.05 /* computing must be that much sooner */
 #define DEARER_TRIALS 64u  /* one of so many that are dearer is restored: prices change, */
@@ -155,7 +156,8 @@ static void submit(struct restores *rs, struct restore *x) {
     struct lower *w = rs->w;
     struct restore_job *j;
 
-    while (!x->is_over && x->n_submitted < x->n && (j = free_job(rs)) != NULL) {
+    while (!x->is_over && x->n_submitted < x->n && x->n_jobs < JOBS_EACH &&
+           (j = free_job(rs)) != NULL) {
         uint32_t n = fill_job(rs, x, j);
 
         if (n == 0) return;

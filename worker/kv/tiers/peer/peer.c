@@ -126,6 +126,10 @@ static void fill_results(struct tier_job *job, uint32_t first, enum tier_result 
     }
 }
 
+void peer_work_begin(struct peer_source *s, struct peer_work *w) {
+    if (!w->job->began_us) w->job->began_us = MAX(w->have_us, s->end_us);
+}
+
 void peer_work_end(struct peer_work *w, enum tier_result result) {
     struct tier_peer *t = w->source->tier;
     struct tier_job *job = w->job;

@@ -28,6 +28,7 @@ struct peer_work {
     bool by_place;      /* it was asked for places */
     bool is_lost;       /* one of them no longer had its block: the rest is asked for as units */
     size_t used_credit; /* not yet given back */
+    uint64_t have_us;   /* when the source had found its first unit */
 };
 
 enum source_state {
@@ -62,6 +63,7 @@ struct peer_source {
     int pass_fd;             /* -1: none */
     struct peer_place places[PEER_KEYS_MAX];
     uint64_t used_us; /* when a job last named it */
+    uint64_t end_us;  /* of the last run: it sends one behind the other */
     uint64_t pause_us;
     uint32_t n_failures;    /* in a row */
     uint64_t away_until_us; /* `lock`, as `at` */
@@ -93,6 +95,9 @@ struct tier_peer {
 };
 
 /* --- peer.c ----------------------------------------------------------------------------------- */
+
+/* At its first unit, or place: what the source needed to find it, and the run before, is a wait. */
+void peer_work_begin(struct peer_source *s, struct peer_work *w);
 
 /* Units that have no result yet get it, the first `result` and the others TIER_SKIPPED; the job
  * goes home. */

@@ -16,9 +16,9 @@
 #include "common/base/mem.h"
 #include "worker/kv/tiers/peer/peer_internal.h"
 
-#define ASKED_MAX     3u             /* jobs at a time */
-#define HEAD_MAX      4096u          /* of the answer to the upgrade */
-#define GRACE_US      1000000u       /* a run that has begun is finished, if it takes no longer */
+#define ASKED_MAX     8u       /* jobs at a time: a busy source finds a run between its steps */
+#define HEAD_MAX      4096u    /* of the answer to the upgrade */
+#define GRACE_US      1000000u /* a run that has begun is finished, if it takes no longer */
 #define OVERDUE_US    (2 * GRACE_US) /* behind a job's deadline: its source no longer ends it */
 #define PINGS_MISSED  2u
 #define PATIENCE_MOST 600000000u
@@ -95,7 +95,6 @@ static void ask(struct peer_source *s, struct peer_work *w, uint64_t now_us) {
 
     for (uint32_t i = w->n_come; i < job->n; i++)
         asked.keys[asked.n++] = job->units[i].id.key;
-    if (!w->job->began_us) w->job->began_us = now_us;
     w->n_first = w->n_have = w->n_come;
     w->used_credit = 0;
     w->stream = s->next_stream++;
@@ -230,6 +229,7 @@ static void land(struct peer_source *s, struct peer_work *w, struct str unit) {
     struct tier_peer *t = s->tier;
     struct tier_unit *u = &w->job->units[w->n_come++];
 
+    peer_work_begin(s, w);
     u->cause = unit_open(t->codec, &u->id, unit.ptr, unit.len, u->payload);
     u->result = u->cause == UNIT_FINE ? TIER_OK : TIER_REJECTED;
     if (u->result == TIER_OK) {
@@ -268,6 +268,7 @@ static const char *on_have(struct peer_work *w, uint32_t n) {
     if (w->n_have > w->n_come || n == 0 || n > w->job->n - w->n_come)
         return "a HAVE that was not asked for";
     w->n_have += n;
+    if (!w->have_us) w->have_us = clock_now_us();
     return NULL;
 }
 
@@ -289,6 +290,7 @@ static const char *on_end(struct peer_source *s, struct peer_work *w, uint32_t r
     if (result == TIER_OK && w->n_come < w->job->n && !asks_anew)
         return "an END before the last unit";
     peer_source_worked(s);
+    s->end_us = clock_now_us();
     if (asks_anew) {
         w->is_asked = false;
     } else if (result != TIER_BUSY || !ask_again(s, w)) {

@@ -14,6 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/base/clock.h"
 #include "common/base/hash.h"
 #include "worker/kv/tiers/peer/peer_internal.h"
 #include "worker/kv/tiers/peer/peer_pass.h"
@@ -154,6 +155,8 @@ const char *peer_share_take(struct peer_source *s, struct peer_work *w,
     if (peer_read_places(f, s->places, &n, proof, NULL) != ST_OK || n > w->job->n - w->n_come)
         return "places that were not asked for";
     w->n_have += n;
+    if (!w->have_us) w->have_us = clock_now_us();
+    peer_work_begin(s, w);
     if (!s->pool.map || !is_proved(s, w, n, proof)) w->is_lost = true;
     for (uint32_t i = 0; i < n && !w->is_lost; i++)
         w->is_lost = atomic_load_explicit(&w->job->is_cancelled, memory_order_relaxed) ||
