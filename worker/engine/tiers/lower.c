@@ -19,8 +19,8 @@ uint32_t lower_max_reserved(uint32_t n_host_blocks) {
 
 /* --- what the kv manager asks ----------------------------------------------------------------- */
 
-/* What other workers are likely to ask for is in host memory before they do: to bring it there takes
- * the steps that are under way. */
+/* What other workers are likely to ask for is in host memory before they do: to bring it there
+ * takes the steps that are under way. */
 static uint32_t count_below(void *arg, const struct unit_key *keys, uint32_t n) {
     struct lower *w = arg;
     uint32_t n_below = w->config.server && !w->drain.is_on ? 0 : n;

@@ -31,8 +31,8 @@ struct kv_name {
 struct kv_names_config {
     const uint8_t *fleet_key; /* 32 bytes, outlives the names; NULL: the fixed one */
     struct unit_key root;
-    /* How many of keys[0, n), first to last, need not be brought to host memory to be written: they
-     * are below already, or would not be written. */
+    /* How many of keys[0, n), first to last, need not be brought to host memory: they are below
+     * already, or would not be written, and no other worker asks for them. */
     uint32_t (*count_below)(void *arg, const struct unit_key *keys, uint32_t n);
     /* Host memory has this wanted content, or is about to; and: it is about to forget a named one.
      * They must not change a pool. */
