@@ -35,7 +35,7 @@ static void start(struct fixture *fx) {
     assert_int_equal(loop_create(&fx->loop, NULL), ST_OK);
     assert_int_equal(mailbox_open(&fx->box, fx->loop, on_mail, fx, NULL), ST_OK);
     routing_options_default(&config.routing);
-    config.routing.max_index_bytes = 4 << 20;
+    config.routing.max_index_bytes = 1 << 20;
     assert_int_equal(registry_create(&fx->registry, &config, NULL), ST_OK);
     fx->metrics = router_metrics_create();
     fx->admin.registry = fx->registry;
