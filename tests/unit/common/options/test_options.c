@@ -741,6 +741,19 @@ static void the_short_help_has_one_line_for_each_group(void **state) {
     buf_fini(&out);
 }
 
+/* It is read as a topic, so that one that is none is refused. */
+static void help_takes_a_name_with_its_dashes(void **state) {
+    char *argv[] = {(char[]){"incipit-test"}, (char[]){"--help"}, (char[]){"--xyzzyplugh"}};
+    struct options *o = NULL;
+    struct target t = {0};
+    bool wants_exit = false;
+    struct error err = {0};
+
+    (void)state;
+    assert_int_not_equal(options_parse(&o, &program, &t, 3, argv, &wants_exit, &err), ST_OK);
+    assert_non_null(strstr(err.message, "no option and no group is called 'xyzzyplugh'"));
+}
+
 static void help_and_version_end_the_program(void **state) {
     static const char *const lines[] = {"--help",
                                         "-h",
@@ -807,6 +820,7 @@ int main(void) {
         cmocka_unit_test(help_lists_every_row_within_the_width),
         cmocka_unit_test(help_of_a_topic_is_the_option_or_its_group),
         cmocka_unit_test(the_short_help_has_one_line_for_each_group),
+        cmocka_unit_test(help_takes_a_name_with_its_dashes),
         cmocka_unit_test(help_and_version_end_the_program),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
