@@ -13,7 +13,8 @@ struct peer_worker {
     struct engine_fixture engine;
     struct tier_peer_config config;
     struct engine_tier_source tier;
-    struct tier *sink; /* the engine's */
+    struct unit_codec_config form; /* of its units, without keys */
+    struct tier *sink;             /* the engine's */
     struct peer_server *peers;
     struct peer_door door; /* its source: for the requests of others */
 };
@@ -23,6 +24,9 @@ static inline enum status peer_worker_open_tier(void *arg, const struct unit_cod
     struct peer_worker *w = arg;
     enum status st;
 
+    w->form = *codec;
+    w->form.fleet_keys = NULL;
+    w->form.n_fleet_keys = 0;
     w->config.codec = codec;
     st = tier_peer_open(out, &w->config, err);
     w->config.codec = NULL;

@@ -230,6 +230,60 @@ static void two_that_name_each_other_both_compute(void **state) {
     peer_worker_close(&b);
 }
 
+/* The outer keys of the first blocks of a prompt, as a sink without a fleet key names them. */
+static void name_blocks(const struct unit_codec_config *form, const uint32_t *tokens,
+                        struct peer_asked *asked) {
+    static const uint8_t salt[UNIT_KEY_BYTES], extras[UNIT_DIGEST_BYTES];
+    struct unit_key parent;
+
+    unit_chain_root(NULL, form->fingerprint, salt, &parent);
+    for (uint32_t i = 0; i < asked->n; i++) {
+        unit_chain_next(NULL, &parent, tokens + i * BLOCK, BLOCK, extras, &asked->keys[i]);
+        parent = asked->keys[i];
+    }
+}
+
+/* They have no credit, so that nothing that is pinned for them can be sent. */
+static void a_thousand_wants_pin_a_part_of_host_memory(void **state) {
+    struct answer there[N_PROMPTS] = {{.n = 0}}, here[N_PROMPTS] = {{.n = 0}};
+    struct peer_asked asked = {.patience_us = UINT64_MAX, .n = COMMON / BLOCK};
+    struct setup s = setup_of(&machines[1]);
+    static struct peer_worker source, sink;
+    static struct peer_desk desk;
+    uint32_t n_busy = 0, n_have = 0, n_pinned = 0;
+    struct peer_frame f;
+    uint8_t body[256];
+    int fd;
+
+    (void)state;
+    draw_prompts(&prompts, support_seed());
+    compute_answers(&machines[1], &prompts);
+    worker_open(&source, &machines[1], 1, false);
+    run_each(&source.engine, &prompts, NULL, there);
+    desk.source = source.door.source;
+    desk.form = source.form;
+    name_blocks(&desk.form, prompts.token[0], &asked);
+    fd = peer_connect(&desk);
+    peer_greet_as_sink(&desk, fd);
+    for (uint16_t i = 0; i < 1000; i++)
+        peer_write(fd, PEER_WANT, i, &asked, PEER_ASKED_BYTES(asked.n));
+    while (n_busy + n_have < 1000) {
+        assert_true(peer_read(fd, &f, body));
+        if (f.type == PEER_HAVE) n_pinned += peer_read_number(&f);
+        n_have += f.type == PEER_HAVE;
+        n_busy += f.type == PEER_END && peer_read_number(&f) == TIER_BUSY;
+    }
+    assert_in_range(n_pinned, 1, s.host_blocks / 4);
+    close(fd);
+    assert_at_rest(&source.engine);
+    worker_open(&sink, &machines[1], 2, false);
+    run_each(&sink.engine, &prompts, &source.door.source, here);
+    assert_answers(&prompts, here, "behind a thousand questions");
+    assert_int_equal(stats_of(&sink.engine).tiers[0].restored_tokens, prompts.n_blocks * BLOCK);
+    peer_worker_close(&sink);
+    peer_worker_close(&source);
+}
+
 /* Its cache was reset: what it had before has other names. */
 static void a_source_that_was_reset_gives_nothing_older(void **state) {
     struct answer there[N_PROMPTS] = {{.n = 0}}, here[N_PROMPTS] = {{.n = 0}};
@@ -286,6 +340,7 @@ int main(void) {
         cmocka_unit_test(a_sink_that_ends_leaves_no_block_pinned),
         cmocka_unit_test(a_source_that_is_late_keeps_no_request_from_another),
         cmocka_unit_test(two_that_name_each_other_both_compute),
+        cmocka_unit_test(a_thousand_wants_pin_a_part_of_host_memory),
         cmocka_unit_test(a_source_that_was_reset_gives_nothing_older),
     };
 
