@@ -33,6 +33,7 @@ ARROWS = {
     "router/queue": PURE + " router/routing",
     "router/sessions": PURE + " router/routing",
     "router/ejection": PURE,
+    "router/poison": PURE,
     "router/metrics": "common/telemetry common/http",
     "router/registry": COMMON + " router/prompt router/pairing router/routing router/queue "
                        "router/sessions router/ejection",
@@ -41,17 +42,17 @@ ARROWS = {
     "router/proxy/handover": "common/base common/text common/protocol router/prompt router/pairing",
     "router/proxy/upstream": COMMON + " router/registry",
     "router/proxy": COMMON + " router/metrics router/prompt router/access router/registry router/proxy/answers "
-                    "router/proxy/handover router/proxy/upstream router/pairing",
+                    "router/proxy/handover router/proxy/upstream router/pairing router/poison",
     "router/fleet": COMMON + " router/access router/registry",
     "router/fleet/discovery": COMMON + " router/fleet router/registry",
     "router/kv": COMMON + " router/metrics router/registry",
     "router/sharing": COMMON + " router/metrics router/registry",
     "router/upgrade": COMMON + " router/access router/routing router/registry router/fleet router/sharing",
     "router/admin": COMMON + " router/metrics router/access router/registry router/fleet",
-    "router/holds": COMMON + " router/metrics router/prompt router/access router/registry router/proxy",
+    "router/holds": COMMON + " router/metrics router/prompt router/access router/registry router/poison",
     "router/options": COMMON + " router/routing router/registry router/proxy router/fleet router/fleet/discovery router/sharing",
     "router": COMMON + " router/prompt router/metrics router/access router/registry router/proxy router/fleet "
-              "router/fleet/discovery router/kv router/sharing router/upgrade router/admin router/holds router/options",
+              "router/fleet/discovery router/poison router/kv router/sharing router/upgrade router/admin router/holds router/options",
 
     # backend.h is all that a worker knows of devices.
     "kernels": "common/base",

@@ -11,7 +11,7 @@
 #include "common/telemetry/log.h"
 #include "common/text/json.h"
 #include "router/holds/holds_internal.h"
-#include "router/proxy/poison.h"
+#include "router/poison/poison.h"
 
 #define BODY_MAX        (4u << 20) /* parsed and kept; a million tokens of text */
 #define TENANT_SEED     5

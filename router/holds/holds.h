@@ -12,7 +12,7 @@
  * owner alone: the tenant of a key, of one cache_salt. When a worker of a hold leaves, has
  * restarted, or is out of service for HOLDS_MISSED looks, another one gets the hold.
  *
- * A prompt on which two workers were lost is not sent to a third (router/proxy/poison.h), and a
+ * A prompt on which two workers were lost is not sent to a third (router/poison/poison.h), and a
  * hold that costs two workers is not repeated again. The call of a client that leaves ends.
  *
  * LIMITS. The memory is this process's: a successor knows none of it, and several routers have each

@@ -6,7 +6,7 @@
 #include "common/protocol/openai.h"
 #include "common/telemetry/log.h"
 #include "router/holds/holds_internal.h"
-#include "router/proxy/poison.h"
+#include "router/poison/poison.h"
 
 #define BYTES_PER_TOKEN 4.0
 

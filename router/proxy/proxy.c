@@ -19,11 +19,11 @@
 #include "common/base/mem.h"
 #include "common/protocol/openai.h"
 #include "router/metrics/router_metrics.h"
+#include "router/poison/poison.h"
 #include "router/prompt/prompt_hash.h"
 #include "router/prompt/prompt_text.h"
 #include "router/prompt/raw_json.h"
 #include "router/proxy/forward.h"
-#include "router/proxy/poison.h"
 #include "router/proxy/proxy_internal.h"
 
 #define MAX_IDLE_EXCHANGES 256

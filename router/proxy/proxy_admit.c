@@ -9,8 +9,8 @@
 #include "common/telemetry/log.h"
 #include "common/telemetry/metrics.h"
 #include "router/metrics/router_metrics.h"
+#include "router/poison/poison.h"
 #include "router/prompt/prompt_text.h"
-#include "router/proxy/poison.h"
 #include "router/proxy/proxy_internal.h"
 
 #define GUESSED_BYTES_PER_TOKEN 4.0

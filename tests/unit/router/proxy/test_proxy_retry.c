@@ -2,8 +2,8 @@
  * which error is sent. */
 #include <signal.h>
 
+#include "router/poison/poison.h"
 #include "router/proxy/forward.h"
-#include "router/proxy/poison.h"
 #include "router/proxy/retry.h"
 #include "tests/support/cm.h"
 #include "tests/support/proxy_fixture.h"

@@ -1,4 +1,4 @@
-/* router/proxy/poison.h - requests that seem to kill the workers that answer them.
+/* router/poison/poison.h - requests that seem to kill the workers that answer them.
  *
  * A request on which two workers were lost, one after the other, is not sent to a third. Clients
  * send failed requests again, so (client, body) is remembered by hash for --poison-memory and

@@ -1,7 +1,7 @@
-/* tests/unit/router/proxy/test_poison.c - which requests are remembered, how long, and how many. */
+/* tests/unit/router/poison/test_poison.c - which requests are remembered, how long, and how many. */
 #include <stdio.h>
 
-#include "router/proxy/poison.h"
+#include "router/poison/poison.h"
 #include "tests/support/cm.h"
 
 #define MEMORY_US UINT64_C(60000000)

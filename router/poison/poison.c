@@ -1,5 +1,5 @@
-/* router/proxy/poison.c - a small ring of hashes and when they were entered. */
-#include "router/proxy/poison.h"
+/* router/poison/poison.c - a small ring of hashes and when they were entered. */
+#include "router/poison/poison.h"
 
 #include <pthread.h>
 
