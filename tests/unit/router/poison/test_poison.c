@@ -1,4 +1,4 @@
-/* tests/unit/router/poison/test_poison.c - which requests are remembered, how long, and how many. */
+/* tests/unit/router/poison/test_poison.c - which requests are remembered, how long, how many. */
 #include <stdio.h>
 
 #include "router/poison/poison.h"
