@@ -258,7 +258,7 @@ static void a_thousand_wants_pin_a_part_of_host_memory(void **state) {
     (void)state;
     draw_prompts(&prompts, support_seed());
     compute_answers(&machines[1], &prompts);
-    worker_open(&source, &machines[1], 1, false);
+    worker_open(&source, &machines[1], 1, false, false);
     run_each(&source.engine, &prompts, NULL, there);
     desk.source = source.door.source;
     desk.form = source.form;
@@ -276,7 +276,7 @@ static void a_thousand_wants_pin_a_part_of_host_memory(void **state) {
     assert_in_range(n_pinned, 1, s.host_blocks / 4);
     close(fd);
     assert_at_rest(&source.engine);
-    worker_open(&sink, &machines[1], 2, false);
+    worker_open(&sink, &machines[1], 2, false, false);
     run_each(&sink.engine, &prompts, &source.door.source, here);
     assert_answers(&prompts, here, "behind a thousand questions");
     assert_int_equal(stats_of(&sink.engine).tiers[0].restored_tokens, prompts.n_blocks * BLOCK);
