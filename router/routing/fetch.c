@@ -150,14 +150,17 @@ struct search {
 };
 
 /* Makes s the source of its group, if none there is worth more. What it has to transfer before may
- * take longer than the sinks save: then it is none, though a sink may wait for its turn as long. */
+ * take longer than the sinks save beside what each of them has: then it is none, though a sink may
+ * wait for its turn as long. */
 static void offer(struct fetch *f, const struct search *q, uint32_t s, enum fetch_path path,
                   struct fetch_source *best) {
     uint32_t n = q->view->matched_blocks[s];
     struct fetch_source source = source_of(f, q->view, s, n, path);
-    double least_s = worth_s(f, q->view, s, policy_whole_tokens(q->view, s, q->n_held), path);
+    double least_s = best->value_s;
 
-    least_s = MAX(least_s, best->value_s);
+    if (q->n_held > 0)
+        least_s =
+            MAX(least_s, worth_s(f, q->view, s, policy_whole_tokens(q->view, s, q->n_held), path));
     if (source.value_s <= least_s) return;
     if (q->view->load->workers[s].n_pending) {
         n = q->ready(q->ctx, s, n);
