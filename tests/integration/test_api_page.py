@@ -207,6 +207,7 @@ def test_every_field_that_the_program_reads_is_on_the_page():
     on_page = {name.split(".")[-1] for _, name, _ in EVERY} | set(names("Refused", "field"))
     elsewhere = {"rid", "abort_all",  # of /abort_request, in the table of small endpoints
                  "id",  # of /cache/release
+                 "message",  # of prefix_pos
                  "type", "role", "content", "text", "function", "name", "parameters", "tool_calls", "allowed_tools", "mode",  # inside of others
                  "custom", "format", "grammar", "input",
                  "system", "cache_control",  # of Messages
