@@ -118,7 +118,9 @@ static bool take_control(struct msghdr *m, struct peer_pass *out) {
     return has_uid;
 }
 
-enum status peer_pass_receive(int socket, struct peer_pass *out) {
+/* Without room for descriptors the kernel drops them, behind the call: a close of one may wait for
+ * whom it is of. */
+enum status peer_pass_receive(int socket, bool takes_fd, struct peer_pass *out) {
     struct iovec piece = {&out->text, sizeof(out->text)};
     union control control;
     struct msghdr m = {.msg_name = &out->from,
@@ -126,7 +128,8 @@ enum status peer_pass_receive(int socket, struct peer_pass *out) {
                        .msg_iov = &piece,
                        .msg_iovlen = 1,
                        .msg_control = &control,
-                       .msg_controllen = sizeof(control)};
+                       .msg_controllen =
+                           takes_fd ? sizeof(control) : CMSG_SPACE(sizeof(struct ucred))};
     ssize_t n;
 
     out->fd = -1;

@@ -49,7 +49,9 @@ MUST_USE enum status peer_pass_dial(uint64_t generation, int *out, struct error 
 MUST_USE enum status peer_pass_send(int socket, const struct peer_pass_text *text, int fd,
                                     const struct peer_pass *to);
 
-/* ST_AGAIN: nothing has come. ST_INVALID: something has that is no such message; it is gone. */
-MUST_USE enum status peer_pass_receive(int socket, struct peer_pass *out);
+/* ST_AGAIN: nothing has come. ST_INVALID: something has that is no such message; it is gone.
+ * takes_fd: else one that comes along is dropped, and never this process's: anybody can send to the
+ * end with the name, and to close a file of theirs (of FUSE) may take as long as they like. */
+MUST_USE enum status peer_pass_receive(int socket, bool takes_fd, struct peer_pass *out);
 
 #endif

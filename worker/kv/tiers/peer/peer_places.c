@@ -62,12 +62,10 @@ static void on_pass(unsigned ready, void *arg) {
     (void)ready;
     for (uint32_t i = 0; i < PASSES_MOST; i++) {
         struct peer_pass p;
-        enum status st = peer_pass_receive(s->pass_fd, &p);
+        enum status st = peer_pass_receive(s->pass_fd, false, &p);
 
         if (st == ST_AGAIN) return;
-        if (st != ST_OK) continue;
-        if (p.fd >= 0) close(p.fd);
-        answer(s, &p);
+        if (st == ST_OK) answer(s, &p);
     }
 }
 

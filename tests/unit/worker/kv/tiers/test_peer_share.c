@@ -349,10 +349,11 @@ static void a_wrong_proof_gets_no_memory(void **state) {
     assert_int_equal(peer_pass_send(socket, &text, -1, NULL), ST_OK); /* of no connection */
     assert_int_equal(send(socket, "x", 1, 0), 1);
     text.nonce[0] ^= 1;
-    assert_int_equal(peer_pass_send(socket, &text, desk.pool.fd, NULL), ST_OK); /* that is closed */
+    assert_int_equal(peer_pass_send(socket, &text, desk.pool.fd, NULL),
+                     ST_OK); /* that is dropped */
     assert_int_equal(peer_pass_send(socket, &text, -1, NULL), ST_OK);
     await(socket);
-    assert_int_equal(peer_pass_receive(socket, &p), ST_OK); /* to the fifth */
+    assert_int_equal(peer_pass_receive(socket, true, &p), ST_OK); /* to the fifth */
     assert_true(p.fd >= 0 && p.uid == geteuid());
     peer_prove_pass(desk.form.fleet_keys[0], true, &g.sink, &g.source, text.proof);
     assert_memory_equal(p.text.proof, text.proof, sizeof(text.proof));
@@ -362,6 +363,33 @@ static void a_wrong_proof_gets_no_memory(void **state) {
     close(socket);
     close(fd);
     peer_desk_end(&desk);
+}
+
+/* A file that its sender can let hang a close is none that a source gets: it comes to nobody else
+ * than who asked for one. */
+static void a_descriptor_that_was_not_asked_for_is_dropped(void **state) {
+    struct peer_pass_text text = {.nonce = {1}};
+    int source, sink, ends[2];
+    struct peer_pass p;
+    char x;
+
+    (void)state;
+    for (int takes_fd = 0; takes_fd < 2; takes_fd++) {
+        assert_int_equal(pipe(ends), 0);
+        assert_int_equal(peer_pass_listen(77, &source, NULL), ST_OK);
+        assert_int_equal(peer_pass_dial(77, &sink, NULL), ST_OK);
+        assert_int_equal(peer_pass_send(sink, &text, ends[1], NULL), ST_OK);
+        close(ends[1]);
+        assert_int_equal(peer_pass_receive(source, takes_fd, &p), ST_OK);
+        assert_int_equal(p.fd >= 0, takes_fd);
+        assert_int_equal(p.uid, geteuid());
+        assert_memory_equal(&p.text, &text, sizeof(text));
+        if (takes_fd) close(p.fd);
+        assert_int_equal(read(ends[0], &x, 1), 0); /* nobody has the other end */
+        close(ends[0]);
+        close(sink);
+        close(source);
+    }
 }
 
 /* --- a source that lies ----------------------------------------------------------------------- */
@@ -386,7 +414,7 @@ static void pass_memory(enum passing how) {
     int unsealed = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 
     await(liar.pass);
-    assert_int_equal(peer_pass_receive(liar.pass, &p), ST_OK);
+    assert_int_equal(peer_pass_receive(liar.pass, false, &p), ST_OK);
     peer_prove_pass(desk.form.fleet_keys[0], how != PROVES_NOTHING, &liar.g.sink, &liar.g.source,
                     text.proof);
     assert_int_equal(peer_pass_send(liar.pass, &text,
@@ -657,6 +685,7 @@ int main(void) {
         cmocka_unit_test(another_user_is_served_over_the_network),
         cmocka_unit_test(who_does_not_share_is_served_over_the_network),
         cmocka_unit_test(a_wrong_proof_gets_no_memory),
+        cmocka_unit_test(a_descriptor_that_was_not_asked_for_is_dropped),
         cmocka_unit_test(memory_that_is_not_passed_is_done_without),
         cmocka_unit_test(a_place_that_is_wrong_is_asked_for_as_a_unit),
         cmocka_unit_test(a_source_that_breaks_the_protocol_loses_its_jobs),
