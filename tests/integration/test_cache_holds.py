@@ -127,6 +127,17 @@ def test_hold_is_its_owners_alone(programs):
     assert call(worker, "/cache/release", body, **key["a"]).code == 200
 
 
+def test_no_salt_makes_one_key_another(programs):
+    worker = start(programs, "--api-key", "a-4356", "key-b", "--hold-bytes", 40 * 32768, *PLACES["host"])
+    key = {name: {"authorization": f"Bearer {name}"} for name in ("a-4356", "key-b")}
+    held = call(worker, "/cache/hold", {"prompt": PROMPT}, **key["a-4356"])
+    assert held.code == 200
+    # XXH3 of this salt, with XXH3 of the second key as its seed, is XXH3 of the first key.
+    body = {"id": held.json["id"], "cache_salt": "72m<sY):"}
+    assert call(worker, "/cache/release", body, **key["key-b"]).code == 404
+    assert call(worker, "/cache/release", {"id": held.json["id"]}, **key["a-4356"]).code == 200
+
+
 @pytest.mark.parametrize("place", PLACES)
 def test_holds_stop_no_request(programs, place):
     worker = start(programs, *PLACES[place])

@@ -111,13 +111,6 @@ struct hold_call {
     bool asks_for_copies, asks_for_workers;
 };
 
-static uint64_t owner_of(const struct api *api, const struct http_request *req, const char *salt,
-                         size_t salt_len) {
-    uint64_t holder = call_holder(api, req);
-
-    return salt_len ? hash_64(salt, salt_len, holder) : holder;
-}
-
 static void on_abort(struct http_request *req) {
     ((struct hold_call *)req->user)->req = NULL;
 }
@@ -252,7 +245,7 @@ static void computed(struct call *c) {
     h->engine.n_tokens = p->prefix_tokens ? MIN(p->prefix_tokens, r->n_prompt) : r->n_prompt;
     h->engine.hold.ask = (struct kv_hold){
         .id = new_id(),
-        .owner = owner_of(c->api, c->req, salt.ptr, salt.len),
+        .owner = call_owner_of(c->api, c->req, salt),
         .holder = p->tenant,
         .ttl_s = c->keep[0].ttl_s,
     };
@@ -360,8 +353,7 @@ void cache_release_post(struct http_request *req, void *arg) {
     if (st == ST_OK) st = json_get_str(root, "cache_salt", SALT_CHARS, &salt, NULL, &err);
     if (st == ST_OK) {
         h = open_call(api, req, ENGINE_RELEASE, on_released);
-        h->engine.hold.ask =
-            (struct kv_hold){.id = id, .owner = owner_of(api, req, salt.ptr, salt.len)};
+        h->engine.hold.ask = (struct kv_hold){.id = id, .owner = call_owner_of(api, req, salt)};
         engine_call_hold(api->engine, &h->engine);
     } else {
         http_reply_error(req, st, &err);

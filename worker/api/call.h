@@ -180,6 +180,8 @@ uint64_t call_holder(const struct api *api, const struct http_request *req);
 /* Whose earlier requests a request may name: its holder's, of one salt. A router that is not
  * trusted isolates tenants by the field cache_salt. */
 uint64_t call_owner(const struct call *c);
+/* For a salt that the client gave: none makes one owner another, for it is not to be computed. */
+uint64_t call_owner_of(const struct api *api, const struct http_request *req, struct str salt);
 
 /* Of shapes with one prompt, once its first token is there: compares the prompt with that of
  * `compared`, and remembers it. */

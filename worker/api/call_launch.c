@@ -97,11 +97,18 @@ uint64_t call_holder(const struct api *api, const struct http_request *req) {
     return by.len ? hash_64(by.ptr, by.len, 0) : 0;
 }
 
-uint64_t call_owner(const struct call *c) {
-    struct str salt = member_text(c->asked, "cache_salt");
-    uint64_t holder = call_holder(c->api, c->req);
+uint64_t call_owner_of(const struct api *api, const struct http_request *req, struct str salt) {
+    uint64_t owner = call_holder(api, req);
+    uint8_t digest[SHA256_BYTES];
 
-    return salt.len ? hash_64(salt.ptr, salt.len, holder) : holder;
+    if (!salt.len) return owner;
+    hash_hmac_sha256(&owner, sizeof(owner), salt.ptr, salt.len, digest);
+    memcpy(&owner, digest, sizeof(owner));
+    return owner;
+}
+
+uint64_t call_owner(const struct call *c) {
+    return call_owner_of(c->api, c->req, member_text(c->asked, "cache_salt"));
 }
 
 /* Who shares the device fairly with others: its holder, or else those of one cache_salt. 0: no
