@@ -118,8 +118,8 @@ static bool take_control(struct msghdr *m, struct peer_pass *out) {
     return has_uid;
 }
 
-/* Without room for descriptors the kernel drops them, behind the call: a close of one may wait for
- * whom it is of. */
+/* Without room for descriptors the kernel drops them; to close one may mean to wait for its
+ * sender. */
 enum status peer_pass_receive(int socket, bool takes_fd, struct peer_pass *out) {
     struct iovec piece = {&out->text, sizeof(out->text)};
     union control control;

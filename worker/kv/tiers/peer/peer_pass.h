@@ -50,8 +50,8 @@ MUST_USE enum status peer_pass_send(int socket, const struct peer_pass_text *tex
                                     const struct peer_pass *to);
 
 /* ST_AGAIN: nothing has come. ST_INVALID: something has that is no such message; it is gone.
- * takes_fd: else one that comes along is dropped, and never this process's: anybody can send to the
- * end with the name, and to close a file of theirs (of FUSE) may take as long as they like. */
+ * takes_fd: else one that comes along is dropped, and never this process's: any process can send to
+ * the end with the name, and to close its file, of FUSE say, takes as long as it likes. */
 MUST_USE enum status peer_pass_receive(int socket, bool takes_fd, struct peer_pass *out);
 
 #endif
