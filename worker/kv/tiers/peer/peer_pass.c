@@ -120,7 +120,7 @@ static bool take_control(struct msghdr *m, struct peer_pass *out) {
 
 /* Without room for descriptors the kernel drops them; to close one may mean to wait for its
  * sender. */
-enum status peer_pass_receive(int socket, bool takes_fd, struct peer_pass *out) {
+static enum status receive(int socket, int flags, bool takes_fd, struct peer_pass *out) {
     struct iovec piece = {&out->text, sizeof(out->text)};
     union control control;
     struct msghdr m = {.msg_name = &out->from,
@@ -133,7 +133,7 @@ enum status peer_pass_receive(int socket, bool takes_fd, struct peer_pass *out) 
     ssize_t n;
 
     out->fd = -1;
-    n = recvmsg(socket, &m, MSG_CMSG_CLOEXEC);
+    n = recvmsg(socket, &m, flags | MSG_CMSG_CLOEXEC);
     if (n < 0) return errno == EAGAIN || errno == EINTR ? ST_AGAIN : ST_IO;
     out->from_len = m.msg_namelen;
     if (take_control(&m, out) && n == (ssize_t)sizeof(out->text) && !(m.msg_flags & MSG_TRUNC))
@@ -141,4 +141,15 @@ enum status peer_pass_receive(int socket, bool takes_fd, struct peer_pass *out) 
     if (out->fd >= 0) close(out->fd);
     out->fd = -1;
     return ST_INVALID;
+}
+
+/* Who sent it is known before its descriptor is taken. */
+enum status peer_pass_receive(int socket, uid_t fds_of, struct peer_pass *out) {
+    enum status st = ST_INVALID;
+
+    if (fds_of != PEER_PASS_NOBODY) {
+        st = receive(socket, MSG_PEEK, false, out);
+        if (st != ST_OK && st != ST_INVALID) return st;
+    }
+    return receive(socket, 0, st == ST_OK && out->uid == fds_of, out);
 }

@@ -26,6 +26,8 @@
 
 #include "worker/kv/tiers/peer/peer_frame.h"
 
+#define PEER_PASS_NOBODY ((uid_t)-1)
+
 /* As it is sent. */
 struct peer_pass_text {
     uint8_t nonce[PEER_NONCE_BYTES]; /* of the sink's HELLO */
@@ -50,8 +52,9 @@ MUST_USE enum status peer_pass_send(int socket, const struct peer_pass_text *tex
                                     const struct peer_pass *to);
 
 /* ST_AGAIN: nothing has come. ST_INVALID: something has that is no such message; it is gone.
- * takes_fd: else one that comes along is dropped, and never this process's: any process can send to
- * the end with the name, and to close its file, of FUSE say, takes as long as it likes. */
-MUST_USE enum status peer_pass_receive(int socket, bool takes_fd, struct peer_pass *out);
+ * A descriptor is taken of this user alone; another is dropped, and never this process's: any
+ * process can send to the end with the name, or be a source that says it has the key, and to close
+ * its file, of FUSE say, takes as long as it likes. */
+MUST_USE enum status peer_pass_receive(int socket, uid_t fds_of, struct peer_pass *out);
 
 #endif

@@ -62,7 +62,7 @@ static void on_pass(unsigned ready, void *arg) {
     (void)ready;
     for (uint32_t i = 0; i < PASSES_MOST; i++) {
         struct peer_pass p;
-        enum status st = peer_pass_receive(s->pass_fd, false, &p);
+        enum status st = peer_pass_receive(s->pass_fd, PEER_PASS_NOBODY, &p);
 
         if (st == ST_AGAIN) return;
         if (st == ST_OK) answer(s, &p);

@@ -60,7 +60,7 @@ static void map(struct peer_source *s, const struct peer_pass *p) {
 static void on_pass(unsigned ready, void *arg) {
     struct peer_source *s = arg;
     struct peer_pass p;
-    enum status st = peer_pass_receive(s->pass_fd, true, &p);
+    enum status st = peer_pass_receive(s->pass_fd, s->tier->config.share_uid, &p);
 
     (void)ready;
     if (st == ST_AGAIN) return;

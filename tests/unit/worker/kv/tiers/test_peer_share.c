@@ -353,7 +353,7 @@ static void a_wrong_proof_gets_no_memory(void **state) {
                      ST_OK); /* that is dropped */
     assert_int_equal(peer_pass_send(socket, &text, -1, NULL), ST_OK);
     await(socket);
-    assert_int_equal(peer_pass_receive(socket, true, &p), ST_OK); /* to the fifth */
+    assert_int_equal(peer_pass_receive(socket, geteuid(), &p), ST_OK); /* to the fifth */
     assert_true(p.fd >= 0 && p.uid == geteuid());
     peer_prove_pass(desk.form.fleet_keys[0], true, &g.sink, &g.source, text.proof);
     assert_memory_equal(p.text.proof, text.proof, sizeof(text.proof));
@@ -368,23 +368,24 @@ static void a_wrong_proof_gets_no_memory(void **state) {
 /* A file that its sender can let hang a close is none that a source gets: it comes to nobody else
  * than who asked for one. */
 static void a_descriptor_that_was_not_asked_for_is_dropped(void **state) {
+    const uid_t of[] = {PEER_PASS_NOBODY, geteuid() + 1, geteuid()};
     struct peer_pass_text text = {.nonce = {1}};
     int source, sink, ends[2];
     struct peer_pass p;
     char x;
 
     (void)state;
-    for (int takes_fd = 0; takes_fd < 2; takes_fd++) {
+    for (int i = 0; i < 3; i++) {
         assert_int_equal(pipe(ends), 0);
         assert_int_equal(peer_pass_listen(77, &source, NULL), ST_OK);
         assert_int_equal(peer_pass_dial(77, &sink, NULL), ST_OK);
         assert_int_equal(peer_pass_send(sink, &text, ends[1], NULL), ST_OK);
         close(ends[1]);
-        assert_int_equal(peer_pass_receive(source, takes_fd, &p), ST_OK);
-        assert_int_equal(p.fd >= 0, takes_fd);
+        assert_int_equal(peer_pass_receive(source, of[i], &p), ST_OK);
+        assert_int_equal(p.fd >= 0, i == 2);
         assert_int_equal(p.uid, geteuid());
         assert_memory_equal(&p.text, &text, sizeof(text));
-        if (takes_fd) close(p.fd);
+        if (p.fd >= 0) close(p.fd);
         assert_int_equal(read(ends[0], &x, 1), 0); /* nobody has the other end */
         close(ends[0]);
         close(sink);
@@ -414,7 +415,7 @@ static void pass_memory(enum passing how) {
     int unsealed = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 
     await(liar.pass);
-    assert_int_equal(peer_pass_receive(liar.pass, false, &p), ST_OK);
+    assert_int_equal(peer_pass_receive(liar.pass, PEER_PASS_NOBODY, &p), ST_OK);
     peer_prove_pass(desk.form.fleet_keys[0], how != PROVES_NOTHING, &liar.g.sink, &liar.g.source,
                     text.proof);
     assert_int_equal(peer_pass_send(liar.pass, &text,
