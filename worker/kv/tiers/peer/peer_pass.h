@@ -53,7 +53,7 @@ MUST_USE enum status peer_pass_send(int socket, const struct peer_pass_text *tex
 
 /* ST_AGAIN: nothing has come. ST_INVALID: something has that is no such message; it is gone.
  * A descriptor is taken of this user alone; another is dropped, and never this process's: any
- * process can send to the end with the name, or be a source that says it has the key, and to close
+ * process can send to the end with the name, or be a source that proves the fixed key, and to close
  * its file, of FUSE say, takes as long as it likes. */
 MUST_USE enum status peer_pass_receive(int socket, uid_t fds_of, struct peer_pass *out);
 
