@@ -131,6 +131,7 @@ void proxy_build_head_for(struct exchange *x, const struct registry_target *targ
         to = str_put_u64(to, body_len);
     }
     to = put(to, STR("\r\n"));
+    if (own) to = put(to, str_of(own)); /* before a client's of that name: the first counts */
     to = http_write_kept(to, head, http_request_head_bytes(x->req), names_not_forwarded(x));
     if (key.len) to = put_field(to, STR("authorization: Bearer "), key);
     if (x->is_salted && target->trusts_router)
@@ -147,7 +148,6 @@ void proxy_build_head_for(struct exchange *x, const struct registry_target *targ
             to = str_put_u64(put(to, STR(";computed=")), target->source_computed);
         to = put(to, STR("\r\n"));
     }
-    if (own) to = put(to, str_of(own));
     if (x->proxy->config.name) /* a second Via, after the client's */
         to = put_field(to, STR("via: 1.1 "), str_of(x->proxy->config.name));
     to = put_field(to, STR("x-request-id: "), proxy_request_id(x));

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/base/hash.h"
 #include "common/base/mem.h"
 #include "common/protocol/wire.h"
 #include "common/telemetry/log.h"
@@ -22,9 +23,9 @@
 #define LEG_INTERIM_MAX 16
 /* A request that P refuses is mostly refused by D too, whose answer the client should have. */
 #define LEG_GRACE_US 500000
-/* A leg in turn may take that many times the predicted wait and prefill, and that much more: P may
- * be slower than what is known of it, or trickle its answer. Then D computes the prompt, and P is
- * not blamed. Legs that go out at once need no bound: they end with D's. */
+/* Where D can compute the prompt itself, a leg may take that many times the predicted wait and
+ * prefill, and that much more: P may be slower than what is known of it, or trickle its answer.
+ * Then D computes the prompt, and P is not blamed. Other legs end with D's. */
 #define LEG_TIMES   8
 #define LEG_MORE_US UINT64_C(5000000)
 #define LEG_MOST_S  3600.0
@@ -446,7 +447,7 @@ static bool prepare_leg(struct exchange *x, const struct handover_ops *ops) {
 /* What the legs carry beside the client's body. */
 static void write_first(struct exchange *x) {
     struct leg *leg = x->leg;
-    struct rng *rng = &x->proxy->rng;
+    uint64_t secret[2]; /* not to be guessed from what clients see, as the proxy's rng is */
     char rank[48]; /* of several engines behind a port, the one that D will ask */
     const char *own = x->leg->ops->first_head;
     uint32_t n_engines = 0;
@@ -454,12 +455,13 @@ static void write_first(struct exchange *x) {
     buf_clear(&leg->first_members);
     buf_clear(&leg->answer);
     buf_clear(&leg->members);
+    hash_random(secret, sizeof(secret));
     leg->h = (struct handover){.body = x->req->body,
                                .host = host_of(&leg->target),
                                .bootstrap_port = leg->target.part.bootstrap_port,
-                               .room = rng_u64(rng) & INT64_MAX};
+                               .room = secret[0] & INT64_MAX};
     snprintf(leg->h.rid, sizeof(leg->h.rid), "incipit-%016llx%016llx",
-             (unsigned long long)leg->h.room, (unsigned long long)rng_u64(rng));
+             (unsigned long long)leg->h.room, (unsigned long long)secret[1]);
     if (leg->ops->needs_engine &&
         registry_next_engine(x->proxy->registry, &leg->target, &leg->engine, &n_engines))
         leg->h.engine = str_of(leg->engine.id);

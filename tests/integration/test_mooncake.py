@@ -132,6 +132,73 @@ def test_ranks_behind_one_port_are_used_in_turn(pd):
     pd.assert_idle()
 
 
+def test_a_client_does_not_choose_the_rank_that_computes_its_prompt(pd):
+    """vLLM takes the first of two headers, and D waits for the rank of the router's choice."""
+    pd.start(ranks=2).decoding()
+    answer = pd.router.post("/v1/chat/completions", chat(LONG), headers={"x-data-parallel-rank": "1"})
+    assert answer.code == 200 and answer.json["choices"][0]["message"]["content"].strip() == "decode0"
+    assert pd["prefill0"].ranks == [0] and pd.choices("apart") == 1
+    pd.assert_idle()
+    assert pd.fleet.stranded() == 0
+
+
+class Xoshiro:
+    """xoshiro256**, as it goes on after four numbers in a row."""
+
+    MASK = (1 << 64) - 1
+
+    def __init__(self, seen):
+        first, second, third, fourth = map(self.middle_of, seen)
+        a = first ^ second  # s0 ^ s2, before the first step
+        s1, s2 = second, a ^ (first << 17) & self.MASK  # after it
+        s0 = third ^ s1 ^ s2
+        s2_next = s2 ^ s0 ^ (s1 << 17) & self.MASK
+        s3 = fourth ^ third ^ s2_next ^ s0 ^ s1
+        self.s = [s0, s1, s2, s3]
+        for _ in range(3):
+            self.next()
+
+    @classmethod
+    def rotated(cls, x, n):
+        return (x << n | x >> 64 - n) & cls.MASK
+
+    @classmethod
+    def middle_of(cls, number):
+        """The second word of the state that gave it."""
+        x = cls.rotated(number * pow(9, -1, 1 << 64) & cls.MASK, 64 - 7)
+        return x * pow(5, -1, 1 << 64) & cls.MASK
+
+    def next(self):
+        s = self.s
+        number, t = self.rotated(s[1] * 5 & self.MASK, 7) * 9 & self.MASK, s[1] << 17 & self.MASK
+        s[2] ^= s[0]
+        s[3] ^= s[1]
+        s[1] ^= s[2]
+        s[0] ^= s[3]
+        s[2] ^= t
+        s[3] = self.rotated(s[3], 45)
+        return number
+
+
+def numbers_of(request_id):
+    """Of "req-" and 32 digits: the lowest digit of each number is written first."""
+    digits = request_id.removeprefix("req-")
+    return [int(digits[i:i + 16][::-1], 16) for i in (0, 16)]
+
+
+def test_transfer_ids_do_not_follow_from_request_ids(pd):
+    """Each client sees request ids that the router has made; who knows a transfer id can take another's blocks."""
+    pd.start(1, 1, "--threads", "1").decoding()
+    made = [pd.router.post("/v1/chat/completions", chat(f"{i}")).headers["x-request-id"] for i in range(3)]
+    first, second, third = map(numbers_of, made)
+    known = Xoshiro(first + second)
+    assert [known.next(), known.next()] == third
+    assert pd.ask().code == 200
+    transfer = pd.first_bodies()[-1]["kv_transfer_params"]["transfer_id"]
+    assert transfer != f"incipit-{known.next() & (1 << 63) - 1:016x}{known.next():016x}"
+    pd.assert_idle()
+
+
 @pytest.mark.parametrize("fault", ["unready", "broken", "away"])
 def test_without_its_bootstrap_server_a_worker_computes_no_prompt_for_others(pd, fault):
     pd.start(is_ready=False)
