@@ -185,13 +185,16 @@ static void on_engines(const struct http_client_response *response, void *arg) {
     done(e);
 }
 
+static bool ask_engines(struct engine *e, const struct registry_view *view) {
+    return view->part.handover == HANDOVER_MOONCAKE && view->part.role != WORKER_DECODE &&
+           ask_bootstrap(e, view, on_engines);
+}
+
 /* The last call of a worker's turn. */
 static void finish(struct engine *e) {
     struct registry_view view;
 
-    if (is_still_there(e, &view) && view.part.handover == HANDOVER_MOONCAKE &&
-        view.part.role != WORKER_DECODE && ask_bootstrap(e, &view, on_engines))
-        return;
+    if (is_still_there(e, &view) && ask_engines(e, &view)) return;
     done(e);
 }
 
@@ -245,7 +248,7 @@ static void begin_worker(struct scrape *s, uint32_t worker) {
     if (!e->scrape || e->incarnation != view.incarnation) {
         *e = (struct engine){.scrape = s, .worker = worker, .incarnation = view.incarnation};
     }
-    if (is_due(e) && ask(e, &view, "/metrics", on_page)) s->n_calls++;
+    if (is_due(e) ? ask(e, &view, "/metrics", on_page) : ask_engines(e, &view)) s->n_calls++;
 }
 
 /* Keeps calls open until the round is over. */

@@ -23,7 +23,7 @@ struct fixture {
     struct registry *registry;
     struct scrape *scrape;
     const char *page, *info; /* NULL: 404 */
-    int n_pages, n_infos;
+    int n_pages, n_infos, n_queries;
     bool is_replaced; /* by another worker with its id, while it is asked, without metrics */
     uint32_t id;
 };
@@ -35,6 +35,11 @@ static void on_request(struct http_request *req, void *arg) {
     bool is_page = str_eq(req->path, STR("/metrics"));
     const char *answer = is_page ? fx->page : fx->info;
 
+    if (str_eq(req->path, STR("/query"))) { /* the bootstrap server's, at the same port */
+        fx->n_queries++;
+        http_reply(req, 404, "text/plain", STR(""));
+        return;
+    }
     fx->n_pages += is_page;
     fx->n_infos += !is_page;
     if (fx->is_replaced) replace(fx);
@@ -42,7 +47,7 @@ static void on_request(struct http_request *req, void *arg) {
 }
 
 static void describe(struct fixture *fx, bool is_third_party) {
-    const struct wire_server_info info = {.wire = 1, .model = "m"};
+    const struct wire_server_info info = {.wire = 1, .model = "m", .backend = "vllm"};
 
     assert_int_equal(registry_describe(fx->registry, fx->id, &info, is_third_party, NULL), ST_OK);
     registry_set_reason(fx->registry, fx->id, WORKER_STARTING, false);
@@ -173,6 +178,26 @@ static void a_worker_without_metrics_is_scraped_ever_less_often(void **state) {
     finish(&fx);
 }
 
+/* Where its engine starts again, its worker computes prompts for others from the next round on. */
+static void a_bootstrap_server_is_asked_though_there_are_no_metrics(void **state) {
+    struct fixture fx;
+    char labels[80];
+    int n_pages, n_queries;
+
+    (void)state;
+    start(&fx, NULL, NULL);
+    snprintf(labels, sizeof(labels),
+             "role=prefill kv_connector=MooncakeConnector bootstrap_port=%u",
+             http_server_port(fx.engine));
+    registry_configure(fx.registry, fx.id, 0, labels);
+    TURN_UNTIL(fx.loop, fx.n_pages >= 4);
+    n_pages = fx.n_pages;
+    n_queries = fx.n_queries;
+    TURN_UNTIL(fx.loop, fx.n_pages > n_pages); /* rounds 8 to 16 */
+    assert_true(fx.n_queries >= n_queries + 7);
+    finish(&fx);
+}
+
 static void our_own_workers_are_not_scraped(void **state) {
     struct fixture fx;
 
@@ -219,6 +244,7 @@ int main(void) {
         cmocka_unit_test(an_sglang_is_asked_for_its_size_once_per_start),
         cmocka_unit_test(falling_counters_and_a_new_start_time_are_a_restart),
         cmocka_unit_test(a_worker_without_metrics_is_scraped_ever_less_often),
+        cmocka_unit_test(a_bootstrap_server_is_asked_though_there_are_no_metrics),
         cmocka_unit_test(our_own_workers_are_not_scraped),
         cmocka_unit_test(a_worker_removed_during_a_scrape_is_forgotten),
         cmocka_unit_test(a_late_answer_does_not_apply_to_the_successor),
