@@ -32,8 +32,8 @@ struct leg {
     struct worker_engine engine; /* of it, where ops->needs_engine */
     struct upstream *up;         /* NULL: none */
     struct loop_task send;
-    struct loop_timer grace; /* until a partner that may fail alike is given up */
-    struct loop_timer bound; /* until D computes the prompt itself, where it can */
+    struct loop_timer grace;            /* until a partner that may fail alike is given up */
+    struct loop_timer bound;            /* until D computes the prompt itself, where it can */
     struct str cuts[HANDOVER_CUTS_MAX]; /* of the client's body, for the first leg's */
     uint32_t n_cuts;
     struct buf out, answer;   /* head of the first leg; in turn: its answer */

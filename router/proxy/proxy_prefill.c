@@ -448,7 +448,7 @@ static bool prepare_leg(struct exchange *x, const struct handover_ops *ops) {
 static void write_first(struct exchange *x) {
     struct leg *leg = x->leg;
     uint64_t secret[2]; /* not to be guessed from what clients see, as the proxy's rng is */
-    char rank[48]; /* of several engines behind a port, the one that D will ask */
+    char rank[48];      /* of several engines behind a port, the one that D will ask */
     const char *own = x->leg->ops->first_head;
     uint32_t n_engines = 0;
 
