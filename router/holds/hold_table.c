@@ -108,6 +108,16 @@ struct hold_entry *hold_table_find_copy(struct hold_table *t, uint64_t owner,
     return NULL;
 }
 
+struct hold_entry *hold_table_find_body(struct hold_table *t, uint64_t owner, struct str body) {
+    for (uint32_t i = 0; i < t->n; i++) {
+        const struct hold_entry *e = t->entries[i];
+
+        if (e->owner == owner && str_eq((struct str){e->body, e->body_len}, body))
+            return t->entries[i];
+    }
+    return NULL;
+}
+
 uint32_t hold_table_n(const struct hold_table *t) {
     return t->n;
 }

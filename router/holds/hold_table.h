@@ -66,6 +66,8 @@ struct hold_entry *hold_table_find(struct hold_table *t, uint64_t id);
 /* The owner's entry that has this copy, or NULL. */
 struct hold_entry *hold_table_find_copy(struct hold_table *t, uint64_t owner,
                                         const struct hold_copy *copy);
+/* The owner's entry that was made with these bytes, or NULL. */
+struct hold_entry *hold_table_find_body(struct hold_table *t, uint64_t owner, struct str body);
 
 /* Entries 0 to n - 1; erasing one puts the last in its place. */
 uint32_t hold_table_n(const struct hold_table *t);

@@ -151,7 +151,8 @@ static void add_copies(const struct holds_call *c, struct hold_entry *e) {
         if (c->legs[i].is_ok) hold_entry_add(e, &c->legs[i].copy);
 }
 
-/* The entry of a hold that was made: a new one, or the one that has its copies already. */
+/* The entry of a hold that was made: the one that has its copies already, the one that the same
+ * call made before, whose workers may have gone, or a new one. */
 static struct hold_entry *remember(struct holds_call *c) {
     struct hold_table *table = c->holds->table;
     struct hold_entry like = {.owner = c->owner,
@@ -162,6 +163,7 @@ static struct hold_entry *remember(struct holds_call *c) {
 
     for (uint32_t i = 0; i < c->n_legs && !e; i++)
         if (c->legs[i].is_ok) e = hold_table_find_copy(table, c->owner, &c->legs[i].copy);
+    if (!e) e = hold_table_find_body(table, c->owner, buf_str(&c->body));
     if (!e) {
         snprintf(like.holder, sizeof(like.holder), "%s", c->holder);
         snprintf(like.model, sizeof(like.model), STR_FMT, STR_ARG(c->scan.model));

@@ -3,9 +3,10 @@
  * A prompt that is to be computed is routed like a request, with a ticket, so that its worker's
  * load counts it and the index learns that this worker has it. Where fetching its beginning from
  * another worker is sooner, the call names that one. Of several workers the first is the policy's
- * choice; for each further one all but the first by rendezvous are excluded. Further ones are asked
- * when the first has answered: a prompt that kills workers is known before, and those that exchange
- * KV fetch it. */
+ * choice; for each further one all but the first by rendezvous are excluded. A hold that is asked
+ * for again, byte for byte, goes to the workers that have it, whatever the policy would choose.
+ * Further ones are asked when the first has answered: a prompt that kills workers is known before,
+ * and those that exchange KV fetch it. */
 #include <stdio.h>
 #include <string.h>
 
@@ -196,18 +197,13 @@ static uint64_t score_of(const struct holds_call *c, const struct registry_view 
     return hash_64(view->url, strlen(view->url), seed);
 }
 
-/* Excludes all candidates but the first by rendezvous, besides the workers that were tried, which
- * are no candidates. ST_NOT_FOUND: there is none. */
-static enum status choose_by_rendezvous(struct holds_call *c, struct route_request *rq,
-                                        uint32_t *exclude) {
-    struct holds *h = c->holds;
-    uint32_t n = 0, choice, best = WORKER_NONE;
+/* WORKER_NONE: there is none. */
+static uint32_t first_by_rendezvous(const struct holds_call *c, uint32_t n_candidates) {
+    const struct holds *h = c->holds;
+    uint32_t best = WORKER_NONE;
     uint64_t best_score = 0;
-    enum status st = registry_explain(h->config.registry, c->scan.model, rq, h->candidates,
-                                      h->config.max_workers, &n, &choice, NULL);
 
-    if (st != ST_OK) return st;
-    for (uint32_t i = 0; i < n; i++) {
+    for (uint32_t i = 0; i < n_candidates; i++) {
         uint32_t worker = h->candidates[i].worker;
         struct registry_view view;
         uint64_t score;
@@ -218,6 +214,39 @@ static enum status choose_by_rendezvous(struct holds_call *c, struct route_reque
         best = worker;
         best_score = score;
     }
+    return best;
+}
+
+/* The first of the candidates that has this hold already; WORKER_NONE: none does. */
+static uint32_t first_holder(const struct holds_call *c, const struct hold_entry *e,
+                             uint32_t n_candidates) {
+    const struct holds *h = c->holds;
+
+    for (uint32_t k = 0; e && k < e->n_copies; k++)
+        for (uint32_t i = 0; i < n_candidates; i++)
+            if (h->candidates[i].worker == e->copies[k].worker) return e->copies[k].worker;
+    return WORKER_NONE;
+}
+
+/* Excludes all candidates but a holder or, for a further worker, the first by rendezvous, besides
+ * the workers that were tried, which are no candidates. Nothing is excluded if the first worker is
+ * the policy's choice. ST_NOT_FOUND: there is none. */
+static enum status choose_worker(struct holds_call *c, bool is_first, struct route_request *rq,
+                                 uint32_t *exclude) {
+    struct holds *h = c->holds;
+    struct hold_entry *held = NULL;
+    uint32_t n = 0, choice, best;
+    enum status st;
+
+    if (c->op == HOLDS_HOLD) held = hold_table_find_body(h->table, c->owner, buf_str(&c->body));
+    if (is_first && !held) return ST_OK;
+    st = registry_explain(h->config.registry, c->scan.model, rq, h->candidates,
+                          h->config.max_workers, &n, &choice, NULL);
+    if (is_first && st != ST_OK) return ST_OK; /* routing says why */
+    if (st != ST_OK) return st;
+    best = first_holder(c, held, n);
+    if (best == WORKER_NONE && is_first) return ST_OK;
+    if (best == WORKER_NONE) best = first_by_rendezvous(c, n);
     if (best == WORKER_NONE) return ST_NOT_FOUND;
     memcpy(exclude, c->tried, c->n_tried * sizeof(*exclude));
     rq->exclude = exclude;
@@ -231,13 +260,13 @@ static enum status route(struct holds_leg *leg, bool is_first) {
     struct holds *h = c->holds;
     uint32_t *exclude = mem_calloc(h->config.max_workers + HOLDS_TRIED_MAX, sizeof(*exclude));
     struct route_request rq = c->rq;
-    enum status st = ST_OK;
+    enum status st;
 
     rq.now_us = holds_now_us(c);
     rq.exclude = c->tried;
     rq.n_exclude = c->n_tried;
     rq.may_fetch_from_excluded = true;
-    if (!is_first) st = choose_by_rendezvous(c, &rq, exclude);
+    st = choose_worker(c, is_first, &rq, exclude);
     if (st == ST_OK)
         st = registry_route(h->config.registry, c->scan.model, &rq, &leg->ticket, &leg->target,
                             c->n_tried == 0 ? &c->err : NULL);

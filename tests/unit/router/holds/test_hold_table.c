@@ -65,6 +65,24 @@ static void bodies_are_bounded_in_total_and_per_tenant(void **state) {
     hold_table_destroy(t);
 }
 
+static void entry_is_found_by_its_owner_and_body(void **state) {
+    struct hold_table *t = hold_table_create();
+    char one[] = "{\"prompt\": \"one\"}", two[] = "{\"prompt\": \"two\"}";
+    struct hold_entry *e, *other;
+
+    (void)state;
+    assert_int_equal(put(t, 1, 7, one, sizeof(one), &e), ST_OK);
+    assert_int_equal(put(t, 2, 8, one, sizeof(one), &other), ST_OK);
+    assert_ptr_equal(hold_table_find_body(t, 7, (struct str){one, sizeof(one)}), e);
+    assert_ptr_equal(hold_table_find_body(t, 8, (struct str){one, sizeof(one)}), other);
+    assert_null(hold_table_find_body(t, 9, (struct str){one, sizeof(one)}));
+    assert_null(hold_table_find_body(t, 7, (struct str){two, sizeof(two)}));
+    assert_null(hold_table_find_body(t, 7, (struct str){one, sizeof(one) - 1}));
+    hold_table_erase(t, e);
+    assert_null(hold_table_find_body(t, 7, (struct str){one, sizeof(one)}));
+    hold_table_destroy(t);
+}
+
 static void copy_of_a_worker_is_replaced(void **state) {
     struct hold_entry e = {.n_wanted = 1};
     struct hold_copy copy;
@@ -139,6 +157,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tenant_has_half_of_the_table),
         cmocka_unit_test(bodies_are_bounded_in_total_and_per_tenant),
+        cmocka_unit_test(entry_is_found_by_its_owner_and_body),
         cmocka_unit_test(copy_of_a_worker_is_replaced),
         cmocka_unit_test(random_entries_are_those_of_the_list),
     };
