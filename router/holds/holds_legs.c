@@ -242,7 +242,7 @@ static enum status choose_worker(struct holds_call *c, bool is_first, struct rou
     if (is_first && !held) return ST_OK;
     st = registry_explain(h->config.registry, c->scan.model, rq, h->candidates,
                           h->config.max_workers, &n, &choice, NULL);
-    if (is_first && st != ST_OK) return ST_OK; /* routing says why */
+    if (is_first && st != ST_OK) return ST_OK; /* registry_route has the reason */
     if (st != ST_OK) return st;
     best = first_holder(c, held, n);
     if (best == WORKER_NONE && is_first) return ST_OK;
