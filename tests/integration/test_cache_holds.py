@@ -177,6 +177,8 @@ def test_prefix_positions_bound_what_is_held(programs):
     assert hold(worker, prefix_pos=100)["tokens"] == 96
     assert hold(worker, [8] * 161, prefix_pos=[32, 64])["tokens"] == 64
     assert hold(worker, [9] * 161, prefix_pos=5000)["tokens"] == 160
+    for ttl in (0, 86401, 1.5):  # the error names the value
+        assert f"not {ttl}" in worker.post("/cache/hold", {"prompt": PROMPT, "ttl": ttl}).json["error"]["message"]
     for wrong in (0, "a", [], [1, 2, 3, 4, 5], [0], {}):
         answer = worker.post("/v1/completions", {"prompt": PROMPT, "prefix_pos": wrong})
         assert answer.code == 400 and answer.json["error"]["param"] == "prefix_pos"

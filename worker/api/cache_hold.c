@@ -266,16 +266,9 @@ static const struct call_shape shape = {
 };
 
 static enum status read_ttl(const struct json *root, uint32_t *ttl_s, struct error *err) {
-    const struct json *ttl = json_get(root, "ttl");
-    uint64_t s;
-
-    if (json_type(ttl) != JSON_NUMBER) return cache_control_read_time(root, ttl_s, err);
-    if (json_to_u64(ttl, &s) != ST_OK || s < 1 || s > BLOCK_HOLDS_MAX_S)
-        return error_set_param(err, ST_INVALID, "ttl",
-                               "ttl must be a whole number of seconds from 1 to %u",
-                               BLOCK_HOLDS_MAX_S);
-    *ttl_s = (uint32_t)s;
-    return ST_OK;
+    if (json_type(json_get(root, "ttl")) != JSON_NUMBER)
+        return cache_control_read_time(root, ttl_s, err);
+    return json_get_u32(root, "ttl", 1, BLOCK_HOLDS_MAX_S, ttl_s, NULL, err);
 }
 
 static enum status hold_read(struct call *c, const struct json *root, struct error *err) {

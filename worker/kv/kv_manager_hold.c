@@ -160,8 +160,8 @@ enum status kv_manager_hold(struct kv_manager *mgr, struct kv_seq *seq, const ui
     hit = kv_manager_lookup(mgr, seq, tokens, n_tokens + 1);
     if (hit.n_blocks == 0)
         return error_set(err, ST_INVALID,
-                         "nothing of the prompt's %u tokens is cached: only full blocks of %u "
-                         "tokens are, so send a longer prompt, or retry if it is longer",
+                         "nothing of the prompt's first %u tokens is cached: only full blocks of "
+                         "%u tokens are, so hold more of them, or retry if these are more",
                          n_tokens, mgr->config.block_size);
     twin = block_holds_twin(mgr->holds, ask->owner, seq->hashes, hit.n_blocks);
     if (!twin) return hold_new(mgr, seq, &hit, ask, out, err);
