@@ -247,7 +247,8 @@ bool model_may_wait(const struct registry *r, const struct model *m, uint64_t no
 
     if (load_has_eligible(routing_load(m->routing))) return true;
     if (!m->was_eligible && m->eligible_us == 0) return false; /* it never had an eligible worker */
-    return (m->was_eligible || most_us == 0 || now_us - m->eligible_us < most_us) &&
+    /* Another loop's clock may be ahead of this one's. */
+    return (m->was_eligible || most_us == 0 || now_us < m->eligible_us + most_us) &&
            may_come_back(r, m);
 }
 

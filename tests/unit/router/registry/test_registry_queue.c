@@ -304,12 +304,14 @@ static void a_limit_on_all_and_a_worker_that_comes_back(void **state) {
 static void while_the_last_worker_is_away_requests_wait_for_it(void **state) {
     struct registry *r = make_waiting(1, 0, 0, 0, 10, 0, 100);
     struct mailbox *box = mailbox_open_waiting();
-    struct request q[2];
+    struct request q[3];
 
     (void)state;
     registry_set_reason(r, 0, WORKER_UNHEALTHY, true);
     assert_true(totals(r).may_wait && totals(r).n_eligible == 0); /* however short it was there */
     registry_tick(r, 10);
+    assert_int_equal(enter(r, box, &q[2], 1, 9), ST_AGAIN); /* of a loop whose clock is behind */
+    assert_true(registry_leave(r, &q[2].w));
     registry_tick(r, 109);
     assert_true(totals(r).may_wait && totals(r).n_eligible == 0);
     assert_int_equal(enter(r, box, &q[0], 1, 109), ST_AGAIN);
