@@ -659,16 +659,17 @@ static void several_urls_are_shards_whatever_their_order(void **state) {
     }
     fake_store_stop(&f.servers[1]); /* the others stay */
     for (int round = 0; round < 4; round++) {
-        uint32_t n_ok = 0;
+        uint32_t n_ok = 0, n_away = 0; /* the most: it is tried again after a pause */
 
         for (uint64_t chain = 1; chain <= 24; chain++) {
             store_desk_make_chain(&f.desk, chain);
             store_desk_run(&f.desk, &job, TIER_LOAD, 0, 2);
             n_ok += store_job_count(&job, TIER_OK);
+            n_away = MAX(n_away, (uint32_t)store_desk_stats(&f.desk).n_away);
         }
         assert_true(n_ok > 0 && n_ok < 48);
+        assert_int_equal(n_away, 1);
     }
-    assert_int_equal(store_desk_stats(&f.desk).n_away, 1);
     end(&f);
 }
 
