@@ -44,7 +44,7 @@ class Mooncake(PD):
     def assert_answered_alone(self, answer):
         """By a worker that decodes, from the plain request."""
         assert answer.code == 200 and answer.json["choices"][0]["message"]["content"].strip().startswith("decode")
-        assert [b for b, _ in self["decode0"].seen][-1] == chat(LONG)
+        assert chat(LONG) in [b for b, _ in self["decode0"].seen]  # the one that was left may be seen later
 
 
 @pytest.fixture
