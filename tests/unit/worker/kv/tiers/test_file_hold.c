@@ -37,7 +37,7 @@ static void hold(struct file_desk *d, uint64_t chain, uint32_t n, bool is_held) 
     mem_free(b);
 }
 
-/* Writes n units that nobody meets again, in jobs of `job`; all are written. */
+/* Writes n units that no job loads again, in jobs of `job`; all are written. */
 static void pass_traffic(struct file_desk *d, uint32_t n, uint32_t job) {
     static uint64_t chain = LATER;
 

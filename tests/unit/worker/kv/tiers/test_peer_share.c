@@ -365,7 +365,7 @@ static void a_wrong_proof_gets_no_memory(void **state) {
     peer_desk_end(&desk);
 }
 
-/* A file that its sender can let hang a close is none that a source gets: it comes to nobody else
+/* A file that its sender can let hang a close is none that a source gets: it comes to no other
  * than who asked for one. */
 static void a_descriptor_that_was_not_asked_for_is_dropped(void **state) {
     const uid_t of[] = {PEER_PASS_NOBODY, geteuid() + 1, geteuid()};
@@ -386,7 +386,7 @@ static void a_descriptor_that_was_not_asked_for_is_dropped(void **state) {
         assert_int_equal(p.uid, geteuid());
         assert_memory_equal(&p.text, &text, sizeof(text));
         if (p.fd >= 0) close(p.fd);
-        assert_int_equal(read(ends[0], &x, 1), 0); /* nobody has the other end */
+        assert_int_equal(read(ends[0], &x, 1), 0); /* the other end is closed */
         close(ends[0]);
         close(sink);
         close(source);
